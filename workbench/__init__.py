@@ -1,0 +1,17 @@
+"""Look inside any transformer's attention: load, capture, analyse, draw.
+
+    import workbench
+
+    model = workbench.load("bundled:digits-vit")
+    capture = workbench.capture(model, workbench.inputs("bundled:digits", model, n=4))
+    frame = workbench.analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits")
+
+Names are resolved on first use, so that importing the package loads nothing heavy.
+"""
+
+import lazy_loader
+
+from workbench._version import __version__
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [*__all__, "__version__"]

@@ -1,0 +1,17 @@
+from ._version import __version__ as __version__
+from .batches import Inputs as Inputs
+from .batches import inputs as inputs
+from .errors import WorkbenchError as WorkbenchError
+from .exporting import save_figure as save_figure
+from .metrics import METRICS as METRICS
+from .models import LoadedModel as LoadedModel
+from .models import load as load
+from .pipeline import ANALYSES as ANALYSES
+from .pipeline import analyze as analyze
+from .recording import Capture as Capture
+from .recording import capture as capture
+from .recording import compare as compare
+from .rendering import render as render
+from .rendering import reproduce as reproduce
+from .results import read_frame as read_frame
+from .results import write_frame as write_frame

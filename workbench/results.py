@@ -1,0 +1,173 @@
+"""Tensors to tidy frames that name their run, and frames to files and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from workbench._version import __version__
+from workbench.errors import InputError, MissingResource, UnknownName
+from workbench.metrics import METRICS
+
+SCHEMA_VERSION = 1
+COLUMNS = (
+    "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention", "standardize",
+    "rank", "value", "unit", "null_mean", "null_low", "null_high", "z", "version",
+)  # fmt: skip
+_INTEGERS = ("layer", "head", "rank")
+_NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
+SUFFIXES = (".parquet", ".csv", ".json", ".tex")
+
+
+def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:
+    """One row per entry of an array, in the columns every result shares.
+
+    ``index`` maps an axis of ``values``, in order, to its labels, e.g.
+    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns with
+    one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown column,
+    `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes disagree.
+    """
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)
+    array = np.asarray(values, dtype=np.float64)
+    labels = {name: list(items) for name, items in index.items()}
+    shape = tuple(len(items) for items in labels.values())
+    if array.shape != shape:
+        raise InputError(f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}")
+    unknown = sorted({*labels, *constant} - set(COLUMNS))
+    if unknown:
+        raise InputError(f"no such result column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
+    rows = pd.MultiIndex.from_product(labels.values(), names=list(labels)).to_frame(index=False)
+    rows = rows.assign(metric=metric, unit=METRICS[metric].unit, **constant, value=array.ravel())
+    return conform(rows)
+
+
+def conform(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null."""
+    frame = frame.assign(version=__version__).reindex(columns=list(COLUMNS))
+    kinds: dict[str, Any] = {name: "Int64" for name in _INTEGERS} | {name: "float64" for name in _NUMBERS}
+    return frame.astype({name: kinds.get(name, "string") for name in COLUMNS})
+
+
+def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Frames under one another, their provenance joined into one list (empty where no frame carries any)."""
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs["provenance"] = [run for frame in frames for run in provenance_of(frame)]
+    return joined
+
+
+def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Where a frame's numbers come from: one dict per run that was joined into it."""
+    held = frame.attrs.get("provenance") or []
+    return [held] if isinstance(held, dict) else list(held)
+
+
+def atomic_write(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> Path:
+    """Write a file so that it is either whole or not there; makes its folder.
+
+    Raises `MissingResource` naming the folder when it is read-only, or the disk full.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115 - closed below, before the rename
+        try:
+            with handle:
+                write(handle)
+            os.chmod(handle.name, 0o666 & ~_umask())
+            os.replace(handle.name, path)
+        except BaseException:
+            Path(handle.name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise MissingResource(
+            f"cannot write {path}: {error.strerror or error}; give another place, or make room there"
+        ) from error
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
+    """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
+
+    Parquet keeps the schema version and the run's provenance in its metadata. Raises `InputError` for another
+    suffix and `MissingResource` where the place cannot be written.
+    """
+    path = Path(path)
+    writers: dict[str, Callable[[IO[bytes]], object]] = {
+        ".parquet": lambda handle: _write_parquet(frame, handle),
+        ".csv": lambda handle: frame.to_csv(handle, index=False),
+        ".json": lambda handle: handle.write(frame.to_json(orient="records", indent=1).encode()),
+        ".tex": lambda handle: handle.write(latex_table(frame).encode()),
+    }
+    if path.suffix not in writers:
+        raise InputError(f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}")
+    return atomic_write(path, writers[path.suffix])
+
+
+def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    own = {
+        b"workbench_schema": str(SCHEMA_VERSION).encode(),
+        b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
+    }
+    pyarrow.parquet.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **own}), handle)
+
+
+def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
+
+    Raises `InputError` where the file is missing, of another kind, or of a newer schema.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no result file at {path}")
+    if path.suffix == ".csv":
+        return conform(pd.read_csv(path))
+    if path.suffix == ".json":
+        return conform(pd.DataFrame(json.loads(path.read_text())))
+    if path.suffix != ".parquet":
+        raise InputError(f"cannot read {path.name!r}; results are read from .parquet, .csv or .json")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path} is not a whole Parquet file: {error}") from error
+    held = table.schema.metadata or {}
+    schema = int(held.get(b"workbench_schema", b"0"))
+    if schema > SCHEMA_VERSION:
+        raise InputError(f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it")
+    frame = conform(table.to_pandas())
+    frame.attrs["provenance"] = json.loads(held.get(b"workbench_provenance", b"[]"))
+    return frame
+
+
+def summarize(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean, standard deviation (ddof = 1) and count of each metric per model and layer: what a table prints."""
+    keys = ["model", "checkpoint", "metric", "layer"]
+    keys = [key for key in keys if frame[key].notna().any()]
+    groups = frame.groupby(keys, dropna=False, sort=False)["value"]
+    return groups.agg(mean="mean", std="std", count="count").reset_index()
+
+
+def latex_table(frame: pd.DataFrame) -> str:
+    """A booktabs table of the frame's summary: one row per model and layer, mean ± standard deviation."""
+    summary = summarize(frame) if set(COLUMNS) <= set(frame.columns) else frame
+    return summary.style.format(precision=4, na_rep="--", escape="latex").hide(axis="index").to_latex(hrules=True)
