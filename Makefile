@@ -1,0 +1,61 @@
+# Everything a newcomer needs: `make figures` and `make test`. Works from a path with a space in it, since every
+# path here is relative. `make help` lists the rest.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+FLAGS ?=
+
+.PHONY: help setup figures test lab lint format bench train docs chrome wheel clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv and install the package and its development tools
+
+$(READY): pyproject.toml constraints.txt
+	@sh scripts/make-venv "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+figures: $(READY) ## render every notebook with the bundled models and inputs into figures/
+	@sh scripts/ensure-chrome
+	@$(BIN)/python -m workbench render $(FLAGS)
+
+test: $(READY) ## run every test
+	@sh scripts/ensure-chrome
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(FLAGS)
+
+lab: $(READY) ## open the explorer in JupyterLab
+	@$(BIN)/python -m workbench explore
+
+lint: $(READY) ## style, types, spelling, notebooks without outputs
+	@$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m ty check workbench
+	@$(BIN)/python -m codespell_lib workbench tests benchmarks docs notebooks scripts *.md
+	@$(BIN)/python -m nbstripout --verify --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb
+
+format: $(READY) ## rewrite the code in the project's style
+	@$(BIN)/python -m ruff check --fix . ; $(BIN)/python -m ruff format .
+	@$(BIN)/python -m nbstripout --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb
+
+bench: $(READY) ## print the speed table: ratios measured in one run
+	@sh scripts/ensure-chrome
+	@$(BIN)/python -m benchmarks $(FLAGS)
+
+train: $(READY) ## train the bundled models again, three seeds each, and their committed records
+	@$(BIN)/python -m workbench.training.bundle $(FLAGS)
+
+docs: $(READY) ## build the documentation site into site/
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	@$(BIN)/python -m mkdocs build --strict
+
+chrome: $(READY) ## fetch a Chrome for static export where the system has none
+	@$(BIN)/plotly_get_chrome -y
+
+wheel: $(READY) ## build dist/*.whl, with notebooks, bundled models and tables inside
+	@$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## remove what the targets above made, the environment included
+	rm -rf $(VENV) dist build site .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Speed, shown as ratios inside one run; never part of a timed test."""

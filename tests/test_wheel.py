@@ -1,0 +1,63 @@
+"""The built wheel is whole: outside the checkout it finds its own notebooks, models and tables."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the unpacked wheel, as an installer would lay it out."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def _workbench(installed, cwd, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-m", "workbench", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_the_wheel_is_what_answers(installed, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    code = "import workbench; from workbench import paths; print(workbench.__file__, paths.data_dir(), paths.notebooks_dir())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert all(part.startswith(str(installed)) for part in done.stdout.split())
+
+
+def test_an_analysis_of_the_bundled_model_runs_from_the_wheel(installed, tmp_path):
+    done = _workbench(
+        installed, tmp_path, "analyze", "gram-spectrum", "--model", "bundled:digits-vit",
+        "--inputs", "bundled:digits", "--n", "2", "--out", "spectrum.csv",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "spectrum.csv").stat().st_size > 1000
+
+
+def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
+    done = _workbench(
+        installed, tmp_path, "render", "cosine_decay", "--preset", "quick", "--formats", "html", "--out", "figures"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "figures" / "index.html").is_file()
+    assert (tmp_path / "figures" / "cosine_decay.csv").is_file()
+
+
+def test_no_byte_code_and_no_tests_travel(installed):
+    stray = [path for path in installed.rglob("*") if path.suffix == ".pyc" or path.name.startswith("test_")]
+    assert stray == []

@@ -1,0 +1,356 @@
+"""The `workbench` command: verbs only, each calls one public function.
+
+Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
+
+Exit status: 0 done; 1 part of the work failed (a notebook, an export, a figure that did not come out the same, an
+incomplete capture); 2 the request was wrong (usage, bad input, unknown name); 3 this machine lacks something
+(network or cached weights, Chrome, room on the disk); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench._version import __version__
+from workbench.errors import InputError, WorkbenchError
+
+EXIT_CODES = (
+    "Exit status: 0 done; 1 part of the work failed; 2 the request was wrong; "
+    "3 this machine lacks something (weights, Chrome, disk); 130 interrupted."
+)
+_LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
+
+
+def _value(text: str) -> Any:
+    """A value typed at the command line: a JSON or Python-like literal where it reads as one, else the text."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _apply(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_SAMPLE = (
+    click.option("--n", default=25, show_default=True, type=click.IntRange(min=1), help="How many inputs."),
+    click.option("--seed", default=0, show_default=True, type=int, help="Chooses the inputs, and all chance."),
+    click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]"),
+    click.option("--checkpoint", metavar="NAME", help="A training checkpoint of a bundled model, e.g. epoch-003."),
+    click.option("--preprocessing", type=click.Choice(["paper", "model"]), default="paper", show_default=True,
+                 help="The papers' image preprocessing, or the model's own."),
+    click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1),
+                 help="Inputs per forward pass; does not change any number."),
+    click.option("--device", metavar="NAME", help="cpu, cuda, mps … [default: cpu]"),
+    click.option("--dtype", metavar="NAME", help="float32, bfloat16, float16 [default: as stored]"),
+)  # fmt: skip
+
+
+class _Commands(click.Group):
+    """The command list in the order of a first visit, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="workbench")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Look inside any transformer's attention, test what papers claim, print the figure.
+
+    \b
+    workbench explore                                  look inside a layer, in JupyterLab
+    workbench render                                   every figure, into figures/index.html
+    workbench analyze gram-spectrum --model bundled:digits-vit --inputs bundled:digits --out spectrum.csv
+    """
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def models(as_json: bool) -> None:
+    """List the models that have a name here, and where their weights are."""
+    from workbench.models import list_models
+
+    rows = list_models()
+    _print_table(rows, "Models (any other timm or Hugging Face name is tried too)", as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def metrics(as_json: bool) -> None:
+    """List the metrics a result may hold: unit, range, definition, source."""
+    from workbench.metrics import METRICS
+
+    rows = [
+        {
+            "metric": metric.name,
+            "unit": metric.unit,
+            "range": f"{metric.low:g} … {metric.high:g}",
+            "definition": metric.definition,
+            "source": metric.source,
+        }
+        for metric in METRICS.values()
+    ]
+    _print_table(rows, "Metrics", as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def doctor(as_json: bool) -> None:
+    """Check this machine: Chrome, devices, hub and cache, bundled files, versions."""
+    from workbench.doctor import examine
+
+    findings = examine()
+    _print_table([finding.row() for finding in findings], "Doctor", as_json)
+    if any(finding.state == "missing" and finding.needed for finding in findings):
+        sys.exit(3)
+
+
+class _AnalyzeCommand(click.Command):
+    """Help that ends with the analyses and their own options, read from the one registry of analyses."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from workbench.pipeline import ANALYSES
+
+        with formatter.section("Analyses and their options"):
+            for analysis in ANALYSES.values():
+                formatter.write_dl([(analysis.name, analysis.title)])
+                with formatter.indentation():
+                    formatter.write_dl(
+                        [
+                            (f"--{name.replace('_', '-')}", f"{option.help} [default: {option.default}]")
+                            for name, option in analysis.options.items()
+                        ]
+                    )
+
+
+@cli.command(cls=_AnalyzeCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("name", metavar="ANALYSIS")
+@click.option("--model", metavar="SPEC", help="timm:NAME, hf:REPO-OR-FOLDER, bundled:NAME, file:CHECKPOINT or a name.")
+@click.option("--inputs", metavar="SPEC", help="bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE, wikitext-103.")
+@click.option("--qkv", type=click.Path(dir_okay=False), help="q, k, v from a file (.safetensors, .npz) instead.")
+@_apply(_SAMPLE)
+@click.option("--heads", metavar="LIST", help="Heads, from 0. [default: all]")
+@click.option("--out", required=True, type=click.Path(dir_okay=False), help="Result: .parquet, .csv, .json or .tex.")
+@click.pass_context
+def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
+    """Run one ANALYSIS and write its tidy result.
+
+    \b
+    workbench analyze gram-spectrum --model bundled:digits-vit --inputs bundled:digits --out spectrum.parquet
+    workbench analyze attention-map --qkv qkv.safetensors --out maps.csv
+    """
+    from workbench.pipeline import ANALYSES, analyze
+    from workbench.pipeline import check_request as check
+    from workbench.results import check_suffix, write_frame
+
+    check_suffix(out)
+    options = _own_options(ctx.args)
+    check(name, options)
+    frame = analyze(name, progress=sys.stderr.isatty(), **arguments, **options)
+    write_frame(frame, out)
+    click.echo(f"{ANALYSES[name].title}: {len(frame)} rows written to {out}")
+    for note in frame.attrs.get("notes", []):
+        click.echo(f"note: {note}", err=True)
+
+
+def _own_options(words: Sequence[str]) -> dict[str, Any]:
+    """`--max-rank 64 --flag` to `{"max_rank": 64, "flag": True}`; an analysis says which of them it has."""
+    options: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise InputError(f"unexpected argument {word!r}; options of an analysis are given as --NAME VALUE")
+        key, equals, inline = word[2:].partition("=")
+        if equals:
+            value: Any = _value(inline)
+        elif rest and not rest[0].startswith("--"):
+            value = _value(rest.pop(0))
+        else:
+            value = True
+        options[key.replace("-", "_")] = value
+    return options
+
+
+@cli.command()
+@click.option("--model", required=True, metavar="SPEC", help="The model to look into.")
+@click.option("--inputs", "input_spec", required=True, metavar="SPEC", help="What to feed it.")
+@_apply(_SAMPLE)
+@click.option("--sites", default="q,k,v", show_default=True, metavar="LIST",
+              help="input, q, k, v, attn, output, after_attn, hidden.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(dir_okay=False), help="A .safetensors file.")
+def capture(model: str, input_spec: str, out: str, layers: str | None, sites: str, **rest: Any) -> None:
+    """Write the q, k, v (or other sites) of every layer to a file."""
+    from workbench.pipeline import capture_inputs
+
+    if not out.endswith(".safetensors"):
+        raise InputError(f"a capture is written as .safetensors; {Path(out).name!r} ends otherwise")
+    names = tuple(site.strip() for site in sites.split(",") if site.strip())
+    captured = capture_inputs(model, input_spec, layers=layers, sites=names, **rest)
+    captured.save(out)
+    click.echo(f"{len(captured)} layers, sites {', '.join(names)} written to {out}")
+
+
+@cli.command()
+@click.argument("first", type=click.Path(dir_okay=False))
+@click.argument("second", type=click.Path(dir_okay=False))
+@click.option("--tolerance", default=1e-5, show_default=True, type=click.FloatRange(min=0), help="Relative.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Also write the table: .csv.")
+def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
+    """Tell two captures apart, layer by layer; exit status 1 if they differ by more than the tolerance."""
+    from workbench.recording import Capture, compare
+    from workbench.results import atomic_write
+
+    comparison = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
+    frame = comparison.frame
+    _print_table(frame.to_dict("records"), f"{first} against {second}", as_json=False)
+    if out:
+        atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
+    click.echo(str(comparison))
+    if comparison.first_past is not None:
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...")
+@click.option("-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="KEY VALUE", help="Set a parameter.")
+@click.option("-f", "--file", "parameter_file", type=click.Path(dir_okay=False), help="Parameters from a YAML file.")
+@click.option("--preset", type=click.Choice(["quick", "default", "paper"]), default="default", show_default=True,
+              help="Seconds; minutes; the papers' models and sample sizes.")  # fmt: skip
+@click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Notebooks at a time.")
+@click.option("--formats", default="pdf,svg,png,html", show_default=True, metavar="LIST", help="What to export.")
+@click.option("--theme", type=click.Choice(["paper", "talk"]), default="paper", show_default=True)
+@click.option("--out", default="figures", show_default=True, type=click.Path(file_okay=False), help="Output folder.")
+@click.option("--force", is_flag=True, help="Render again what is up to date.")
+def render(
+    notebooks: tuple[str, ...], pairs: tuple[tuple[str, str], ...], parameter_file: str | None, **options: Any
+) -> None:
+    """Render figure notebooks (all, or those named) into a gallery."""
+    from workbench.rendering import read_parameters, render
+
+    formats = tuple(part.strip() for part in options.pop("formats").split(",") if part.strip())
+    parameters = read_parameters(parameter_file) if parameter_file else {}
+    parameters |= {key: _value(text) for key, text in pairs}
+    report = render(list(notebooks) or None, parameters=parameters, formats=formats, **options)
+    if report.failed:
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("provenance", metavar="FIGURES/NAME.json", type=click.Path(dir_okay=False))
+@click.option("--out", type=click.Path(file_okay=False), help="Keep the new figure in this folder.")
+def reproduce(provenance: str, out: str | None) -> None:
+    """Draw a figure again from its provenance, and say whether it came out the same."""
+    from workbench.rendering import reproduce
+
+    outcome = reproduce(provenance, out=out)
+    click.echo(str(outcome))
+    if not outcome.same:
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("task")
+@click.option("--out", type=click.Path(file_okay=False), help="Run folder. [default: runs/TASK-SEED]")
+@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--epochs", type=click.IntRange(min=1), help="[default: the recipe's]")
+@click.option("--device", metavar="NAME", help="[default: what accelerate finds]")
+@click.option("--resume/--restart", default=True, show_default=True, help="Go on from an interrupted run.")
+def train(task: str, out: str | None, seed: int, **options: Any) -> None:
+    """Train TASK (digits) from its recipe; an interrupted run goes on where it stopped."""
+    from workbench.training import train
+
+    folder = out or os.path.join("runs", f"{task}-seed{seed}")
+    result = train(task, folder, seed=seed, **options)
+    click.echo(str(result))
+
+
+@cli.command()
+@click.option("--port", type=int, help="[default: the first free one from 8888]")
+@click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
+def explore(port: int | None, no_browser: bool) -> None:
+    """Open the explorer notebook in JupyterLab (its token stays on)."""
+    from workbench.explorer import open_explorer
+
+    sys.exit(open_explorer(port=port, browser=not no_browser))
+
+
+def _print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(list(rows), indent=1, ensure_ascii=False, default=str))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    # A pipe has no width of its own; a table cut at 80 columns would lose what it is read for.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title=title, title_justify="left", header_style="bold", show_lines=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+                        for value in row.values()))  # fmt: skip
+    console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: a user's mistake ends in one clear line and an exit status, never in a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments or bool(os.environ.get("WORKBENCH_DEBUG"))
+    # The flag is honoured wherever it stands, since it is added to a command that has just failed.
+    arguments = [word for word in arguments if word != "--debug"]
+    try:
+        cli.main(arguments, prog_name="workbench", standalone_mode=False)
+        status = 0
+    except click.exceptions.Exit as leave:
+        status = leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; what was finished is kept", err=True)
+        status = 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: nothing is wrong, and nothing can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except (WorkbenchError, OSError, MemoryError) as error:
+        if debug:
+            raise
+        status = _status(error)
+        click.echo(f"error: {str(error) or type(error).__name__}", err=True)
+    except Exception as error:
+        if debug:
+            raise
+        status = 1
+        click.echo(
+            f"error: {type(error).__name__}: {error}\n"
+            "This is not a message the workbench meant to give: run again with --debug and report the traceback.",
+            err=True,
+        )
+    sys.exit(status)
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, WorkbenchError):
+        return error.exit_code
+    return 3 if isinstance(error, MemoryError) or getattr(error, "errno", None) in _LACKS else 2
