@@ -109,12 +109,24 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
     writers: dict[str, Callable[[IO[bytes]], object]] = {
         ".parquet": lambda handle: _write_parquet(frame, handle),
         ".csv": lambda handle: frame.to_csv(handle, index=False),
-        ".json": lambda handle: handle.write(frame.to_json(orient="records", indent=1).encode()),
+        ".json": lambda handle: handle.write(_json_records(frame).encode()),
         ".tex": lambda handle: handle.write(latex_table(frame).encode()),
     }
-    if path.suffix not in writers:
-        raise InputError(f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}")
+    check_suffix(path)
     return atomic_write(path, writers[path.suffix])
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` unless the name ends in a format that results are written in."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}")
+
+
+def _json_records(frame: pd.DataFrame) -> str:
+    # pandas' own JSON keeps 15 digits at most; a float written by `json` comes back as it was.
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return json.dumps(rows, indent=1, ensure_ascii=False, default=str)
 
 
 def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
@@ -138,7 +150,7 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"no result file at {path}")
     if path.suffix == ".csv":
-        return conform(pd.read_csv(path))
+        return conform(pd.read_csv(path, float_precision="round_trip"))
     if path.suffix == ".json":
         return conform(pd.DataFrame(json.loads(path.read_text())))
     if path.suffix != ".parquet":
