@@ -1,0 +1,77 @@
+"""Where Chrome is. Static figures (PDF, SVG, PNG) are printed by it; everything else works without."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+from platformdirs import PlatformDirs
+
+NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "chrome-headless-shell",
+    "microsoft-edge",
+)
+MAC = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
+)
+HOW = "run `make chrome` to fetch one, or install Chromium (Debian, Ubuntu: apt-get install chromium fonts-liberation)"
+
+
+def find_chrome() -> Path | None:
+    """The Chrome to use: ``BROWSER_PATH``, one on the search path, a macOS application, or a fetched one.
+
+    A ``BROWSER_PATH`` that names nothing executable finds nothing: what the user set is not passed over.
+    """
+    chosen = os.environ.get("BROWSER_PATH")
+    if chosen:
+        path = Path(chosen).expanduser()
+        return path if _runs(path) else None
+    for name in NAMES:
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    for place in (*MAC, *(str(Path.home()) + place for place in MAC)):
+        if _runs(Path(place)):
+            return Path(place)
+    return _fetched()
+
+
+def _fetched() -> Path | None:
+    """The Chrome that `make chrome` (plotly's own fetcher) put into the user's data folder."""
+    deps = Path(PlatformDirs("choreographer", "plotly").user_data_dir) / "deps"
+    patterns = ("chrome-*/chrome", "chrome-*/*.app/Contents/MacOS/*")
+    return next((path for pattern in patterns for path in sorted(deps.glob(pattern)) if _runs(path)), None)
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+@lru_cache(maxsize=4)
+def chrome_version(path: Path) -> str | None:
+    """What `path --version` says ("Chromium 140.0.1"), or None where it does not start."""
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"[A-Za-z].*?\d+(\.\d+)+", answer.stdout)
+    return found.group() if found else answer.stdout.strip() or None
+
+
+def missing_chrome() -> str:
+    """One line that says why no Chrome was found and what to do."""
+    chosen = os.environ.get("BROWSER_PATH")
+    if chosen:
+        return f"BROWSER_PATH is {chosen!r}, which is no program; correct or unset it, or {HOW}"
+    return f"no Chrome or Chromium found; {HOW}"

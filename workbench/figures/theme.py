@@ -1,0 +1,289 @@
+"""One look for every figure: `workbench-paper` for print, `workbench-talk` for slides.
+
+A paper figure is exactly one column (3.25 in) or one page (6.75 in) wide and is *not* scaled afterwards, so
+its 8–9 pt letters are 8–9 pt on paper. Plotly counts in pixels of 1/96 inch; a point is 4/3 of a pixel.
+
+Colours stay apart for the common kinds of colour blindness and in grey: the first lines differ in lightness,
+and every line differs from its neighbours in dash and marker as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import plotly.graph_objects as go
+import plotly.io as pio
+from plotly.colors import sample_colorscale
+
+from workbench.errors import InputError, UnknownName
+
+PIXELS_PER_INCH = 96
+COLUMN = 312  # 3.25 in
+PAGE = 648  # 6.75 in
+
+# Liberation Sans has the same metrics as Arial, so a figure made where Arial is absent has the same layout.
+FONTS = "Arial, Liberation Sans, Helvetica, sans-serif"
+
+COLOURS = ("#004488", "#DDAA33", "#BB5566", "#000000", "#77AADD", "#777733")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square-open", "diamond", "triangle-up-open", "cross", "triangle-down")
+GREY = "#666666"
+CHANCE = "rgba(120,120,120,0.22)"
+
+SEQUENTIAL = "Cividis"
+# Blue to orange through near-white; both arms darken equally, so that magnitude survives in grey.
+DIVERGING = [
+    [0.0, "#00366E"],
+    [0.25, "#5B8DB8"],
+    [0.5, "#F5F5F2"],
+    [0.75, "#D08A4A"],
+    [1.0, "#7A3300"],
+]
+
+PANEL_LETTER = "panel-letter"  # the annotation name by which a theme recognises a panel letter
+
+Width = Literal["column", "page"]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Sizes that a template alone cannot carry. Lengths in pixels (1/96 in)."""
+
+    name: str
+    widths: dict[str, int]
+    aspect: dict[str, float]  # height over width where nothing else says
+    font: float
+    letter: float
+    fixed_height: bool  # slides have one shape; a paper figure is as tall as it needs to be
+
+    @property
+    def template(self) -> str:
+        """Name under which plotly knows this theme."""
+        return f"workbench-{self.name}"
+
+
+THEMES = {
+    "paper": Theme(
+        "paper",
+        {"column": COLUMN, "page": PAGE},
+        {"column": 0.72, "page": 0.42},
+        font=8 / 0.75,
+        letter=10 / 0.75,
+        fixed_height=False,
+    ),
+    "talk": Theme(
+        "talk", {"column": 1280, "page": 1280}, {"column": 9 / 16, "page": 9 / 16}, 24, 30, fixed_height=True
+    ),
+}
+
+
+def _template(
+    font: float, title: float, line: float, marker: float, margin: dict[str, float]
+) -> go.layout.Template:
+    """A template from its sizes in pixels."""
+    thin = line / 2
+    axis = {
+        "showline": True,
+        "linewidth": thin,
+        "linecolor": "black",
+        "ticks": "outside",
+        "ticklen": font / 3,
+        "tickwidth": thin,
+        "tickcolor": "black",
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": True,
+        "tickfont": {"size": font},
+        "title": {"font": {"size": title}, "standoff": font / 2},
+        # 10⁻⁶ reads better in print than 1μ, which plotly would choose
+        "exponentformat": "power",
+        "minexponent": 4,
+    }
+    bar = {
+        "outlinewidth": 0,
+        "thickness": font * 0.9,
+        "ticks": "outside",
+        "ticklen": font / 4,
+        "tickwidth": thin,
+        "tickfont": {"size": font},
+        "title": {"font": {"size": font}, "side": "right"},
+        "exponentformat": "power",
+        "xpad": font / 2,
+        "ypad": 0,
+    }
+    lines = [
+        go.Scatter(
+            line={"dash": dash, "width": line},
+            # A filled marker's outline would be grey; an open one is nothing but outline.
+            marker={
+                "symbol": symbol,
+                "size": marker,
+                "line": {"width": thin if symbol.endswith("-open") else 0},
+            },
+        )
+        for dash, symbol in zip(DASHES, SYMBOLS, strict=True)
+    ]
+    layout = go.Layout(
+        font={"family": FONTS, "size": font, "color": "black"},
+        title={"font": {"size": title}, "x": 0.5, "xanchor": "center"},
+        colorway=COLOURS,
+        colorscale={
+            "sequential": SEQUENTIAL,
+            "sequentialminus": SEQUENTIAL,
+            "diverging": DIVERGING,
+        },
+        coloraxis={"colorbar": bar},
+        paper_bgcolor="white",
+        plot_bgcolor="rgba(0,0,0,0)",
+        xaxis=axis,
+        yaxis=axis,
+        margin=margin,
+        legend={
+            "font": {"size": font},
+            "bgcolor": "rgba(255,255,255,0)",
+            "borderwidth": 0,
+            "tracegroupgap": 0,
+            "itemsizing": "trace",
+            "itemwidth": 30,
+        },
+        hovermode="closest",
+        hoverlabel={"font": {"family": FONTS}},
+        annotationdefaults={"arrowwidth": thin, "arrowhead": 0},
+        shapedefaults={"line": {"width": thin}},
+    )
+    data = go.layout.template.Data(
+        scatter=lines,
+        heatmap=[go.Heatmap(colorscale=SEQUENTIAL, colorbar=bar)],
+        histogram=[go.Histogram(marker={"line": {"color": "white", "width": thin}})],
+        bar=[go.Bar(marker={"line": {"color": "white", "width": thin}})],
+        box=[go.Box(line={"width": thin}, marker={"size": marker * 0.6})],
+    )
+    return go.layout.Template(layout=layout, data=data)
+
+
+def register() -> None:
+    """Make both templates known to plotly, without changing its default."""
+    pio.templates["workbench-paper"] = _template(
+        font=8 / 0.75,
+        title=9 / 0.75,
+        line=1.5,
+        marker=4.5,
+        margin={"l": 44, "r": 8, "t": 10, "b": 36, "pad": 0},
+    )
+    pio.templates["workbench-talk"] = _template(
+        font=24, title=28, line=4, marker=11, margin={"l": 110, "r": 30, "t": 40, "b": 90, "pad": 0}
+    )
+
+
+register()
+
+
+def find_theme(name: str | None = None) -> Theme:
+    """The theme asked for by argument, else by ``WORKBENCH_THEME``, else the one for paper.
+
+    Raises:
+        UnknownName: no theme has that name.
+    """
+    chosen = name or os.environ.get("WORKBENCH_THEME") or "paper"
+    if chosen not in THEMES:
+        raise UnknownName("theme", chosen, THEMES)
+    return THEMES[chosen]
+
+
+def apply_theme(
+    fig: go.Figure, theme: str | None = None, width: Width = "column", height: float | None = None
+) -> go.Figure:
+    """A copy of `fig` in a theme, at its final printed width.
+
+    Args:
+        fig: any plotly figure.
+        theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
+        width: "column" (3.25 in) or "page" (6.75 in); slides are always 1280 × 720 px.
+        height: in pixels of 1/96 in; by default the figure's own, else a fixed ratio. Slides keep theirs.
+
+    Raises:
+        InputError: an unknown theme or width, or a height that no page could have.
+    """
+    look = find_theme(theme)
+    if width not in look.widths:
+        raise InputError(f"unknown width {width!r}; choose 'column' (3.25 in) or 'page' (6.75 in)")
+    if height is not None and not 20 <= height <= 10_000:
+        raise InputError(f"height is {height!r} pixels (1/96 in); give between 20 and 10000")
+    pixels = look.widths[width]
+    if look.fixed_height:
+        tall = look.aspect[width] * pixels
+    else:
+        tall = height or fig.layout.height or look.aspect[width] * pixels
+    themed = go.Figure(fig)
+    themed.update_layout(template=look.template, width=pixels, height=round(tall), autosize=False)
+    if look.fixed_height:
+        # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here.
+        themed.update_layout(margin=None)
+    themed.for_each_annotation(
+        lambda note: note.update(font={"size": look.letter, "weight": "bold"}),
+        selector={"name": PANEL_LETTER},
+    )
+    return themed
+
+
+def depth_colours(count: int) -> list[str]:
+    """`count` colours from shallow (dark) to deep (light), evenly spaced in lightness.
+
+    The palest end of the scale is left out, since a pale line vanishes on white paper.
+    """
+    if count < 1:
+        raise InputError(f"asked for {count} colours; give 1 or more")
+    places = [0.85 * index / max(count - 1, 1) for index in range(count)]
+    return sample_colorscale(SEQUENTIAL, places)
+
+
+def depth_scale() -> list[list]:
+    """The colour scale that `depth_colours` samples, for a colour bar beside such lines."""
+    colours = depth_colours(12)
+    return [[index / 11, colour] for index, colour in enumerate(colours)]
+
+
+def series_style(index: int) -> dict:
+    """Line and marker of the `index`-th series: colour, dash and symbol all change together."""
+    slot = index % len(COLOURS)
+    # A second round pairs every colour with another dash, so that 12 series are still told apart.
+    dash = DASHES[(slot + index // len(COLOURS) * 2) % len(DASHES)]
+    return {
+        "line": {"color": COLOURS[slot], "dash": dash},
+        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot]},
+    }
+
+
+def translucent(colour: str, alpha: float) -> str:
+    """`colour` ("#rrggbb" or "rgb(r, g, b)") as an rgba string, for bands behind lines."""
+    if colour.startswith("#"):
+        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    else:
+        red, green, blue = (round(float(part)) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+    return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def panel_letter(letter: str, x: float, y: float, **place: float | str) -> dict:
+    """Annotation that marks a panel, at paper coordinates (x, y); the theme sets its size."""
+    return {
+        "text": f"<b>{letter}</b>",
+        "name": PANEL_LETTER,
+        "x": x,
+        "y": y,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "top",
+        "showarrow": False,
+        **place,
+    }
+
+
+def even_choice(count: int, most: int) -> Sequence[int]:
+    """At most `most` indices out of `count`, evenly spread, first and last included."""
+    if count <= most:
+        return range(count)
+    return sorted({round(index * (count - 1) / max(most - 1, 1)) for index in range(most)})
