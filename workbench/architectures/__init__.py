@@ -1,0 +1,39 @@
+"""Architectures built here, each from a dict that fits in JSON: a checkpoint says how to rebuild itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from workbench.architectures.vit import build_vit
+from workbench.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {"vit": build_vit}
+
+__all__ = ["ARCHITECTURES", "build", "build_vit"]
+
+
+def build(architecture: dict[str, Any]) -> nn.Module:
+    """The module that ``{"name": "vit", **options}`` describes, with fresh random weights.
+
+    Raises UnknownName for a name or an option that does not exist, InputError for values that do not fit
+    together.
+    """
+    if not isinstance(architecture, dict) or not isinstance(architecture.get("name"), str):
+        raise InputError(
+            f'an architecture is a table with a "name" ({", ".join(ARCHITECTURES)}), got {architecture!r}'
+        )
+    options = dict(architecture)
+    name = options.pop("name")
+    if name not in ARCHITECTURES:
+        raise UnknownName("architecture", name, ARCHITECTURES)
+    builder = ARCHITECTURES[name]
+    accepted = inspect.signature(builder).parameters
+    for option in options:
+        if option not in accepted:
+            raise UnknownName(f"option of architecture {name!r}", option, accepted)
+    return builder(**options)

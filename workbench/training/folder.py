@@ -1,0 +1,256 @@
+"""The folder of a training run: what a run leaves, and what it needs to go on.
+
+It holds ``model.json`` (what the model is, and a table of its checkpoints), ``epoch-NNN.safetensors``,
+``metrics.csv`` (one row per epoch, split and metric) and, until the run is complete, ``resume.pt``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from workbench._version import __version__
+from workbench.errors import InputError, MissingResource
+from workbench.results import atomic_write
+from workbench.training.checkpoints import load_weights, read_torch_file, write_checkpoint
+from workbench.training.loop import Trainer
+from workbench.training.recipes import Recipe, load_recipe
+from workbench.training.tasks import Task
+
+MODEL_FILE = "model.json"
+METRICS_FILE = "metrics.csv"
+RESUME_FILE = "resume.pt"
+_STATE_FILES = (MODEL_FILE, RESUME_FILE, METRICS_FILE)
+FORMAT = 1
+METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
+_UNITS = {"loss": "nats", "seconds": "s"}
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run leaves."""
+
+    out: Path
+    checkpoints: list[Path]
+    metrics: pd.DataFrame
+    """The rows of ``metrics.csv``."""
+    test_accuracy: float
+    """Share of test examples classified rightly after the last epoch."""
+    resumed_from: int | None
+    """The epoch the run went on from; None if it ran in one piece."""
+
+    def __str__(self) -> str:
+        return f"{self.out}: test accuracy {self.test_accuracy:.2%}, {len(self.checkpoints)} checkpoints"
+
+
+class RunFolder:
+    """The folder of one run, and everything read from it or written into it."""
+
+    def __init__(self, out: Path, task: Task, recipe: Recipe, seed: int, limit: int | None) -> None:
+        self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
+        self.rows: list[dict[str, Any]] = []
+        self.table: list[dict[str, Any]] = []
+        architecture = str(recipe.architecture["name"])
+        self.identity = {
+            "name": f"{task.name}-{architecture}",
+            "task": task.name,
+            "attention": "softmax",
+            "architecture": recipe.architecture,
+            "classes": list(task.classes),
+            "preprocessing": task.preprocessing,
+            "data": task.data,
+            "recipe": recipe.as_dict(),
+            "seed": seed,
+            "command": _command(task.name, recipe, seed, limit),
+        }
+
+    def prepare_folder(self, resume: bool) -> None:
+        """Make the folder, and make sure that what it holds is this run, or nothing."""
+        if self.out.exists() and not self.out.is_dir():
+            raise InputError(f"--out {self.out} is a file; a run needs a folder")
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            if not resume:
+                for path in (*self.out.glob("epoch-*.safetensors"), *map(self.path, _STATE_FILES)):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MissingResource(
+                f"cannot write {self.out}: {error.strerror or error}; choose another --out"
+            ) from error
+        held = self.held()
+        # Compared as JSON, where a tuple is a list and 1e-3 is 0.001, because that is how it is stored.
+        wanted = json.loads(json.dumps(self.identity))
+        different = [key for key in wanted if key != "command" and held and held.get(key) != wanted[key]]
+        if held and different:
+            raise InputError(
+                f"{self.out} holds another run ({held.get('command')}): its {', '.join(different)} "
+                f"differ from what is asked now ({wanted['command']}); choose another --out, or start over "
+                "with resume=False (--restart)"
+            )
+
+    def held(self) -> dict[str, Any] | None:
+        """The ``model.json`` in the folder, if there is one."""
+        path = self.path(MODEL_FILE)
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}); choose another --out") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path} does not describe a model; choose another --out")
+        return content
+
+    def path(self, name: str) -> Path:
+        """Where a file of the run is."""
+        return self.out / name
+
+    def finished(self) -> TrainResult | None:
+        """The result, if the folder holds the whole run already."""
+        held = self.held()
+        if held is None or not held.get("complete"):
+            return None
+        missing = [row["file"] for row in held["checkpoints"] if not self.path(row["file"]).exists()]
+        if missing or not self.path(METRICS_FILE).exists():
+            return None
+        return self.result(None)
+
+    def restore(self, trainer: Trainer) -> int | None:
+        """Put the trainer where the run stopped: the last whole epoch, or None if there is none."""
+        path = self.path(RESUME_FILE)
+        if not path.exists() or self.held() is None:
+            return None
+        state = read_torch_file(path)
+        load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
+        trainer.load_state_dict(state["trainer"])
+        self.rows = json.loads(state["rows"])
+        self.table = json.loads(state["table"])
+        return int(state["epoch"])
+
+    def record(self, trainer: Trainer, epoch: int, scores: dict[str, dict[str, float]]) -> None:
+        """Write what an epoch gave: metrics, a checkpoint if the recipe asks for one, and how to go on."""
+        if not trainer.is_main:
+            return
+        for split, metrics in scores.items():
+            for metric, value in metrics.items():
+                self.rows.append(self._row(epoch, split, metric, value))
+        if epoch in self.recipe.checkpoint_epochs():
+            self.write_checkpoint(trainer.module.state_dict(), epoch)
+        self.write_metrics()
+        self.write_model(complete=False)
+        # Last, and whole or not at all: what it says has happened has happened.
+        buffer = io.BytesIO()
+        state = {
+            "epoch": epoch,
+            "rows": json.dumps(self.rows),
+            "table": json.dumps(self.table),
+            "trainer": trainer.state_dict(),
+        }
+        torch.save(state, buffer)
+        atomic_write(self.path(RESUME_FILE), lambda handle: handle.write(buffer.getvalue()))
+
+    def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
+        """Write an epoch's weights, and their line in the table of ``model.json``."""
+        metrics = {
+            f"{row['split']}_{row['metric']}": row["value"] for row in self.rows if row["epoch"] == epoch
+        }
+        metrics.pop("train_seconds", None)  # with it, the same run would not give the same bytes
+        name = f"epoch-{epoch:03d}"
+        path = self.path(f"{name}.safetensors")
+        meta = {**self.identity, "format": FORMAT, "epoch": epoch, "metrics": metrics, "versions": versions()}
+        digest = write_checkpoint(path, state, meta)
+        self.table.append({"name": name, "file": path.name, "epoch": epoch, **metrics, "sha256": digest})
+        return path
+
+    def write_metrics(self) -> None:
+        """Write ``metrics.csv``."""
+        frame = pd.DataFrame(self.rows, columns=list(METRIC_COLUMNS))
+        atomic_write(
+            self.path(METRICS_FILE), lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
+        )
+
+    def write_model(self, complete: bool) -> None:
+        """Write ``model.json``."""
+        model = {
+            "format": FORMAT,
+            **self.identity,
+            "complete": complete,
+            "versions": versions(),
+            "checkpoints": self.table,
+        }
+        content = (json.dumps(model, indent=1) + "\n").encode()
+        atomic_write(self.path(MODEL_FILE), lambda handle: handle.write(content))
+
+    def keep_last_good(self, trainer: Trainer) -> Path:
+        """Make a checkpoint of the last whole epoch, unless the recipe already did."""
+        state = read_torch_file(self.path(RESUME_FILE))
+        epoch = int(state["epoch"])
+        kept = [row for row in self.table if row["epoch"] == epoch]
+        if kept:
+            return self.path(kept[0]["file"])
+        path = self.path(f"epoch-{epoch:03d}.safetensors")
+        if trainer.is_main:
+            self.write_checkpoint(state["trainer"]["model"], epoch)
+            self.write_model(complete=False)
+        return path
+
+    def finish(self, trainer: Trainer) -> None:
+        """Mark the run complete; nothing is left to go on from."""
+        if trainer.is_main:
+            self.write_model(complete=True)
+            self.path(RESUME_FILE).unlink(missing_ok=True)
+        trainer.accelerator.wait_for_everyone()
+
+    def result(self, resumed_from: int | None) -> TrainResult:
+        """What the complete run left, as read from its folder."""
+        table = (self.held() or {})["checkpoints"]
+        return TrainResult(
+            out=self.out,
+            checkpoints=[self.path(row["file"]) for row in table],
+            metrics=read_metrics(self.path(METRICS_FILE)),
+            test_accuracy=float(table[-1]["test_accuracy"]),
+            resumed_from=resumed_from,
+        )
+
+    def _row(self, epoch: int, split: str, metric: str, value: float) -> dict[str, Any]:
+        return {
+            "run": f"{self.identity['name']}-seed{self.seed}",
+            "task": self.task.name,
+            "attention": self.identity["attention"],
+            "seed": self.seed,
+            "epoch": epoch,
+            "split": split,
+            "metric": metric,
+            "value": value,
+            "unit": _UNITS.get(metric, ""),
+        }
+
+
+def _command(task: str, recipe: Recipe, seed: int, limit: int | None) -> str:
+    """What to type for this run again, or the call where only the library offers it."""
+    if limit is None and recipe == load_recipe(task).with_epochs(recipe.epochs):
+        return f"workbench train {task} --seed {seed} --epochs {recipe.epochs}"
+    return f"workbench.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
+
+
+def read_metrics(path: str | Path) -> pd.DataFrame:
+    """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
+    return pd.read_csv(path, float_precision="round_trip").fillna({"unit": ""})
+
+
+def versions() -> dict[str, str]:
+    """Versions that a run's numbers may depend on."""
+    packages = ("torch", "timm", "accelerate", "numpy", "scikit-learn")
+    return {
+        "workbench": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
