@@ -1,0 +1,320 @@
+"""``load(spec)``: a transformer by name, from timm, Hugging Face, a folder, a file, or the bundled ones."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import catalog, hub, paths
+from workbench.errors import InputError, MissingResource, UnknownName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+    from workbench.sources import ImageFormat
+
+SCHEMES = ("timm", "hf", "bundled", "file")
+_CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
+
+
+@dataclass
+class LoadedModel:
+    """A model in eval mode on its device, with its identity and what is needed to feed it."""
+
+    module: nn.Module = field(repr=False)
+    spec: str
+    """As it can be loaded again, whatever name was asked for: ``timm:vit_tiny_patch16_224``."""
+    checkpoint: str | None
+    """Name of the checkpoint, file or revision; ``"random"`` for random weights; None for published ones."""
+    family: str
+    """The architecture's own kind: vit, deit, beit, eva, swin, xcit, cait, bert, gpt2, …"""
+    modality: str
+    """``"image"`` or ``"text"``."""
+    image: ImageFormat | None = field(default=None, repr=False)
+    """For image models: size (height, width), channels, mean and std per channel, own preprocessing."""
+    max_length: int | None = None
+    """For text models: the longest text in tokens, or None without a limit."""
+    origin: str | None = None
+    """Where the weights were found, if not under the name in ``spec`` (an installed package)."""
+    _load_tokenizer: Any = field(default=None, repr=False)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, padding and cutting on the right.
+
+        Models trained without a padding token (GPT-2) get their end-of-text token in its place: it is masked.
+        Raises InputError for an image model, and where no tokenizer lies beside the weights.
+        """
+        if self._load_tokenizer is None:
+            raise InputError(f"{self.spec} takes images and has no tokenizer")
+        return self._load_tokenizer()
+
+    @cached_property
+    def _geometry(self) -> tuple[int, int | tuple[int, ...], int | tuple[int, ...]]:
+        from workbench.recording.layout import attention_geometry
+
+        return attention_geometry(self.module)
+
+    @property
+    def num_layers(self) -> int:
+        """Attention layers that a capture should see."""
+        return self._geometry[0]
+
+    @property
+    def num_heads(self) -> int | tuple[int, ...]:
+        """Query heads; one number per layer where layers differ."""
+        return self._geometry[1]
+
+    @property
+    def head_dim(self) -> int | tuple[int, ...]:
+        """Width of a head; one number per layer where layers differ."""
+        return self._geometry[2]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the floating-point weights."""
+        return next(value.dtype for value in self.module.parameters() if value.is_floating_point())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the state dict: names, types, shapes and bytes, in order of name."""
+        import torch
+
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            # Seen as bytes, because numpy has no bfloat16.
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What provenance records: spec, checkpoint, sha256 of the weights."""
+        return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
+
+    def __repr__(self) -> str:
+        from workbench.errors import WorkbenchError
+
+        name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
+        try:
+            layers, heads, width = self._geometry
+            shape = f"{layers} layers, {_spread(heads)} heads of {_spread(width)}"
+        except WorkbenchError:
+            shape = "no attention that capture can see"
+        return f"<{name}: {self.family}, {self.modality}, {shape}, {str(self.dtype)[6:]} on {self.device}>"
+
+
+def load(
+    spec: str,
+    checkpoint: str | int | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> LoadedModel:
+    """Load a model in eval mode.
+
+    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``bundled:NAME``, ``file:CHECKPOINT``, or a bare name: one of the
+    catalog (``workbench models``), else a timm model, else a hub repository. Causal language models come with their
+    head. Cached weights are used without asking the hub; ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
+
+    `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last unless
+    said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm model.
+    `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called ``"random"``).
+    `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a torch floating type or
+    its name, by default the type the weights are stored in.
+
+    Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
+    MissingResource for weights that are neither here nor to be had, and for a missing device.
+    """
+    from workbench import sources
+
+    place, number = _device(device), _dtype(dtype)
+    scheme, name, entry = resolve(spec)
+    label = str(checkpoint) if checkpoint is not None else None
+    if label == sources.RANDOM:
+        pretrained, label = False, None
+    canonical = f"{scheme}:{name}"
+    origin = None
+    if scheme == "timm":
+        source = sources.from_timm(name, label, pretrained)
+    elif scheme == "hf":
+        folder = catalog.installed_folder(entry) if entry and label is None else None
+        origin = str(folder) if folder else None
+        try:
+            source = sources.from_hugging_face(str(folder or name), label, pretrained, number)
+        except MissingResource as error:
+            if ":" not in spec:
+                raise _unknown_bare_name(spec, error) from error
+            raise
+    elif scheme == "bundled":
+        path = bundled_checkpoint(name, label)
+        source = sources.from_checkpoint(path, path.stem, pretrained)
+    else:
+        path = Path(name).expanduser()
+        if label is not None:
+            raise InputError(f"{canonical} is one checkpoint; leave checkpoint={label!r} out")
+        source = sources.from_checkpoint(path, path.stem, pretrained)
+    module = source.module.eval().requires_grad_(False)
+    module = module.to(device=place, dtype=number) if number is not None else module.to(place)
+    return LoadedModel(
+        module=module,
+        spec=canonical,
+        checkpoint=source.checkpoint,
+        family=source.family,
+        modality=source.modality,
+        image=source.image,
+        max_length=source.max_length,
+        origin=origin,
+        _load_tokenizer=source.load_tokenizer,
+    )
+
+
+def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
+    """(scheme, name, catalog entry or None) of a model spec; touches neither weights nor network."""
+    if not isinstance(spec, str) or not spec.strip():
+        raise InputError(f"a model is named by a text such as 'bundled:digits-vit', got {spec!r}")
+    spec = spec.strip()
+    entry = catalog.find(spec)
+    if entry is not None:
+        spec = entry.spec
+    scheme, colon, name = spec.partition(":")
+    if colon and scheme in SCHEMES:
+        if not name:
+            raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
+        if scheme == "hf" and name.startswith("timm/"):  # timm's own weights on the hub
+            return "timm", name.removeprefix("timm/"), entry
+        return scheme, name, entry
+    if colon and not Path(spec).exists() and re.fullmatch(r"[a-z]{2,}", scheme):
+        raise UnknownName(
+            "kind of model", f"{scheme}:", [f"{known}:" for known in SCHEMES], "before the name"
+        )
+    path = Path(spec).expanduser()
+    if path.is_dir() and (path / "config.json").is_file():
+        return "hf", spec, None
+    if path.is_file():
+        return "file", spec, None
+    import timm
+
+    return ("timm" if timm.is_model(spec) else "hf"), spec, None
+
+
+def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
+    """File of one checkpoint of a bundled model; the last one unless `checkpoint` names another."""
+    root = paths.data_dir() / "models"
+    folder = root / name
+    if not (folder / "model.json").is_file():
+        known = [entry.alias for entry in catalog.bundled_models()]
+        raise UnknownName("bundled model", name, known, f"in {root}")
+    found = {
+        int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT_FILE.fullmatch(path.name))
+    }
+    if not found:
+        raise MissingResource(f"bundled:{name} has no checkpoints in {folder}; install the package again")
+    if checkpoint is None:
+        return found[max(found)]
+    asked = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
+    if asked is None or int(asked[1]) not in found:
+        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in found.values()])
+    return found[int(asked[1])]
+
+
+def list_models() -> list[dict[str, str]]:
+    """One row per named model: alias, spec, modality, papers, where its weights are, note. Loads no weights."""
+    cached = set(hub.cached_repos())
+    rows = []
+    for entry in (*catalog.bundled_models(), *catalog.CATALOG):
+        scheme, _, name = entry.spec.partition(":")
+        if scheme == "bundled":
+            weights = "bundled"
+        elif catalog.installed_folder(entry):
+            weights = "installed package"
+        elif scheme == "timm":
+            weights = "cached" if any(repo.startswith(f"timm/{name}.") for repo in cached) else "hub"
+        else:
+            weights = "cached" if name in cached else "hub"
+        rows.append(
+            {
+                "alias": entry.alias,
+                "spec": entry.spec,
+                "modality": entry.modality,
+                "papers": ", ".join(entry.papers),
+                "weights": weights,
+                "note": entry.note,
+            }
+        )
+    return rows
+
+
+def _unknown_bare_name(name: str, error: MissingResource) -> InputError | MissingResource:
+    """A name without a scheme, no timm model and not cached: misspelt if a known one is near, else far away."""
+    import difflib
+
+    import timm
+
+    if catalog.find(name):
+        return error
+    known = {*catalog.aliases(), *timm.list_models()}
+    if "/" not in name and difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+        hint = f"as a hub repository, hf:{name}, it is not cached either, and the hub was {hub.obstacle()}"
+        return UnknownName("model", name, known, hint)
+    return MissingResource(
+        f"{name!r} is neither in the catalog (`workbench models`) nor in timm, and {error}"
+    )
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device or "cpu")
+    except RuntimeError as error:
+        raise InputError(
+            f"device {device!r} is not one torch knows; take 'cpu', 'cuda', 'cuda:1' or 'auto'"
+        ) from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise MissingResource(
+            "device 'cuda' was asked for, but torch sees no CUDA device; take 'cpu' or 'auto'"
+        )
+    return chosen
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    import torch
+
+    if dtype is None or isinstance(dtype, torch.dtype):
+        found = dtype
+    else:
+        short = {
+            "fp32": "float32",
+            "fp16": "float16",
+            "half": "float16",
+            "bf16": "bfloat16",
+            "fp64": "float64",
+        }
+        name = str(dtype).removeprefix("torch.")
+        found = getattr(torch, short.get(name, name), None)
+    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise InputError(
+            f"dtype {dtype!r} is not a floating type; take float32, float64, bfloat16 or float16"
+        )
+    return found
+
+
+def _spread(value: int | tuple[int, ...]) -> str:
+    if isinstance(value, int):
+        return str(value)
+    low, high = min(value), max(value)
+    return str(low) if low == high else f"{low}–{high}"

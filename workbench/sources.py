@@ -1,0 +1,440 @@
+"""Where models come from: timm, Hugging Face, and checkpoints written by ``workbench train``.
+
+Each function returns a :class:`Source`: the module with its weights, on the CPU, and what is needed to feed it.
+Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench import hub
+from workbench.errors import InputError, MissingResource, UnknownName, WorkbenchError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+    from transformers import PreTrainedTokenizerBase
+
+RANDOM = "random"
+"""The checkpoint name of random weights (``pretrained=False``), so that no result can pass for a trained model's."""
+_SAFE_FILES = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+)
+_NO_LIMIT = 10**6  # tokenizers without a limit state one of 1e30
+
+
+@dataclass
+class ImageFormat:
+    """What an image model receives: (channels, *size), normalised by mean and std, one number per channel."""
+
+    size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    own: Callable[[Image], Tensor] | None = None
+    """The model's own preprocessing of one picture; None where the model states none."""
+
+
+@dataclass
+class Source:
+    """A module with its weights, and how to feed it."""
+
+    module: nn.Module
+    family: str
+    modality: str
+    checkpoint: str | None = None
+    image: ImageFormat | None = None
+    max_length: int | None = None
+    """Longest text in tokens; None for image models and for text models without a limit."""
+    load_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
+
+
+# timm ----------------------------------------------------------------------------------------------------------
+
+
+def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
+    """A timm model by name (``NAME`` or ``NAME.TAG``), with a local file of weights if `checkpoint` is one."""
+    import timm
+    from timm.models import split_model_name_tag
+
+    architecture, tag = split_model_name_tag(name)
+    if not timm.is_model(architecture):
+        raise UnknownName("timm model", architecture, timm.list_models(), f"timm {timm.__version__}")
+    tags = [full.partition(".")[2] for full in timm.list_models(f"{architecture}.*", pretrained=True)]
+    if tag and tag not in tags:
+        raise UnknownName(f"weights of {architecture}", tag, tags, "the part of a timm name after the dot")
+    if checkpoint is not None:
+        module = _timm_with_file(architecture, Path(checkpoint))
+    elif not pretrained:
+        with _seeded():
+            module = timm.create_model(architecture, pretrained=False)
+        checkpoint = RANDOM
+    elif not tags:
+        raise InputError(
+            f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
+            "checkpoint=FILE for a file of your own"
+        )
+    else:
+        module = _timm_pretrained(name)
+    family = timm.model_entrypoint(architecture).__module__.rpartition(".")[2]
+    families = {"vision_transformer": "vit", "swin_transformer": "swin", "swin_transformer_v2": "swinv2"}
+    return Source(module, families.get(family, family), "image", checkpoint, _timm_format(module))
+
+
+def _timm_pretrained(name: str) -> nn.Module:
+    import timm
+    from timm.models import get_pretrained_cfg
+
+    config = get_pretrained_cfg(name)
+    repo = getattr(config, "hf_hub_id", None)
+    if not repo:  # a few weights live outside the hub
+        if hub.switched_off():
+            raise hub.missing(
+                f"timm:{name}", str(getattr(config, "url", name)), "not asked (HF_HUB_OFFLINE is set)"
+            )
+        return timm.create_model(name, pretrained=True)
+    wanted = getattr(config, "hf_hub_filename", None)
+    cached = hub.cached_file(repo, [wanted] if wanted else _SAFE_FILES[:2])
+    if cached is None:
+        problem = hub.obstacle()
+        if problem is not None:
+            raise hub.missing(f"timm:{name}", repo, problem)
+        return timm.create_model(name, pretrained=True)
+    if wanted:  # such files are read by the model's own reader, which wants them by their hub name
+        return timm.create_model(name, pretrained=True)
+    # By path: by name, timm asks the hub about a cached file too, and waits long where there is none.
+    return timm.create_model(
+        name, pretrained=True, pretrained_cfg_overlay={"file": cached, "custom_load": False}
+    )
+
+
+def _timm_with_file(architecture: str, path: Path) -> nn.Module:
+    import timm
+
+    state = _read_state(path)
+    overlay: dict[str, Any] = {"state_dict": state}
+    options = {}
+    classifier = timm.models.get_pretrained_cfg(architecture, allow_unregistered=False)
+    head = getattr(classifier, "classifier", None)
+    head = head[0] if isinstance(head, tuple) else head
+    if head and f"{head}.weight" in state:  # trained on other classes than the published weights
+        options["num_classes"] = overlay["num_classes"] = len(state[f"{head}.weight"])
+    try:
+        return timm.create_model(architecture, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise InputError(f"{path} does not fit {architecture}: {_first_lines(error)}") from error
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of the wrappings training scripts use."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from workbench.training.checkpoints import read_torch_file
+
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise InputError(f"no checkpoint at {path}")
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                f"{path} is not a readable safetensors file ({error}); it may be truncated"
+            ) from error
+    content = read_torch_file(path)
+    for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+            break
+    if not isinstance(content, dict) or not any(
+        isinstance(value, torch.Tensor) for value in content.values()
+    ):
+        raise InputError(
+            f"{path} holds no weights: expected a state dict, or one under 'model' or 'state_dict'"
+        )
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in content.items()}
+
+
+def _timm_format(module: nn.Module) -> ImageFormat:
+    import timm.data
+
+    config = timm.data.resolve_model_data_config(module)
+    channels, height, width = config["input_size"]
+    transform = timm.data.create_transform(**config, is_training=False)
+    return ImageFormat((height, width), channels, tuple(config["mean"]), tuple(config["std"]), transform)
+
+
+# Hugging Face --------------------------------------------------------------------------------------------------
+
+
+def from_hugging_face(
+    name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None
+) -> Source:
+    """A model of transformers from a folder or a hub repository.
+
+    `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository.
+    """
+    from transformers import AutoConfig
+
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if is_folder:
+        where = str(_checkpoint_folder(folder, checkpoint))
+    else:
+        _check_repo_name(name)
+        where = name
+        if checkpoint not in (None, RANDOM):
+            options["revision"] = checkpoint
+    fetch = _fetcher(f"hf:{name}", where, is_folder)
+    config = fetch(lambda local: AutoConfig.from_pretrained(where, local_files_only=local, **options))
+    auto = _auto_class(config)
+    if pretrained:
+        load = _pretrained_loader(auto, where, config, dtype, options)
+        module, report = fetch(load)
+        _check_complete(f"hf:{name}", report)
+    else:
+        with _seeded():
+            module = auto.from_config(config, dtype=dtype or torch.float32)
+        checkpoint = RANDOM
+
+    def tokenizer() -> PreTrainedTokenizerBase:
+        return _load_tokenizer(fetch, f"hf:{name}", where, options)
+
+    if module.main_input_name == "pixel_values":
+        return Source(
+            module, config.model_type, "image", checkpoint, _hf_format(fetch, where, config, options)
+        )
+    limit = _position_limit(module, config)
+    return Source(module, config.model_type, "text", checkpoint, max_length=limit, load_tokenizer=tokenizer)
+
+
+def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
+    chosen = folder if checkpoint in (None, RANDOM) else folder / str(checkpoint)
+    if (chosen / "config.json").is_file():
+        return chosen
+    if not chosen.is_dir():
+        raise UnknownName(
+            f"checkpoint of {folder}", str(checkpoint), _model_folders(folder), "its subfolders"
+        )
+    inside = _model_folders(chosen)
+    hint = f"; its subfolders {', '.join(inside)} have one" if inside else ""
+    raise InputError(
+        f"{chosen} has no config.json{hint}. A Hugging Face folder holds config.json and model.safetensors, "
+        "as model.save_pretrained(FOLDER) writes them"
+    )
+
+
+def _model_folders(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+
+
+def _check_repo_name(name: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        looks_local = True
+    if looks_local:
+        raise InputError(f"there is no folder or file {name}, and a hub repository is written OWNER/NAME")
+
+
+def _fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool], Any]], Any]:
+    """A function that runs one loading step on the folder, or on the cache and then the hub, with clear errors."""
+    from safetensors import SafetensorError
+
+    def run(step: Callable[[bool], Any]) -> Any:
+        try:
+            with _quiet_transformers():
+                return step(True) if is_folder else hub.from_cache_or_hub(what, where, step)
+        except WorkbenchError:
+            raise
+        except (SafetensorError, EOFError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{what}: a file of weights cannot be read ({error}); it may be truncated"
+            ) from error
+        except OSError as error:
+            raise _not_loaded(what, is_folder, error) from error
+        except (ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+            raise InputError(f"{what} cannot be loaded: {_first_lines(error)}") from error
+
+    return run
+
+
+def _not_loaded(what: str, is_folder: bool, error: OSError) -> WorkbenchError:
+    reason = _first_lines(error)
+    if is_folder:
+        return InputError(f"{what} cannot be loaded: {reason}")
+    if "gated" in str(error).lower() or "401" in str(error) or "token" in str(error).lower():
+        return MissingResource(
+            f"{what}: the hub gives no access, or has no such repository: {reason} "
+            "Check the name; for a gated one accept its terms on the hub and run `hf auth login`"
+        )
+    return InputError(f"{what} cannot be loaded from the hub: {reason}")
+
+
+def _auto_class(config: Any) -> Any:
+    """``AutoModelForCausalLM`` for causal architectures, so that logits exist; ``AutoModel`` for all others."""
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    names = config.architectures or []
+    if names:
+        causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    else:  # BERT can be run as a causal model too, so being able to is not enough
+        causal = (
+            config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        )
+    return AutoModelForCausalLM if causal else AutoModel
+
+
+def _pretrained_loader(
+    auto: Any, where: str, config: Any, dtype: torch.dtype | None, options: dict[str, Any]
+) -> Callable[[bool], tuple[nn.Module, dict[str, Any]]]:
+    def load(local: bool) -> tuple[nn.Module, dict[str, Any]]:
+        chosen = dtype or "auto"
+        return auto.from_pretrained(
+            where, config=config, dtype=chosen, local_files_only=local, output_loading_info=True, **options
+        )
+
+    return load
+
+
+def _check_complete(what: str, report: dict[str, Any]) -> None:
+    # Poolers and heads are often left out of published weights and take no part in attention.
+    absent = sorted(
+        name for name in report["missing_keys"] if not re.search(r"pooler|lm_head|classifier", name)
+    )
+    if absent:
+        raise InputError(
+            f"{what}: its weights lack {len(absent)} tensors ({', '.join(absent[:3])}, …), which would be random; "
+            "the folder's config.json and weights do not belong together"
+        )
+
+
+def _position_limit(module: nn.Module, config: Any) -> int | None:
+    """Longest sequence the model has positions for; None where positions are relative or rotary and unlimited."""
+    for name, child in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(child, torch.nn.Embedding):
+            # RoBERTa and its kin count positions from padding_idx + 1.
+            used = 0 if child.padding_idx is None else child.padding_idx + 1
+            return child.num_embeddings - used
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(limit) if limit else None
+
+
+def _load_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = fetch(
+            lambda local: AutoTokenizer.from_pretrained(where, local_files_only=local, **options)
+        )
+    except InputError as error:
+        raise InputError(
+            f"{what} has no tokenizer that can be read; save it beside the model with "
+            f"tokenizer.save_pretrained(FOLDER) ({error})"
+        ) from error
+    tokenizer.padding_side = "right"
+    tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        # GPT-2 and others were trained without padding. What stands in its place is masked, so any token will do.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer
+
+
+def _hf_format(fetch: Callable[..., Any], where: str, config: Any, options: dict[str, Any]) -> ImageFormat:
+    from transformers import AutoImageProcessor
+
+    size = config.image_size
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    channels = config.num_channels
+    plain = ImageFormat((height, width), channels, (0.5,) * channels, (0.5,) * channels)
+    try:
+        processor = fetch(
+            lambda local: AutoImageProcessor.from_pretrained(where, local_files_only=local, **options)
+        )
+    except WorkbenchError:
+        return plain  # no preprocessor_config.json: the model states no preprocessing of its own
+
+    def own(picture: Image) -> Tensor:
+        return processor(images=picture, return_tensors="pt")["pixel_values"][0]
+
+    if not getattr(processor, "do_normalize", False):
+        return ImageFormat((height, width), channels, (0.0,) * channels, (1.0,) * channels, own)
+    mean, std = tuple(processor.image_mean), tuple(processor.image_std)
+    return ImageFormat((height, width), channels, mean, std, own)
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Generator[None]:
+    """No bars and no table of leftover keys while loading: what matters of it is checked and raised here."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+# Checkpoints of this project -----------------------------------------------------------------------------------
+
+
+def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
+    """A model from a file that ``workbench train`` wrote; `checkpoint` is the name it goes by."""
+    from workbench.architectures import build
+    from workbench.training.checkpoints import read_checkpoint, restore
+
+    if pretrained:
+        module, meta = restore(path)
+    else:
+        meta = read_checkpoint(path)[1]
+        with _seeded():
+            module = build(meta["architecture"])
+        checkpoint = RANDOM
+    about = meta["preprocessing"]
+    architecture = meta["architecture"]
+    mean, std = tuple(about["mean"]), tuple(about["std"])
+    side = int(about["resize"])
+    image = ImageFormat((side, side), len(mean), mean, std)
+    return Source(module, architecture["name"], "image", checkpoint, image)
+
+
+# -----------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _seeded() -> Generator[None]:
+    """Random weights from seed 0, so that two loads agree; the caller's random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _first_lines(error: BaseException) -> str:
+    """The start of a library's message, on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:300].rsplit(" ", 1)[0] + " …"
