@@ -1,0 +1,48 @@
+"""Capture: run a model once and keep the exact operands of its attention.
+
+``capture`` runs and records, ``Capture`` holds and saves, ``compare`` tells two captures apart, ``read_qkv`` reads
+anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teach it a new family.
+"""
+
+from workbench.recording.adapters import Adapter, Visit, merge_heads, register_adapter, split_heads
+from workbench.recording.capturing import capture, parse_layers
+from workbench.recording.layout import Reading, attention_geometry, attention_modules, register_block
+from workbench.recording.records import (
+    DEFAULT_SITES,
+    SITES,
+    Call,
+    Capture,
+    LayerRecord,
+    TokenInfo,
+    WindowOrigin,
+)
+from workbench.recording.tokens import fit_tokens, image_tokens, patch_grid, prefix_kinds, token_info
+from workbench.recording.weights import attention_output, attention_weights
+
+__all__ = [
+    "capture",
+    "Capture",
+    "LayerRecord",
+    "TokenInfo",
+    "WindowOrigin",
+    "SITES",
+    "DEFAULT_SITES",
+    "parse_layers",
+    "attention_modules",
+    "attention_geometry",
+    "attention_weights",
+    "attention_output",
+    "token_info",
+    "fit_tokens",
+    "image_tokens",
+    "prefix_kinds",
+    "patch_grid",
+    "Adapter",
+    "Visit",
+    "Call",
+    "register_adapter",
+    "Reading",
+    "register_block",
+    "split_heads",
+    "merge_heads",
+]

@@ -1,0 +1,507 @@
+"""``capture``: run a model once and keep the operands of its attention."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.errors import IncompleteCapture, InputError, UnknownName
+from workbench.recording.adapters import Visit, adapted_classes, find_adapter
+from workbench.recording.keeping import Keeper
+from workbench.recording.layout import (
+    Reading,
+    after_attention,
+    attention_modules,
+    block_path,
+    class_path,
+    hidden_reading,
+    is_library_model,
+    looks_like_attention,
+)
+from workbench.recording.records import DEFAULT_SITES, SITES, Call, Capture, LayerRecord
+from workbench.recording.routes import fused_kernels, no_cache, watch_attention, watch_modules
+from workbench.recording.tokens import fit_tokens, token_info
+from workbench.recording.weights import call_weights, check_call
+
+Layers = None | int | str | Iterable[int]
+
+
+def capture(
+    model: Any,
+    batch: Any,
+    layers: Layers = None,
+    sites: Iterable[str] = DEFAULT_SITES,
+    check: bool = True,
+    grad: bool = False,
+) -> Capture:
+    """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
+
+    model: what ``load`` returned, or any ``torch.nn.Module``. It runs in the mode (train or eval) it is in, with
+        its own fused kernels, and is left as it was, also after an exception.
+    batch: a tensor, a dict or a tuple of tensors, or what ``inputs`` returned. Moved to the model's device.
+    layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
+    sites: any of input, q, k, v, scale, mask, attn, output, after_attn, hidden (see docs/capture.md).
+    check: compare what was captured with what the model computed. With the site attn everything is compared,
+        otherwise a few rows of every input.
+    grad: keep the autograd graph; otherwise the model runs without gradients.
+
+    Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for a
+    user's own module a missed layer is a warning), InputError for layers or sites that do not exist and, with
+    ``check``, for NaN or infinite values. Attention is computed in float32 or wider.
+    """
+    module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}")
+    module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper; its compiled code hides the attention
+    sites = _check_sites(sites)
+    chosen = parse_layers(layers)
+    arguments = _place(getattr(batch, "batch", batch), module)
+    name = getattr(model, "spec", None) or type(module).__name__
+
+    recorder = _run(module, name, arguments, chosen, sites, check, grad, copy=False)
+    if recorder.keeper.changed():
+        # The model overwrote in place what had been kept without a copy: once more, copying.
+        recorder = _run(module, name, arguments, chosen, sites, check, grad, copy=True)
+    records = recorder.selected()
+    not_run = recorder.completeness(strict=module is not model or is_library_model(module)) if check else []
+
+    known = getattr(batch, "tokens", None)
+    tokens = known if known is not None else token_info(model, arguments, recorder.token_count)
+    return Capture(
+        layers=records,
+        sites=sites,
+        tokens=fit_tokens(tokens, recorder.token_count),
+        inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
+        result=recorder.result,
+        not_run=not_run,
+        identity=_identity(model, module),
+    )
+
+
+def parse_layers(layers: Layers, total: int | None = None) -> tuple[int, ...] | None:
+    """Layer numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or "-2,-1".
+
+    With ``total`` negative numbers are resolved, the result is sorted, and numbers outside the range raise
+    InputError; without it, negative numbers stay as they are.
+    """
+    if layers is None:
+        return None if total is None else tuple(range(total))
+    numbers: list[int] = []
+    if isinstance(layers, str):
+        for part in layers.split(","):
+            match = re.fullmatch(r"\s*(-?\d+)(?:\s*-\s*(-?\d+))?\s*", part)
+            if match is None:
+                raise InputError(f"layers {layers!r}: {part.strip()!r} is neither a number nor a range such as 3-5")
+            first, last = int(match[1]), int(match[2] if match[2] is not None else match[1])
+            if last < first or (first < 0 <= last):
+                raise InputError(f"layers {layers!r}: the range {part.strip()!r} holds no layer; write 3-5, or -3--1")
+            numbers += range(first, last + 1)
+    else:
+        numbers = [layers] if isinstance(layers, int) else list(layers)
+    for number in numbers:
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise InputError(f"layers must be whole numbers, got {number!r}")
+    numbers = [int(number) for number in numbers]
+    if not numbers:
+        raise InputError("layers is empty: name at least one, or None for all")
+    if total is not None:
+        for number in numbers:
+            if not -total <= number < total:
+                raise InputError(f"there is no layer {number}: layers are 0 to {total - 1} (or -{total} to -1)")
+        numbers = [number % total for number in numbers]
+    return tuple(sorted(set(numbers)))
+
+
+def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
+    asked = [sites] if isinstance(sites, str) else list(sites)
+    for site in asked:
+        if site not in SITES:
+            raise UnknownName("site", str(site), SITES)
+    if not asked:
+        raise InputError(f"sites is empty: choose from {', '.join(SITES)}")
+    return tuple(site for site in SITES if site in asked)
+
+
+def _place(batch: Any, module: nn.Module) -> Any:
+    """The batch on the model's device; float inputs of a half-precision model in its precision."""
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor) or parameter is None:
+            return value
+        half = parameter.dtype in (torch.float16, torch.bfloat16) and value.is_floating_point()
+        return value.to(parameter.device, parameter.dtype if half else None)
+
+    if isinstance(batch, Tensor):
+        return move(batch)
+    if isinstance(batch, Mapping):
+        return {key: move(value) for key, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
+        return tuple(move(value) for value in batch)
+    raise InputError(f"batch must be a tensor, a dict or tuple of tensors, or inputs(), not {type(batch).__name__}")
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _identity(model: Any, module: nn.Module) -> Any:
+    """What names the model, with its fingerprint left to be computed on demand while the model is alive."""
+    fixed = {
+        "spec": getattr(model, "spec", None),
+        "checkpoint": getattr(model, "checkpoint", None),
+        "class": class_path(module),
+    }
+    alive = weakref.ref(model)
+
+    def identity() -> dict[str, Any]:
+        fixed.setdefault("fingerprint", getattr(alive(), "fingerprint", None))
+        return dict(fixed)
+
+    return identity
+
+
+def _run(
+    module: nn.Module,
+    name: str,
+    arguments: Any,
+    chosen: tuple[int, ...] | None,
+    sites: tuple[str, ...],
+    check: bool,
+    grad: bool,
+    copy: bool,
+) -> _Recorder:
+    owned = [*module.parameters(), *module.buffers(), *_tensors(arguments)]
+    recorder = _Recorder(module, name, chosen, sites, check, Keeper(owned, copy))
+    with ExitStack() as stack:
+        # inference_mode(False): inference tensors could not be used in later computations in place or with gradients.
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
+        stack.enter_context(_eager(module))
+        stack.enter_context(fused_kernels(module))
+        stack.enter_context(no_cache(module))
+        stack.enter_context(recorder.watch_residual_stream())
+        stack.enter_context(watch_modules(module, recorder))
+        stack.enter_context(watch_attention(recorder))
+        if isinstance(arguments, Tensor):
+            recorder.result = module(arguments)
+        elif isinstance(arguments, dict):
+            recorder.result = module(**arguments)
+        else:
+            recorder.result = module(*arguments)
+    return recorder
+
+
+def _eager(module: nn.Module) -> Any:
+    """Run compiled submodules as plain Python."""
+    compiled = any(
+        hasattr(child, "_orig_mod") or vars(child).get("_compiled_call_impl") is not None for child in module.modules()
+    )
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
+@dataclass
+class _Frame:
+    """A visit in progress: the calls made inside, and what passed through the places that are read."""
+
+    visit: Visit
+    records: list[tuple[LayerRecord, Reading | None]] = field(default_factory=list)
+    passed: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+class _Recorder:
+    """Turns what the routes see into records, as the model runs."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        chosen: tuple[int, ...] | None,
+        sites: tuple[str, ...],
+        check: bool,
+        keeper: Keeper,
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.chosen = chosen
+        # Layers are only counted by running, so for layer -2 the last two are kept until the end.
+        self.last = 0 if chosen is None else -min(0, *chosen, 0)
+        self.sites = sites
+        self.check = check
+        self.keeper = keeper
+        self.result: Any = None
+        self.records: list[LayerRecord] = []
+        self.count = 0
+        self.token_count: int | None = None
+        self.paths = {child: path for path, child in module.named_modules()}
+        self.calls: Counter[str] = Counter()
+        self.entered: set[str] = set()
+        self.attended: set[str] = set()
+        self.frames: list[_Frame] = []
+        self.blocks: dict[str, str | None] = {}
+        self.readings: dict[str, Reading | None] = {}
+
+    # What the routes report ------------------------------------------------------------------------------------
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = self.paths.get(module, "")
+        self.entered.add(path)
+        parents = [frame.visit for frame in reversed(self.frames)]
+        self.frames.append(_Frame(Visit(module, path, args, kwargs, parents)))
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        frame = self.frames.pop()
+        while frame.visit.module is not module:  # a submodule's exception was caught by the model
+            frame = self.frames.pop()
+        if output is None:
+            return
+        frame.visit.output = output
+        adapter = find_adapter(module)
+        if adapter is not None:
+            self.frames.append(frame)
+            self.attended.add(frame.visit.path)
+            expected = max(1, len(frame.visit.calls))
+            if any(self.keeps(self.count + offset) for offset in range(expected)):
+                for call in adapter.read(frame.visit):
+                    self.record(call, frame.visit)
+            else:
+                self.pass_over(frame.visit.path, expected)
+            self.frames.pop()
+        self.read_residual_stream(frame)
+
+    def wants(self, module: nn.Module | None) -> bool:
+        frame = self.find(module)
+        self.attended.add(frame.visit.path)
+        return self.keeps(self.count) or self.adapted(frame) is not None
+
+    def skip(self, module: nn.Module | None) -> None:
+        self.pass_over(self.find(module).visit.path, 1)
+
+    def seen(self, call: Call, module: nn.Module | None) -> None:
+        frame = self.find(module)
+        adapted = self.adapted(frame)
+        if adapted is None:
+            self.record(call, frame.visit)
+            return
+        for site in ("q", "k", "v", "output"):
+            setattr(call, site, self.keeper.hold(getattr(call, site)))
+        adapted.visit.calls.append(call)
+
+    def find(self, module: nn.Module | None) -> _Frame:
+        if module is not None:
+            for frame in reversed(self.frames):
+                if frame.visit.module is module:
+                    return frame
+        return self.frames[-1]
+
+    def adapted(self, frame: _Frame) -> _Frame | None:
+        """The innermost frame at or around this one whose module has an adapter."""
+        place = self.frames.index(frame)
+        return next((f for f in reversed(self.frames[: place + 1]) if find_adapter(f.visit.module)), None)
+
+    # Records ---------------------------------------------------------------------------------------------------
+
+    def keeps(self, index: int) -> bool:
+        return self.chosen is None or index in self.chosen or self.last > 0
+
+    def pass_over(self, path: str, calls: int) -> None:
+        self.count += calls
+        self.calls[path] += calls
+
+    def record(self, call: Call, visit: Visit) -> None:
+        index = self.count
+        number = self.calls[visit.path]
+        self.pass_over(visit.path, 1)
+        if self.token_count is None and call.kind == "token" and call.origin is None:
+            self.token_count = call.q.shape[2]
+        if not self.keeps(index):
+            return
+        record = LayerRecord(
+            index, visit.path, number, call.kind, call.softmax_rows, extra=call.extra, origin=call.origin
+        )
+        name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
+        attn = call_weights(call) if "attn" in self.sites else None
+        if attn is not None:
+            attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
+        if self.check:
+            with torch.no_grad():
+                check_call(call, attn, name)
+        self.fill(record, call, attn, visit)
+        self.records.append(record)
+        if self.last:
+            self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > index - self.last]
+        self.expect_residual_stream(record, visit)
+
+    def is_chosen(self, index: int) -> bool:
+        return self.chosen is None or index in self.chosen
+
+    def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
+        available: dict[str, Any] = {
+            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale, "mask": call.mask,
+            "attn": attn, "output": call.output,
+        }  # fmt: skip
+        if "input" in self.sites:
+            available["input"] = _first_tensor((visit.args, visit.kwargs))
+        asked = {site: available[site] for site in self.sites if available.get(site) is not None}
+        tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
+        asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in call.extra.items()})
+        for site, value in asked.items():
+            if site.startswith("extra."):
+                record.extra[site.removeprefix("extra.")] = value
+            else:
+                setattr(record, site, value)
+
+    def selected(self) -> list[LayerRecord]:
+        """The records of the layers that were asked for; an error where one does not exist."""
+        self.keeper.forget()
+        if self.count == 0:
+            raise IncompleteCapture(
+                f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, "
+                "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
+                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in adapted_classes())})"
+                + self.suspects_hint()
+            )
+        try:
+            numbers = parse_layers(self.chosen, self.count)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+        return [record for record in self.records if numbers is None or record.index in numbers]
+
+    # Residual stream -------------------------------------------------------------------------------------------
+
+    def watch_residual_stream(self) -> ExitStack:
+        """Hooks on the submodules that the residual stream is read from, for the sites after_attn and hidden."""
+        stack = ExitStack()
+        if "after_attn" not in self.sites and "hidden" not in self.sites:
+            return stack
+        watched = set()
+        for path, _ in attention_modules(self.module):
+            block = self.block_of(path)
+            if block is None:
+                continue
+            inside = path[len(block) :].lstrip(".")
+            module = self.module.get_submodule(block)
+            reading = after_attention(module, inside) if "after_attn" in self.sites else None
+            self.readings[path] = reading
+            for source in reading.sources if reading else ():
+                if source[0] and (block, *source) not in watched:
+                    watched.add((block, *source))
+                    stack.callback(self.hook(module, source).remove)
+        return stack
+
+    def hook(self, block: nn.Module, source: tuple[str, str]) -> Any:
+        submodule, side = source
+        target = block.get_submodule(submodule)
+
+        def note(value: Any) -> None:
+            frame = next((f for f in reversed(self.frames) if f.visit.module is block), None)
+            if frame is not None:
+                frame.passed[source] = value
+
+        if side == "input":
+            return target.register_forward_pre_hook(
+                lambda _, args, kwargs: note(_first_tensor((args, kwargs))), with_kwargs=True
+            )
+        return target.register_forward_hook(
+            lambda _, args, output: note(output if side == "outputs" else _first_tensor(output))
+        )
+
+    def block_of(self, path: str) -> str | None:
+        if path not in self.blocks:
+            self.blocks[path] = block_path(self.module, path)
+        return self.blocks[path]
+
+    def expect_residual_stream(self, record: LayerRecord, visit: Visit) -> None:
+        if "after_attn" not in self.sites and "hidden" not in self.sites:
+            return
+        block = self.block_of(visit.path)
+        frame = next((f for f in reversed(self.frames) if f.visit.path == block), None)
+        if block is None or frame is None:
+            raise InputError(
+                f"{visit.path or self.name}: no block is known around this attention, so 'hidden' and 'after_attn' "
+                "cannot be read; ask for other sites"
+            )
+        reading = self.readings.get(visit.path)
+        if "after_attn" in self.sites and reading is None:
+            raise InputError(
+                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after attention is "
+                "not known; tell it with workbench.recording.register_block, or leave out 'after_attn'"
+            )
+        frame.records.append((record, reading))
+
+    def read_residual_stream(self, frame: _Frame) -> None:
+        if not frame.records:
+            return
+        passed = frame.passed | {
+            ("", "input"): _first_tensor((frame.visit.args, frame.visit.kwargs)),
+            ("", "output"): _first_tensor(frame.visit.output),
+            ("", "outputs"): frame.visit.output,
+        }
+        for record, reading in frame.records:
+            for site, how in (("after_attn", reading), ("hidden", hidden_reading(frame.visit.module))):
+                if site not in self.sites or how is None:
+                    continue
+                missing = [source for source in how.sources if passed.get(source) is None]
+                if missing:
+                    raise IncompleteCapture(f"{record.path}: {site} is read from {missing}, which did not run")
+                value = how(*(passed[source] for source in how.sources))
+                setattr(record, site, self.keeper.keep({site: value})[site])
+
+    # Completeness ----------------------------------------------------------------------------------------------
+
+    def completeness(self, strict: bool) -> list[str]:
+        """Name the attention modules that ran unseen; returns those that did not run.
+
+        Raises IncompleteCapture for library models and library modules, warns for a user's own.
+        """
+        static = {path: child for path, child in attention_modules(self.module)}
+        unseen = [path for path in static if path in self.entered and not self.is_seen(path)] + self.suspects()
+        unseen = [path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)]
+        if unseen:
+            modules = dict(self.module.named_modules())
+            named = ", ".join(f"{path} ({type(modules[path]).__name__})" for path in unseen)
+            message = (
+                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: {named}. "
+                "They may write their attention out, and then need an adapter (docs/capture.md)"
+            )
+            if strict or any(is_library_model(modules[path]) for path in unseen):
+                raise IncompleteCapture(message + "; check=False returns what was seen")
+            warnings.warn(message, stacklevel=3)
+        return [path for path in static if path not in self.entered]
+
+    def is_seen(self, path: str) -> bool:
+        return any(_inside(path, seen) or _inside(seen, path) for seen in self.attended if seen or path == seen)
+
+    def suspects(self) -> list[str]:
+        return [
+            path
+            for path, child in self.module.named_modules()
+            if path in self.entered and path and looks_like_attention(child) and not self.is_seen(path)
+        ]
+
+    def suspects_hint(self) -> str:
+        found = self.suspects()
+        return f". These modules look like attention: {', '.join(found)}; see docs/capture.md for adapters" if found else ""
+
+
+def _inside(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.") or outer == ""
+
+
+def _first_tensor(value: Any) -> Any:
+    return next(iter(_tensors(value)), None)
