@@ -37,12 +37,21 @@ _TABLE = (
         "teo2024 eq. 11; saritas2025 Tables 2, 3",
     ),
     Metric(
-        "effective_rank", "Effective rank", "", 1, INF,
-        "exp(−Σ p log p) with p the spectrum divided by its sum", "Roy & Vetterli 2007",
+        "eigenvalue_share", "Share of the spectrum", "", 0, 1,
+        "eigenvalue divided by the sum of the head's spectrum; defined also where eigenvalues underflow", "workbench",
     ),
     Metric(
-        "rank_90", "Rank holding 90 % of the variance", "", 1, INF,
-        "smallest r at which the first r spectrum values hold 90 % of the variance", "chen2023 Fig. 1",
+        "gram_log_trace", "Logarithm of the Gram matrix's trace", "nats", -INF, INF,
+        "log Σ_d μ_d; with eigenvalue_share it gives every eigenvalue, however small", "workbench",
+    ),
+    Metric(
+        "effective_rank", "Effective rank", "", 0, INF,
+        "exp(−Σ p log p) with p the spectrum divided by its sum; 0 for a spectrum of zeros", "Roy & Vetterli 2007",
+    ),
+    Metric(
+        "rank_90", "Rank holding 90 % of the variance", "", 0, INF,
+        "smallest r at which the first r spectrum values hold 90 % of the variance; 0 for a spectrum of zeros",
+        "chen2023 Fig. 1",
     ),
     Metric(
         "token_cosine", "Mean cosine similarity of tokens", "", -1, 1,
@@ -54,17 +63,23 @@ _TABLE = (
     ),
     Metric(
         "attention_entropy_share", "Attention entropy over its maximum", "", 0, 1,
-        "attention_entropy divided by the log of the number of keys a query may see, mean over queries",
-        "workbench",
+        "attention_entropy divided by the log of the number of keys a query may see, mean over queries that see "
+        "at least two", "workbench",
     ),
     Metric(
         "attention_distance", "Mean attention distance", "patches or tokens", 0, INF,
-        "Σ_j A_ij dist(i, j), mean over queries; Euclidean on the patch grid, |i − j| in a text",
+        "Σ_j A_ij dist(i, j) / Σ_j A_ij, mean over queries; Euclidean on the patch grid over patches only (in "
+        "patches), |i − j| in a text (in tokens)",
         "Dosovitskiy et al. 2021, Fig. 7",
     ),
     Metric(
         "attention_sink", "Largest share of attention on one key", "", 0, 1,
-        "max over keys of the attention that the key receives, mean over queries", "Xiao et al. 2024",
+        "max over keys of the attention that the key receives, mean over queries; null_mean is that of attention "
+        "spread evenly over the keys each query may see", "Xiao et al. 2024",
+    ),
+    Metric(
+        "attention_sink_key", "Key that receives most attention", "token", 0, INF,
+        "index (from 0) of the key whose share is attention_sink", "Xiao et al. 2024",
     ),
     Metric(
         "head_output_norm", "Head output norm relative to the layer's mean", "", 0, INF,

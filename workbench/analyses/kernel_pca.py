@@ -1,8 +1,8 @@
 """Attention as kernel PCA of the keys: the kernel, its centred Gram matrix and the spectrum.
 
-The feature map φ of a token has inner products k_φ(x, y) = exp(s x·y) / (g(x) g(y)) with g(x) = Σ_j exp(s x·k_j)
-(teo2024 eq. 8). Everything is computed in float64 and in the log domain: no key scale overflows, and no term has
-to be added to a denominator.
+The feature map φ of a token has inner products k_φ(x, y) = exp(s x·y) / (g(x) g(y)) with g(x) = Σ_j exp(s
+x·k_j) (teo2024 eq. 8). Everything is computed in float64 and in the log domain: no key scale overflows, and
+no term has to be added to a denominator.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ def _log_kernel(k: Tensor, scale: Tensor) -> Tensor:
 
 
 def factored_gram(
-    k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor, mask: Bool[Tensor, "*batch token"] | None = None
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> Factored:
     """Centred Gram matrix K̃ = C K_φ C as ``values · exp(log_factor)`` (teo2024 eq. 11).
 
-    ``log_factor`` = max log K_φ of each matrix, so ``values`` is C K_φ C with the largest entry of K_φ scaled to
-    1: finite and not all zero for keys of any size, where exp(log K_φ) itself would be 0 throughout (entries fall
-    like exp(−s‖k‖²); keys a hundred times larger give exp(−80 000)).
+    ``log_factor`` = max log K_φ of each matrix, so ``values`` is C K_φ C with the largest entry of K_φ scaled
+    to 1: finite and not all zero for keys of any size, where exp(log K_φ) itself would be 0 throughout
+    (entries fall like exp(−s‖k‖²); keys a hundred times larger give exp(−80 000)).
 
     ``mask`` (true at real tokens, broadcast over heads as (*batch, 1, token)) restricts the kernel, its
     normaliser and the mean to real tokens; rows and columns of padding are 0. Raises as `log_kernel`, and
@@ -106,12 +108,14 @@ def _symmetric(matrices: Tensor) -> Tensor:
 
 
 def centred_gram(
-    k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor, mask: Bool[Tensor, "*batch token"] | None = None
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> Float[Tensor, "*batch token token"]:
     """Centred Gram matrix K̃ = C K_φ C of the keys in feature space, C = I − 1/N (teo2024 eq. 11).
 
-    Dimensionless, symmetric, positive semidefinite, and always singular: K̃1 = 0. Underflows to 0 for very large
-    keys; `factored_gram` does not, and takes the same arguments and raises the same errors.
+    Dimensionless, symmetric, positive semidefinite, and always singular: K̃1 = 0. Underflows to 0 for very
+    large keys; `factored_gram` does not, and takes the same arguments and raises the same errors.
     """
     return factored_gram(k, scale, mask).product()
 
@@ -121,9 +125,10 @@ def check_psd_eigenvalues(
 ) -> Float[Tensor, "*batch token"]:
     """Eigenvalues of a positive semidefinite matrix with rounding-size negatives set to exactly 0.
 
-    A spectrum that lies wholly below ``noise`` is 0 throughout (all keys equal: K̃ is 0 up to rounding). Positive
-    values are kept as they are, also those near rounding. Raises `InputError` where a negative eigenvalue exceeds
-    1e-5 of the largest: then the matrix was no Gram matrix. The rule follows scikit-learn's check of PSD spectra.
+    A spectrum that lies wholly below ``noise`` is 0 throughout (all keys equal: K̃ is 0 up to rounding).
+    Positive values are kept as they are, also those near rounding. Raises `InputError` where a negative
+    eigenvalue exceeds 1e-5 of the largest: then the matrix was no Gram matrix. The rule follows
+    scikit-learn's check of PSD spectra.
     """
     size = eigenvalues.abs().amax(-1)
     size = torch.where(size <= noise, torch.zeros_like(size), size)
@@ -131,21 +136,23 @@ def check_psd_eigenvalues(
     worst = (-eigenvalues.amin(-1)) / size.clamp_min(torch.finfo(eigenvalues.dtype).tiny)
     if (worst > SIGNIFICANT_NEGATIVE).any():
         raise InputError(
-            f"a matrix that should be positive semidefinite has a negative eigenvalue of {worst.max().item():.3g} "
-            "times its largest; a Gram matrix never has: check the keys and the scale"
+            "a matrix that should be positive semidefinite has a negative eigenvalue of "
+            f"{worst.max().item():.3g} times its largest; a Gram matrix never has: check the keys and the scale"
         )
     return eigenvalues.clamp_min(0)
 
 
 def gram_spectrum(
-    k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor, mask: Bool[Tensor, "*batch token"] | None = None
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> Factored:
     """Eigenvalues μ_d of the centred Gram matrix, largest first, as ``values · exp(log_factor)``.
 
     μ_d = N λ_d of teo2024 eq. 11; what the tables of saritas2025 list. ``values`` (*batch, token) is never
-    negative, and its last real entry is rounding of 0, because centring removes one direction. Finite at any key
-    scale. With a ``mask`` the spectrum is that of the real tokens alone, computed on the submatrix, and ranks past
-    their number are NaN. Raises as `factored_gram`.
+    negative, and its last real entry is rounding of 0, because centring removes one direction. Finite at any
+    key scale. With a ``mask`` the spectrum is that of the real tokens alone, computed on the submatrix, and
+    ranks past their number are NaN. Raises as `factored_gram`.
     """
     if mask is None:
         return _spectrum(k, scale)
@@ -175,7 +182,9 @@ def _spectrum(k: Tensor, scale: float | Tensor) -> Factored:
 
 
 def gram_eigenvalues(
-    k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor, mask: Bool[Tensor, "*batch token"] | None = None
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> Float[Tensor, "*batch token"]:
     """Eigenvalues μ_d of the centred Gram matrix of the keys, largest first (teo2024 eq. 11, times N).
 
@@ -188,18 +197,18 @@ def gram_eigenvalues(
 def effective_rank(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     """exp(−Σ p log p) with p the spectrum divided by its sum (Roy & Vetterli 2007).
 
-    Between 1 and the number of nonzero values; 0 for a spectrum that is 0 throughout. NaN entries (ranks a masked
-    input does not have) count as absent. Does not change when the spectrum is multiplied by a constant.
+    Between 1 and the number of nonzero values; 0 for a spectrum that is 0 throughout. NaN entries (ranks a
+    masked input does not have) count as absent. Does not change when the spectrum is multiplied by a
+    constant.
     """
     share = spectrum_share(spectrum).nan_to_num(nan=0.0)
     rank = torch.special.entr(share).sum(-1).exp()
     return torch.where(share.sum(-1) > 0, rank, torch.zeros_like(rank))
 
 
-def rank_holding(
-    spectrum: Float[Tensor, "*batch rank"], share: float = 0.9
-) -> Float[Tensor, "*batch"]:
-    """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1 at 0.9).
+def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> Float[Tensor, "*batch"]:
+    """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1 at
+    0.9).
 
     The spectrum is sorted largest first; 0 for one that is 0 throughout; NaN entries count as absent. For the
     share of variance of singular values, give their squares. Raises `InputError` for a share outside (0, 1].

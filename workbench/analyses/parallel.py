@@ -15,9 +15,10 @@ Result = TypeVar("Result")
 def map_matrices(function: Callable[[Tensor], Result], matrices: Tensor) -> list[Result]:
     """``function`` of each matrix of a stack (count, n, n), in order.
 
-    Threads inside one decomposition of a few hundred tokens cost more than they bring, and a batched call works
-    through its matrices one by one; so the matrices are spread over threads that each compute alone. As many
-    threads as torch would use (``torch.get_num_threads()``). On an accelerator the stack stays in one thread.
+    Threads inside one decomposition of a few hundred tokens cost more than they bring, and a batched call
+    works through its matrices one by one; so the matrices are spread over threads that each compute alone. As
+    many threads as torch would use (``torch.get_num_threads()``). On an accelerator the stack stays in one
+    thread.
     """
     workers = min(torch.get_num_threads(), len(matrices))
     if workers < 2 or matrices.device.type != "cpu":
@@ -27,7 +28,9 @@ def map_matrices(function: Callable[[Tensor], Result], matrices: Tensor) -> list
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(function, matrices))
     finally:
-        torch.set_num_threads(threads)  # the worker's call also set a limit that MKL keeps for the whole process
+        torch.set_num_threads(
+            threads
+        )  # the worker's call also set a limit that MKL keeps for the whole process
 
 
 def symmetric_eigenvalues(matrices: Tensor) -> Tensor:

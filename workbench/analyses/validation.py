@@ -73,15 +73,17 @@ def check_finite(name: str, tensor: Tensor, axes: Sequence[str]) -> None:
 def check_token_count(name: str, count: int) -> None:
     """At least two tokens: one token has no pairs, no spectrum and no attention to speak of."""
     if count < 2:
-        raise InputError(f"{name} has {count} token{'' if count == 1 else 's'}; at least 2 are needed (axis token)")
+        raise InputError(
+            f"{name} has {count} token{'' if count == 1 else 's'}; at least 2 are needed (axis token)"
+        )
 
 
 def check_scale(scale: float | Tensor, batch_shape: Sequence[int], like: Tensor) -> Tensor:
     """The scale as float64 that multiplies scores of shape (*batch_shape, query, key).
 
-    ``scale`` is one number, or a tensor that broadcasts to ``batch_shape`` (one value per head where each head
-    learns its own), with or without two trailing axes of size 1. Raises `InputError` unless it is finite and
-    positive and fits.
+    ``scale`` is one number, or a tensor that broadcasts to ``batch_shape`` (one value per head where each
+    head learns its own), with or without two trailing axes of size 1. Raises `InputError` unless it is finite
+    and positive and fits.
     """
     value = torch.as_tensor(scale, dtype=torch.float64, device=like.device)
     if not torch.isfinite(value).all() or (value <= 0).any():
@@ -93,8 +95,8 @@ def check_scale(scale: float | Tensor, batch_shape: Sequence[int], like: Tensor)
     plain = value[..., 0, 0] if trailing else value
     if not _broadcasts(plain.shape, batch_shape):
         raise InputError(
-            f"scale of shape {tuple(value.shape)} does not fit the axes (batch, head) = {tuple(batch_shape)}; "
-            "give one number, or one per head"
+            f"scale of shape {tuple(value.shape)} does not fit the axes (batch, head) = "
+            f"{tuple(batch_shape)}; give one number, or one per head"
         )
     return plain[..., None, None]
 
@@ -118,9 +120,13 @@ def check_mask(mask: Tensor, shape: Sequence[int], tokens: str = "token") -> Ten
     if mask.dtype != torch.bool:
         raise InputError(f"mask must be boolean, true at real tokens; got {mask.dtype}")
     if not _broadcasts(mask.shape, shape):
-        raise InputError(f"mask of shape {tuple(mask.shape)} does not fit the axes (batch, {tokens}) = {tuple(shape)}")
+        raise InputError(
+            f"mask of shape {tuple(mask.shape)} does not fit the axes (batch, {tokens}) = {tuple(shape)}"
+        )
     mask = mask.expand(tuple(shape))
     fewest = int(mask.sum(-1).min()) if mask.numel() else 0
     if fewest < 2:
-        raise InputError(f"the mask leaves {fewest} token(s) in an input; at least 2 are needed (axis {tokens})")
+        raise InputError(
+            f"the mask leaves {fewest} token(s) in an input; at least 2 are needed (axis {tokens})"
+        )
     return mask

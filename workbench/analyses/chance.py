@@ -1,0 +1,44 @@
+"""Chance: seeds that depend on what is measured and not on the batching, and nulls from draws."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def derived_seed(seed: int, *place: str | int) -> int:
+    """A seed for one place (input, layer, head, …) under a run's seed, the same on every machine and
+    batching.
+    """
+    text = "\x1f".join([str(seed), *map(str, place)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, *place: str | int) -> torch.Generator:
+    """A CPU random generator seeded with `derived_seed`."""
+    return torch.Generator().manual_seed(derived_seed(seed, *place))
+
+
+class Null(NamedTuple):
+    """What chance gives for one number: mean, central 95 % band, and the observed value's z-score."""
+
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+    z: Tensor
+
+
+def null_of_draws(observed: Float[Tensor, "*batch"], draws: Float[Tensor, "*batch draw"]) -> Null:
+    """Mean and 95 % band of draws under chance, and z = (observed − mean) / standard deviation (ddof = 1).
+
+    z is NaN where all draws agree. With 20 draws the band is close to their range.
+    """
+    draws = draws.double()
+    low, high = torch.quantile(draws, draws.new_tensor([0.025, 0.975]), dim=-1)
+    spread = draws.std(-1)
+    z = torch.where(spread > 0, (observed - draws.mean(-1)) / spread, torch.nan)
+    return Null(draws.mean(-1), low, high, z)
