@@ -44,6 +44,8 @@ class ImageFormat:
     std: tuple[float, ...]
     own: Callable[[Image], Tensor] | None = None
     """The model's own preprocessing of one picture; None where the model states none."""
+    recorded: bool = False
+    """Trained here: resizing to `size`, mean and std are what it was trained with, and used in every mode."""
 
 
 @dataclass
@@ -419,7 +421,7 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
     architecture = meta["architecture"]
     mean, std = tuple(about["mean"]), tuple(about["std"])
     side = int(about["resize"])
-    image = ImageFormat((side, side), len(mean), mean, std)
+    image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
     return Source(module, architecture["name"], "image", checkpoint, image)
 
 
