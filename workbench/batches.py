@@ -41,7 +41,7 @@ class Inputs:
     ids: list[str]
     """One stable name per input: ``digits/test/17``, ``photos/astronaut``, ``prose/01-natural-history:3``."""
     batch: Tensor | dict[str, Tensor] = field(repr=False)
-    """What the model accepts, on its device and in its floating type; texts padded to the longest of the set."""
+    """What the model accepts, on its device, in its floating type; texts padded to the longest of the set."""
     tokens: TokenInfo = field(repr=False)
     images: list[UInt8[np.ndarray, "height width 3"]] | None = field(default=None, repr=False)
     """What the model sees, for people: its own size and cut, without the normalisation."""
@@ -114,21 +114,23 @@ def inputs(
     """Choose `n` inputs at random and make them a batch for `model`.
 
     `spec` is ``bundled:digits`` (test split), ``bundled:photos``, ``bundled:prose``, ``images:FOLDER``,
-    ``imagenet:FOLDER`` (class folders, or a folder with them in ``val``), ``text:FILE`` or ``wikitext-103`` (raw,
-    test split). A text is a line of more than 30 characters. The same `seed` gives the same inputs, and the first
-    ten of 25 are the ten that n = 10 gives. `n` is 25 unless given, or all there are where there are fewer.
+    ``imagenet:FOLDER`` (class folders, or a folder with them in ``val``), ``text:FILE`` or ``wikitext-103``
+    (raw, test split). A text is a line of more than 30 characters. The same `seed` gives the same inputs, and
+    the first ten of 25 are the ten that n = 10 gives. `n` is 25 unless given, or all there are where there
+    are fewer.
 
-    Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input size
-    (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model was trained
-    with. ``"model"``: its own resizing, crop and normalisation. A model trained with ``workbench train`` gets what it
-    records in both. Grey pictures become three equal channels, and colours grey, as the model needs.
+    Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input
+    size (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model
+    was trained with. ``"model"``: its own resizing, crop and normalisation. A model trained with ``workbench
+    train`` gets what it records in both. Grey pictures become three equal channels, and colours grey, as the
+    model needs.
 
-    Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where that is
-    less; how many were cut is in ``notes``.
+    Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
+    that is less; how many were cut is in ``notes``.
 
-    Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for pictures given
-    to a text model and the reverse, for an empty folder, and if no picture can be read; single unreadable pictures
-    are skipped, with a warning, and listed in ``skipped``.
+    Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for
+    pictures given to a text model and the reverse, for an empty folder, and if no picture can be read; single
+    unreadable pictures are skipped, with a warning, and listed in ``skipped``.
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
@@ -196,7 +198,7 @@ def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tu
     return samples, skipped
 
 
-# Pictures --------------------------------------------------------------------------------------------------------
+# Pictures ---------------------------------------------------------------------------------------------------
 
 
 def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) -> None:
@@ -230,7 +232,7 @@ def _resize(picture: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channe
     """Straight to the model's size, bilinear with antialiasing, values in [0, 1]."""
     from torchvision.transforms.v2 import functional as transforms
 
-    size = list(expected.size)
+    height, width = expected.size
     if (
         picture.dtype == np.uint8
     ):  # through Pillow, as the papers' scripts do it: eight bits again after resizing
@@ -260,7 +262,7 @@ def _per_channel(values: tuple[float, ...]) -> Float[Tensor, "channel 1 1"]:
     return torch.tensor(values).view(-1, 1, 1)
 
 
-# Texts -----------------------------------------------------------------------------------------------------------
+# Texts ------------------------------------------------------------------------------------------------------
 
 
 def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
@@ -298,7 +300,7 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
 
 
 def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor) -> TokenInfo:
-    """Labels as people read them; kinds class (the token that stands for the text), special, word, padding."""
+    """Labels as people read them; kinds: class (stands for the whole text), special, word, padding."""
     labels, kinds = [], []
     for row, real, marked in zip(ids.tolist(), attention.tolist(), special.tolist(), strict=True):
         pieces = tokenizer.convert_ids_to_tokens(row)

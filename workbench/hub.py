@@ -1,4 +1,4 @@
-"""The Hugging Face hub from a machine that may not reach it: cache first, one short question, then a clear error."""
+"""The Hugging Face hub, from a machine that may not reach it: the cache first, then one short question."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def from_cache_or_hub(
 ) -> Result:
     """``fetch(local_files_only)`` on the cache, then on the hub if it answers.
 
-    Raises MissingResource if neither has it because the hub cannot be asked; errors of the hub itself (no such
-    repository, no access) pass through as OSError.
+    Raises MissingResource if neither has it because the hub cannot be asked; errors of the hub itself (no
+    such repository, no access) pass through as OSError.
     """
     try:
         return fetch(True)
@@ -119,7 +119,7 @@ def from_cache_or_hub(
 def missing(
     what: str, repo: str, problem: str, kind: str = "model", random_weights: bool = True
 ) -> MissingResource:
-    """The error for something that is neither cached nor to be had: what was tried, what there is, what to do."""
+    """The error for what is neither cached nor to be had: what was tried, what there is, what to do."""
     repos = cached_repos(kind)
     shown = ", ".join(repos[:6]) + (f" and {len(repos) - 6} more" if len(repos) > 6 else "")
     remedies = ["connect this machine and load it once", "set HF_HOME to a cache that holds it"]

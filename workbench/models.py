@@ -124,15 +124,16 @@ def load(
 ) -> LoadedModel:
     """Load a model in eval mode.
 
-    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``bundled:NAME``, ``file:CHECKPOINT``, or a bare name: one of the
-    catalog (``workbench models``), else a timm model, else a hub repository. Causal language models come with their
-    head. Cached weights are used without asking the hub; ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
+    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``bundled:NAME``, ``file:CHECKPOINT``, or a bare name: one
+    of the catalog (``workbench models``), else a timm model, else a hub repository. Causal language models
+    come with their head. Cached weights are used without asking the hub; ``HF_HOME`` and ``HF_HUB_OFFLINE``
+    are honoured.
 
-    `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last unless
-    said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm model.
-    `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called ``"random"``).
-    `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a torch floating type or
-    its name, by default the type the weights are stored in.
+    `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last
+    unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
+    model. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
+    ``"random"``). `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a
+    torch floating type or its name, by default the type the weights are stored in.
 
     Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
     MissingResource for weights that are neither here nor to be had, and for a missing device.
@@ -230,7 +231,7 @@ def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
 
 
 def list_models() -> list[dict[str, str]]:
-    """One row per named model: alias, spec, modality, papers, where its weights are, note. Loads no weights."""
+    """One row per named model: alias, spec, modality, papers, where its weights are, note. Loads none."""
     cached = set(hub.cached_repos())
     rows = []
     for entry in (*catalog.bundled_models(), *catalog.CATALOG):
@@ -257,7 +258,7 @@ def list_models() -> list[dict[str, str]]:
 
 
 def _unknown_bare_name(name: str, error: MissingResource) -> InputError | MissingResource:
-    """A name without a scheme, no timm model and not cached: misspelt if a known one is near, else far away."""
+    """For a name without a scheme that nothing here knows: misspelt if a known one is near, else far away."""
     import difflib
 
     import timm

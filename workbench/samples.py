@@ -1,4 +1,4 @@
-"""Pools of raw inputs: pictures and texts, bundled or the user's own, each with a stable id. No model is involved."""
+"""Pools of raw inputs: pictures and texts, bundled or the user's own, each with a stable id."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SHORTEST_TEXT = 30  # characters; the protocol of saritas2025 takes lines longer
 WIKITEXT = ("Salesforce/wikitext", "wikitext-103-raw-v1/test-00000-of-00001.parquet")
 WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 
-# Photographs that travel inside the wheels of scikit-image and scikit-learn: taken by a camera, a telescope or a
-# microscope, brick, grass and gravel among them. Left out: drawings and test charts (chessboard, color, horse, logo,
-# phantom), scans of print (page, text), the second half of the stereo pair (motorcycle_right), and a detail of
-# retina (microaneurysms). scikit-image's further pictures would have to be downloaded.
+# Photographs that travel inside the wheels of scikit-image and scikit-learn: taken by a camera, a telescope
+# or a microscope, brick, grass and gravel among them. Left out: drawings and test charts (chessboard, color,
+# horse, logo, phantom), scans of print (page, text), the second half of the stereo pair (motorcycle_right),
+# and a detail of retina (microaneurysms). scikit-image's further pictures would have to be downloaded.
 PHOTOS = {
     "skimage": (
         "data",
         (
-            "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png",
-            "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png",
-            "motorcycle_left.png", "retina.jpg", "rocket.jpg",
+            "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png",
+            "coffee.png", "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png",
+            "moon.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg",
         ),
     ),
     "sklearn": ("datasets/images", ("china.jpg", "flower.jpg")),
@@ -105,7 +105,7 @@ def open_pool(spec: str) -> Pool:
     return _OWN[scheme](Path(name).expanduser())
 
 
-# Bundled ---------------------------------------------------------------------------------------------------------
+# Bundled ----------------------------------------------------------------------------------------------------
 
 
 def _digits() -> Pool:
@@ -157,7 +157,7 @@ def _prose() -> Pool:
     )
 
 
-# The user's own --------------------------------------------------------------------------------------------------
+# The user's own ---------------------------------------------------------------------------------------------
 
 
 def _image_folder(path: Path) -> Pool:
@@ -256,11 +256,11 @@ INPUT_SPECS = (
 )
 
 
-# Reading ---------------------------------------------------------------------------------------------------------
+# Reading ----------------------------------------------------------------------------------------------------
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """A picture as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, without alpha.
+    """A picture as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
 
     Raises Unreadable if it is damaged, cut short, or of no known format.
     """
@@ -283,7 +283,7 @@ def _is_picture(path: Path) -> bool:
 
 
 def _read_lines(path: Path, prefix: str) -> list[Sample]:
-    """One sample per line that is long enough and no heading (``= Title =``), named by its line number from 1."""
+    """One sample per line that is long enough and no heading (``= Title =``), named by its line number."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """Where models come from: timm, Hugging Face, and checkpoints written by ``workbench train``.
 
-Each function returns a :class:`Source`: the module with its weights, on the CPU, and what is needed to feed it.
-Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
+Each function returns a :class:`Source`: the module with its weights, on the CPU, and what is needed to feed
+it. Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 RANDOM = "random"
-"""The checkpoint name of random weights (``pretrained=False``), so that no result can pass for a trained model's."""
+"""Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
 _SAFE_FILES = (
     "model.safetensors",
     "pytorch_model.bin",
@@ -62,11 +62,11 @@ class Source:
     load_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
 
 
-# timm ----------------------------------------------------------------------------------------------------------
+# timm -------------------------------------------------------------------------------------------------------
 
 
 def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
-    """A timm model by name (``NAME`` or ``NAME.TAG``), with a local file of weights if `checkpoint` is one."""
+    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights."""
     import timm
     from timm.models import split_model_name_tag
 
@@ -139,7 +139,7 @@ def _timm_with_file(architecture: str, path: Path) -> nn.Module:
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
-    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of the wrappings training scripts use."""
+    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of its usual wrappings."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -177,7 +177,7 @@ def _timm_format(module: nn.Module) -> ImageFormat:
     return ImageFormat((height, width), channels, tuple(config["mean"]), tuple(config["std"]), transform)
 
 
-# Hugging Face --------------------------------------------------------------------------------------------------
+# Hugging Face -----------------------------------------------------------------------------------------------
 
 
 def from_hugging_face(
@@ -256,7 +256,7 @@ def _check_repo_name(name: str) -> None:
 
 
 def _fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool], Any]], Any]:
-    """A function that runs one loading step on the folder, or on the cache and then the hub, with clear errors."""
+    """A function that runs a loading step on the folder, or on the cache and then the hub."""
     from safetensors import SafetensorError
 
     def run(step: Callable[[bool], Any]) -> Any:
@@ -290,7 +290,7 @@ def _not_loaded(what: str, is_folder: bool, error: OSError) -> WorkbenchError:
 
 
 def _auto_class(config: Any) -> Any:
-    """``AutoModelForCausalLM`` for causal architectures, so that logits exist; ``AutoModel`` for all others."""
+    """``AutoModelForCausalLM`` for causal architectures, so that logits exist; ``AutoModel`` for others."""
     from transformers import AutoModel, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -327,13 +327,13 @@ def _check_complete(what: str, report: dict[str, Any]) -> None:
     )
     if absent:
         raise InputError(
-            f"{what}: its weights lack {len(absent)} tensors ({', '.join(absent[:3])}, …), which would be random; "
-            "the folder's config.json and weights do not belong together"
+            f"{what}: its weights lack {len(absent)} tensors ({', '.join(absent[:3])}, …), which would be "
+            "random; the folder's config.json and weights do not belong together"
         )
 
 
 def _position_limit(module: nn.Module, config: Any) -> int | None:
-    """Longest sequence the model has positions for; None where positions are relative or rotary and unlimited."""
+    """Longest sequence the model has positions for; None where positions are relative and unlimited."""
     for name, child in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(child, torch.nn.Embedding):
             # RoBERTa and its kin count positions from padding_idx + 1.
@@ -358,7 +358,8 @@ def _load_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: d
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
-        # GPT-2 and others were trained without padding. What stands in its place is masked, so any token will do.
+        # GPT-2 and others were trained without padding. What stands in its place is masked, so any token will
+        # do.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
@@ -402,7 +403,7 @@ def _quiet_transformers() -> Generator[None]:
             logging.enable_progress_bar()
 
 
-# Checkpoints of this project -----------------------------------------------------------------------------------
+# Checkpoints of this project --------------------------------------------------------------------------------
 
 
 def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
@@ -425,7 +426,7 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
     return Source(module, architecture["name"], "image", checkpoint, image)
 
 
-# -----------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
