@@ -84,7 +84,7 @@ def _hub() -> Iterator[Finding]:
 
 
 def _bundled() -> Iterator[Finding]:
-    from workbench.catalog import installed_minilm
+    from workbench import catalog
 
     folder = paths.data_dir() / "models"
     names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -95,7 +95,7 @@ def _bundled() -> Iterator[Finding]:
     notebooks = sorted(path.stem for path in paths.notebooks_dir().glob("*.ipynb"))
     state = "ok" if notebooks else "missing"
     yield Finding("notebooks", state, ", ".join(notebooks) or "none", "" if notebooks else "install again", needed=True)
-    minilm = installed_minilm()
+    minilm = catalog.installed_minilm()
     if minilm:
         yield Finding("MiniLM weights", "ok", str(minilm))
     else:

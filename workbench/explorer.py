@@ -1,0 +1,364 @@
+"""The explorer: model, input, layer, head → attention over the image or the text, and the layer's spectrum.
+
+The widgets hold what is chosen; every picture comes from the same functions as the figure notebooks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import paths
+from workbench.errors import InputError, MissingResource, WorkbenchError
+
+if TYPE_CHECKING:
+    import ipywidgets
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from workbench.batches import Inputs
+    from workbench.models import LoadedModel
+    from workbench.recording import Capture
+
+NOTEBOOK = "explorer"
+_INPUTS = {"image": ("bundled:digits", "bundled:photos"), "text": ("bundled:prose",)}
+_MEAN_QUERY = "mean over all queries"
+
+
+class Explorer:
+    """Look inside one layer at a time.
+
+    ``view()`` draws the chosen state as two figures; ``widget()`` puts the controls around them. What a control
+    asks for is computed once and kept: a model per name, a capture per input, a spectrum per input.
+    """
+
+    def __init__(
+        self,
+        model: str = "bundled:digits-vit",
+        inputs: str | None = None,
+        n: int = 8,
+        seed: int = 0,
+        layer: int = -1,
+        head: int = 0,
+    ) -> None:
+        self.n, self.seed = n, seed
+        self._load = lru_cache(maxsize=4)(self._load)
+        self._capture = lru_cache(maxsize=32)(self._capture)
+        self._spectra = lru_cache(maxsize=32)(self._spectra)
+        self.choose_model(model, inputs)
+        self.layer = self._check("layer", layer, self.layers)
+        self.head = self._check("head", head, self.heads)
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def choose_model(self, model: str, inputs: str | None = None) -> None:
+        """Take another model, with inputs it accepts; raises as `workbench.load` and `workbench.inputs` do."""
+        loaded = self._load(model)
+        chosen = inputs or _INPUTS[loaded.modality][0]
+        batch = self._feed(loaded, chosen)
+        self.model, self.loaded, self.inputs, self.batch = model, loaded, chosen, batch
+        self.index, self.query = 0, None
+        capture = self.capture
+        self.layers = [record.index for record in capture if record.kind == "token" and record.origin is None]
+        if not self.layers:
+            raise InputError(f"{model} has no layer whose attention runs over all tokens; the explorer has none to show")
+        self.layer = self.layers[-1]
+        self.head = 0
+
+    def choose_inputs(self, inputs: str) -> None:
+        """Take other inputs for the same model."""
+        self.batch = self._feed(self.loaded, inputs)
+        self.inputs, self.index, self.query = inputs, 0, None
+
+    @property
+    def capture(self) -> Capture:
+        """All layers' attention on the chosen input."""
+        return self._capture(self.model, self.inputs, self.index)
+
+    @property
+    def heads(self) -> list[int]:
+        """Heads of the chosen layer."""
+        return list(range(self.capture[self.layer].attn.shape[1]))
+
+    @property
+    def queries(self) -> list[tuple[str, int | None]]:
+        """(label, index) of every real token of the chosen input, the mean over them first."""
+        tokens = self.capture.tokens
+        real = [i for i, here in enumerate(tokens.mask[0].tolist()) if here]
+        return [(_MEAN_QUERY, None), *((f"{i} · {tokens.labels[0][i]}", i) for i in real)]
+
+    def _check(self, kind: str, number: int, known: list[int]) -> int:
+        place = known[number] if -len(known) <= number < 0 else number
+        if place not in known:
+            raise InputError(f"no {kind} {number} in {self.model}; there are {known[0]} to {known[-1]}")
+        return place
+
+    def _load(self, model: str) -> LoadedModel:
+        from workbench.models import load
+
+        return load(model)
+
+    def _feed(self, loaded: LoadedModel, inputs: str) -> Inputs:
+        from workbench.batches import inputs as choose
+
+        return choose(inputs, loaded, n=self.n, seed=self.seed)
+
+    def _capture(self, model: str, inputs: str, index: int) -> Capture:
+        from workbench.recording import capture
+
+        return capture(self._load(model), self.batch[index : index + 1], sites=("attn",))
+
+    def _spectra(self, model: str, inputs: str, index: int) -> pd.DataFrame:
+        from workbench.pipeline import analyze
+
+        return analyze("gram-spectrum", model=self._load(model), inputs=self.batch[index : index + 1])
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    def attention(self) -> go.Figure:
+        """The chosen head's attention over the image or the text."""
+        from workbench.figures import attention_heatmap_figure
+
+        image = self.batch.images[self.index] if self.batch.images else None
+        return attention_heatmap_figure(
+            self.capture, layers=[self.layer], heads=[self.head], image=image, query=self.query
+        )
+
+    def spectra(self) -> pd.DataFrame:
+        """Gram spectra of every layer on the chosen input, for the head's keys."""
+        frame = self._spectra(self.model, self.inputs, self.index)
+        keys = frame["head"].nunique()
+        own = self.head * keys // len(self.heads)  # grouped queries: several heads read the same keys
+        return frame[frame["head"] == own]
+
+    def spectrum(self) -> go.Figure:
+        """The chosen head's spectrum in every layer, the chosen layer drawn thick."""
+        from workbench.figures import spectrum_figure
+
+        fig = spectrum_figure(self.spectra(), bands="none")
+        for trace in fig.data:
+            chosen = trace.name == f"layer {self.layer}"
+            trace.update(line={"width": 3 if chosen else 1}, opacity=1 if chosen else 0.55)
+        return fig
+
+    def view(self) -> go.Figure:
+        """Both pictures as one plate, fit to be saved."""
+        from workbench.figures import plate
+
+        return plate([self.attention(), self.spectrum()], columns=2)
+
+    def reading(self) -> str:
+        """One sentence on what the view shows, computed from its numbers."""
+        attn = self.capture[self.layer].attn[0, self.head].double()
+        real = self.capture.tokens.mask[0]
+        square = attn.shape[0] == attn.shape[1]
+        rows = attn[real] if square else attn
+        row = rows.mean(0) if self.query is None or not square else attn[self.query]
+        top = int(row.argmax())
+        whose = _MEAN_QUERY if self.query is None else f"query {self.capture.tokens.labels[0][self.query]!r}"
+        frame = self.spectra()
+        rank = frame[(frame["metric"] == "rank_90") & (frame["layer"] == self.layer)]["value"].iloc[0]
+        return (
+            f"Layer {self.layer}, head {self.head}, {self.batch.ids[self.index]}: the most attended token "
+            f"({whose}) is {self.capture.tokens.labels[0][top]!r} with {row[top]:.1%} of the attention; "
+            f"{rank:.0f} eigenvalues hold 90 % of the spectrum."
+        )
+
+    # ------------------------------------------------------------------------------------------------ widgets
+
+    def widget(self) -> ipywidgets.Widget:
+        """Controls and live figures, for JupyterLab."""
+        return _Panel(self).box
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget()._repr_mimebundle_(**options)
+
+
+class _Panel:
+    """The controls of an explorer, and what follows when one of them moves."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        import ipywidgets as widgets
+        import plotly.graph_objects as go
+
+        self.explorer = explorer
+        self.busy = False
+        wide = widgets.Layout(width="330px")
+        style = {"description_width": "60px"}
+        self.model = widgets.Combobox(
+            value=explorer.model, options=_models_here(), description="model", layout=wide, style=style,
+            continuous_update=False, placeholder="timm:NAME, hf:FOLDER, a name; then Enter",
+        )  # fmt: skip
+        self.inputs = widgets.Combobox(
+            value=explorer.inputs, options=_INPUTS[explorer.loaded.modality], description="inputs", layout=wide,
+            style=style, continuous_update=False, placeholder="bundled:NAME, images:FOLDER, text:FILE; then Enter",
+        )  # fmt: skip
+        self.index = widgets.Dropdown(description="input", layout=wide, style=style)
+        self.layer = widgets.SelectionSlider(options=[0], description="layer", layout=wide, style=style)
+        self.head = widgets.SelectionSlider(options=[0], description="head", layout=wide, style=style)
+        self.query = widgets.Dropdown(description="query", layout=wide, style=style)
+        self.name = widgets.Text(value="explorer", description="name", layout=wide, style=style)
+        self.save = widgets.Button(description="Save figure", tooltip="PDF, SVG, PNG, HTML and data, into figures/")
+        self.message = widgets.HTML()
+        self.attention = go.FigureWidget()
+        self.spectrum = go.FigureWidget()
+        self._offer()
+        for control, follow in (
+            (self.model, self._model), (self.inputs, self._inputs), (self.index, self._index),
+            (self.layer, self._layer), (self.head, self._head), (self.query, self._query),
+        ):  # fmt: skip
+            control.observe(lambda change, follow=follow: self._act(follow), names="value")
+        self.save.on_click(lambda _: self._act(self._save))
+        controls = [self.model, self.inputs, self.index, self.layer, self.head, self.query, self.name, self.save]
+        pictures = widgets.HBox([self.attention, self.spectrum], layout=widgets.Layout(flex_flow="row wrap"))
+        right = widgets.VBox([pictures, self.message])
+        self.box = widgets.HBox([widgets.VBox(controls), right], layout=widgets.Layout(flex_flow="row wrap"))
+        self._draw()
+
+    def _act(self, follow: Any) -> None:
+        """Carry out one change; what goes wrong is said in place, and the last good view stays."""
+        if self.busy:
+            return
+        self.busy = True
+        self.message.value = "…"
+        try:
+            follow()
+        except WorkbenchError as error:
+            self.message.value = f"<b>{_escape(str(error))}</b>"
+        finally:
+            self.busy = False
+
+    def _offer(self) -> None:
+        """Bring the options of every control in line with the explorer's state."""
+        explorer = self.explorer
+        self.inputs.options = _INPUTS[explorer.loaded.modality]
+        self.inputs.value = explorer.inputs
+        _set(self.index, [(name, i) for i, name in enumerate(explorer.batch.ids)], explorer.index)
+        _set(self.layer, explorer.layers, explorer.layer)
+        _set(self.head, explorer.heads, explorer.head)
+        _set(self.query, explorer.queries, explorer.query)
+
+    def _model(self) -> None:
+        self.explorer.choose_model(self.model.value)
+        self._offer()
+        self._draw()
+
+    def _inputs(self) -> None:
+        self.explorer.choose_inputs(self.inputs.value)
+        self._offer()
+        self._draw()
+
+    def _index(self) -> None:
+        self.explorer.index, self.explorer.query = self.index.value, None
+        self._offer()
+        self._draw()
+
+    def _layer(self) -> None:
+        self.explorer.layer = self.layer.value
+        self.explorer.head = min(self.explorer.head, len(self.explorer.heads) - 1)
+        self._offer()
+        self._draw()
+
+    def _head(self) -> None:
+        self.explorer.head = self.head.value
+        self._draw()
+
+    def _query(self) -> None:
+        self.explorer.query = self.query.value
+        self._draw()
+
+    def _save(self) -> None:
+        explorer = self.explorer
+        folder = save_view(explorer, self.name.value)
+        self.message.value = f"saved {_escape(self.name.value)} in {_escape(str(folder))}"
+
+    def _draw(self) -> None:
+        from workbench.figures import apply_theme
+
+        for shown, fig in (
+            (self.attention, apply_theme(self.explorer.attention())),
+            (self.spectrum, apply_theme(self.explorer.spectrum())),
+        ):
+            fig.update_layout(width=480, height=430)
+            with shown.batch_update():
+                shown.data = ()
+                shown.layout = fig.layout
+                shown.add_traces(fig.data)
+        self.message.value = _escape(self.explorer.reading())
+
+
+def save_view(explorer: Explorer, name: str, out: str | os.PathLike[str] | None = None) -> Path:
+    """Save the explorer's view as a figure with its data and provenance; returns the folder."""
+    from workbench.exporting import save_figure
+
+    frame = explorer.spectra()
+    parameters = {
+        "model": explorer.model, "inputs": explorer.inputs, "n": explorer.n, "seed": explorer.seed,
+        "index": explorer.index, "layer": explorer.layer, "head": explorer.head, "query": explorer.query,
+    }  # fmt: skip
+    save_figure(
+        explorer.view(), name, data=frame, caption=explorer.reading(), width="page", out=out, parameters=parameters,
+        alt=f"Attention of layer {explorer.layer}, head {explorer.head} of {explorer.model} on "
+        f"{explorer.batch.ids[explorer.index]}, beside the eigenvalue spectrum of its keys in every layer.",
+    )  # fmt: skip
+    return Path(out or os.environ.get("WORKBENCH_OUT") or "figures").resolve()
+
+
+def _set(control: Any, options: list[Any], value: Any) -> None:
+    control.options = options
+    control.value = value
+
+
+def _models_here() -> list[str]:
+    """Names whose weights are on this machine."""
+    from workbench.models import list_models
+
+    here = [row for row in list_models() if row["weights"] != "hub"]
+    return [row["spec"] if row["weights"] == "bundled" else row["alias"] for row in here]
+
+
+def _escape(text: str) -> str:
+    import html
+
+    return html.escape(text)
+
+
+# ---------------------------------------------------------------------------------------------------- JupyterLab
+
+
+def open_explorer(port: int | None = None, browser: bool = True) -> int:
+    """Start JupyterLab on the explorer notebook, token on, and wait for it; returns its exit status.
+
+    In a checkout the notebook opens where it lies; from an installed wheel a copy goes into the current folder,
+    and a copy that is already there is kept. Raises `MissingResource` if the folder cannot be written to.
+    """
+    notebook = notebook_to_open(Path.cwd())
+    command = [sys.executable, "-m", "jupyterlab", str(notebook)]
+    command += [f"--port={port}"] if port else []
+    command += [] if browser else ["--no-browser"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        # Jupyter refuses root unless told; in a container there is often nobody else. The token stays on.
+        command.append("--allow-root")
+    try:
+        return subprocess.call(command)
+    except KeyboardInterrupt:
+        return 130
+
+
+def notebook_to_open(folder: Path) -> Path:
+    """The explorer notebook to edit: the checkout's own, or a copy in `folder`."""
+    source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
+    if (source.parent.parent / "pyproject.toml").is_file() and os.access(source, os.W_OK):
+        return source
+    target = folder / source.name
+    if not target.exists():
+        try:
+            shutil.copy(source, target)
+        except OSError as error:
+            raise MissingResource(f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder") from error
+    return target
