@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 import torch
 
+from workbench.checkpoints import file_sha256
 from workbench.errors import WorkbenchError
 from workbench.paths import data_dir
 from workbench.results import atomic_write
-from workbench.training.checkpoints import file_sha256
 from workbench.training.folder import METRICS_FILE, MODEL_FILE, TrainResult
 from workbench.training.recipes import load_recipe
 from workbench.training.runs import train

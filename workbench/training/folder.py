@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 
 from workbench._version import __version__
+from workbench.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.errors import InputError, MissingResource
 from workbench.results import atomic_write
-from workbench.training.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.training.loop import Trainer
 from workbench.training.recipes import Recipe, load_recipe
 from workbench.training.tasks import Task
@@ -243,7 +243,7 @@ def _command(task: str, recipe: Recipe, seed: int, limit: int | None) -> str:
 
 def read_metrics(path: str | Path) -> pd.DataFrame:
     """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
-    return pd.read_csv(path, float_precision="round_trip").fillna({"unit": ""})
+    return pd.read_csv(path).fillna({"unit": ""})
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,123 @@
+import argparse
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from workbench.architectures import build
+from workbench.checkpoints import file_sha256, read_checkpoint, read_torch_file, restore, write_checkpoint
+from workbench.errors import InputError, MissingResource
+
+ARCHITECTURE = {"name": "vit", "patch_size": 8, "embed_dim": 6, "depth": 1, "num_heads": 2}
+META = {"architecture": ARCHITECTURE, "task": "digits", "epoch": 3, "metrics": {"test_accuracy": 0.1 + 0.2}}
+
+
+@pytest.fixture
+def model():
+    return build(ARCHITECTURE)
+
+
+def test_weights_and_metadata_come_back_exactly(model, tmp_path):
+    path = tmp_path / "epoch-003.safetensors"
+    digest = write_checkpoint(path, model, META)
+    state, meta = read_checkpoint(path)
+    assert meta == META
+    assert digest == file_sha256(path)
+    assert list(tmp_path.iterdir()) == [path]
+    torch.testing.assert_close(state, dict(model.state_dict()), rtol=0, atol=0)
+
+
+def test_same_weights_give_the_same_bytes(model, tmp_path):
+    reordered = dict(reversed(META.items()))
+    assert write_checkpoint(tmp_path / "a", model, META) == write_checkpoint(tmp_path / "b", model, reordered)
+
+
+def test_restored_model_computes_what_the_saved_one_did(model, tmp_path):
+    write_checkpoint(tmp_path / "model.safetensors", model, META)
+    restored, meta = restore(tmp_path / "model.safetensors")
+    images = torch.randn(3, 1, 16, 16)
+    assert meta == META
+    assert not restored.training
+    torch.testing.assert_close(restored(images), model.eval()(images), rtol=0, atol=0)
+
+
+def test_weights_of_another_width_are_refused_with_both_shapes(model, tmp_path):
+    write_checkpoint(tmp_path / "x", model, {"architecture": {**ARCHITECTURE, "embed_dim": 10}})
+    with pytest.raises(InputError, match=r"bias is \(6,\) in the file and \(10,\) in the model;.* \d+ more"):
+        restore(tmp_path / "x")
+
+
+def test_missing_and_surplus_weights_are_named(model, tmp_path):
+    state = model.state_dict()
+    state["heads.bias"] = state.pop("head.bias")
+    write_checkpoint(tmp_path / "x", state, META)
+    with pytest.raises(InputError, match=r"head.bias is missing; heads.bias is not part of the model"):
+        restore(tmp_path / "x")
+
+
+def test_weights_without_our_metadata_are_refused(model, tmp_path):
+    save_file(model.state_dict(), tmp_path / "plain.safetensors")
+    with pytest.raises(InputError, match="not how to rebuild"):
+        read_checkpoint(tmp_path / "plain.safetensors")
+
+
+def test_truncated_missing_and_foreign_files(model, tmp_path):
+    whole = tmp_path / "whole.safetensors"
+    write_checkpoint(whole, model, META)
+    (tmp_path / "part.safetensors").write_bytes(whole.read_bytes()[:-100])
+    (tmp_path / "text.safetensors").write_text("not a checkpoint")
+    for name in ("part", "text"):
+        with pytest.raises(InputError, match=f"{name}.safetensors is not a readable safetensors file"):
+            read_checkpoint(tmp_path / f"{name}.safetensors")
+    with pytest.raises(InputError, match="no checkpoint at"):
+        read_checkpoint(tmp_path / "none.safetensors")
+    with pytest.raises(InputError, match=r"is a folder.*whole.safetensors"):
+        read_checkpoint(tmp_path)
+
+
+def test_an_unwritable_place_is_named(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MissingResource, match="cannot write"):
+        write_checkpoint(tmp_path / "file" / "x.safetensors", model, META)
+
+
+class Surprise:
+    """Pickles as a call that would leave a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_that_would_run_code_is_refused_and_runs_nothing(zipped, tmp_path):
+    trace = tmp_path / "trace"
+    torch.save({"model": Surprise(trace)}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(InputError, match=r"it refers to \w*\.?open.*state_dict") as caught:
+        read_torch_file(tmp_path / "x.pt")
+    assert not trace.exists()
+    assert "weights_only=False" not in str(caught.value)
+
+
+def test_weights_with_the_arguments_of_their_script_are_read(tmp_path):
+    content = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "args": argparse.Namespace(lr=0.1)}
+    torch.save(content, tmp_path / "x.pth")
+    read = read_torch_file(tmp_path / "x.pth")
+    torch.testing.assert_close(read["model"], content["model"])
+    assert read["args"] == content["args"]
+    # Only while it reads: nothing is left allowed for the rest of the process.
+    assert argparse.Namespace not in torch.serialization.get_safe_globals()
+
+
+def test_damaged_torch_files(tmp_path):
+    torch.save({"w": torch.ones(2, 3)}, tmp_path / "whole.pt")
+    (tmp_path / "part.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:200])
+    (tmp_path / "empty.pt").write_bytes(b"")
+    (tmp_path / "text.pt").write_text("hello")
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps({"a": 1}, protocol=2)[:-1])
+    for name in ("part", "empty", "text", "pickle"):
+        with pytest.raises(InputError, match=f"{name}.pt"):
+            read_torch_file(tmp_path / f"{name}.pt")
