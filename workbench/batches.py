@@ -136,6 +136,11 @@ def inputs(
         raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
     _check_whole("n", n, 1)
     _check_whole("seed", seed, 0)
+    if model.modality not in ("image", "text"):
+        raise InputError(
+            f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
+            "dict of tensors of your own"
+        )
     pool = open_pool(spec)
     if pool.modality != model.modality:
         takes, gives = ("texts", "pictures") if model.modality == "text" else ("pictures", "texts")
@@ -204,7 +209,9 @@ def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tu
 def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) -> None:
     expected = model.image
     if expected is None:
-        raise InputError(f"{model.spec} does not say what pictures it takes")
+        raise InputError(
+            f"{model.spec} states no size of pictures; hand workbench.capture a batch of your own"
+        )
     if expected.channels not in (1, 3):
         raise InputError(
             f"{model.spec} takes {expected.channels} channels; pictures have 1 (grey) or 3 (colour)"

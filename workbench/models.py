@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,13 +36,13 @@ class LoadedModel:
     family: str
     """The architecture's own kind: vit, deit, beit, eva, swin, xcit, cait, bert, gpt2, …"""
     modality: str
-    """``"image"`` or ``"text"``."""
+    """``"image"``, ``"text"``, or ``"other"`` for what ``inputs`` does not make."""
     image: ImageFormat | None = field(default=None, repr=False)
     """For image models: size (height, width), channels, mean and std per channel, own preprocessing."""
     max_length: int | None = None
     """For text models: the longest text in tokens, or None without a limit."""
     origin: str | None = None
-    """Where the weights were found, if not under the name in ``spec`` (an installed package)."""
+    """Where the weights were found, if not under the name in ``spec``: the folder of an installed package."""
     _load_tokenizer: Any = field(default=None, repr=False)
 
     @cached_property
@@ -150,10 +151,9 @@ def load(
     if scheme == "timm":
         source = sources.from_timm(name, label, pretrained)
     elif scheme == "hf":
-        folder = catalog.installed_folder(entry) if entry and label is None else None
-        origin = str(folder) if folder else None
+        origin = _elsewhere(entry, name) if entry and label is None else None
         try:
-            source = sources.from_hugging_face(str(folder or name), label, pretrained, number)
+            source = sources.from_hugging_face(origin or name, label, pretrained, number)
         except MissingResource as error:
             if ":" not in spec:
                 raise _unknown_bare_name(spec, error) from error
@@ -193,8 +193,9 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
     if colon and scheme in SCHEMES:
         if not name:
             raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
-        if scheme == "hf" and name.startswith("timm/"):  # timm's own weights on the hub
-            return "timm", name.removeprefix("timm/"), entry
+        if scheme == "hf" and _is_timm(name):
+            folder = Path(name).expanduser().is_dir()
+            return "timm", f"local-dir:{name}" if folder else name.removeprefix("timm/"), entry
         return scheme, name, entry
     if colon and not Path(spec).exists() and re.fullmatch(r"[a-z]{2,}", scheme):
         raise UnknownName(
@@ -208,6 +209,20 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
     import timm
 
     return ("timm" if timm.is_model(spec) else "hf"), spec, None
+
+
+def _is_timm(name: str) -> bool:
+    """Whether a hub repository or folder holds one of timm's models, which timm knows best how to build."""
+    config = Path(name).expanduser() / "config.json"
+    if not config.is_file():
+        import timm
+
+        return name.startswith("timm/") and timm.is_model(name.removeprefix("timm/").partition(".")[0])
+    try:
+        about = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong with it
+    return isinstance(about, dict) and "architecture" in about and "model_type" not in about
 
 
 def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
@@ -243,7 +258,7 @@ def list_models() -> list[dict[str, str]]:
         elif scheme == "timm":
             weights = "cached" if any(repo.startswith(f"timm/{name}.") for repo in cached) else "hub"
         else:
-            weights = "cached" if name in cached else "hub"
+            weights = "cached" if cached & {name, entry.alias} else "hub"
         rows.append(
             {
                 "alias": entry.alias,
@@ -255,6 +270,16 @@ def list_models() -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
+    """Where a named model's weights are if not under its name: an installed package, an older cached name."""
+    folder = catalog.installed_folder(entry)
+    if folder is not None:
+        return str(folder)
+    # Before they had owners, these models were cached as "bert-base-uncased", "gpt2", …
+    own, old = (hub.cached_file(repo, ["config.json"]) for repo in (name, entry.alias))
+    return entry.alias if old and not own else None
 
 
 def _unknown_bare_name(name: str, error: MissingResource) -> InputError | MissingResource:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 
 from workbench import hub
 from workbench.errors import InputError, MissingResource, UnknownName, WorkbenchError
@@ -31,7 +32,7 @@ _SAFE_FILES = (
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
 )
-_NO_LIMIT = 10**6  # tokenizers without a limit state one of 1e30
+_TIMM_PLACES = ("hf-hub", "hf_hub", "local-dir")
 
 
 @dataclass
@@ -66,10 +67,20 @@ class Source:
 
 
 def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
-    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights."""
-    import timm
-    from timm.models import split_model_name_tag
+    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
 
+    ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
+    """
+    import timm
+    from timm.models import get_pretrained_cfg, split_model_name_tag
+
+    place, _, where = name.partition(":")
+    if place in _TIMM_PLACES:
+        architecture, module = _timm_from(place, where, pretrained and checkpoint is None)
+        if checkpoint is not None:
+            raise InputError(f"timm:{name} brings its own weights; leave checkpoint={checkpoint!r} out")
+        checkpoint = None if pretrained else RANDOM
+        return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
     architecture, tag = split_model_name_tag(name)
     if not timm.is_model(architecture):
         raise UnknownName("timm model", architecture, timm.list_models(), f"timm {timm.__version__}")
@@ -77,21 +88,51 @@ def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     if tag and tag not in tags:
         raise UnknownName(f"weights of {architecture}", tag, tags, "the part of a timm name after the dot")
     if checkpoint is not None:
-        module = _timm_with_file(architecture, Path(checkpoint))
+        module = _timm_with_file(architecture, Path(checkpoint).expanduser())
     elif not pretrained:
         with _seeded():
             module = timm.create_model(architecture, pretrained=False)
         checkpoint = RANDOM
-    elif not tags:
+    elif not getattr(get_pretrained_cfg(name), "has_weights", False):
         raise InputError(
             f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
             "checkpoint=FILE for a file of your own"
         )
     else:
         module = _timm_pretrained(name)
+    return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
+
+
+def _timm_family(architecture: str) -> str:
+    import timm
+
     family = timm.model_entrypoint(architecture).__module__.rpartition(".")[2]
-    families = {"vision_transformer": "vit", "swin_transformer": "swin", "swin_transformer_v2": "swinv2"}
-    return Source(module, families.get(family, family), "image", checkpoint, _timm_format(module))
+    short = {"vision_transformer": "vit", "swin_transformer": "swin", "swin_transformer_v2": "swinv2"}
+    return short.get(family, family)
+
+
+def _timm_from(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module]:
+    """A timm model that comes with its configuration, in a folder or on the hub: (architecture, module)."""
+    import timm
+
+    what = f"timm:{place}:{where}"
+    if place != "local-dir":
+        cached = hub.cached_file(where, ["config.json"])
+        if cached and (hub.cached_file(where, _SAFE_FILES[:2]) or not pretrained):
+            place, where = "local-dir", str(Path(cached).parent)
+        elif (problem := hub.obstacle()) is not None:
+            raise hub.missing(what, where, problem)
+    try:
+        with _seeded():
+            module = timm.create_model(f"{place}:{where}", pretrained=pretrained)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{what}: expected config.json and model.safetensors in {where} ({error})"
+        ) from error
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise InputError(f"{what} cannot be loaded: {_first_lines(error)}") from error
+    settings: Any = module.pretrained_cfg
+    return settings["architecture"], module
 
 
 def _timm_pretrained(name: str) -> nn.Module:
@@ -140,10 +181,9 @@ def _timm_with_file(architecture: str, path: Path) -> nn.Module:
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of its usual wrappings."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from workbench.training.checkpoints import read_torch_file
+    from workbench.checkpoints import read_torch_file
 
     if path.suffix == ".safetensors":
         if not path.is_file():
@@ -204,7 +244,8 @@ def from_hugging_face(
     auto = _auto_class(config)
     if pretrained:
         load = _pretrained_loader(auto, where, config, dtype, options)
-        module, report = fetch(load)
+        with _seeded():  # a pooler that the weights leave out is drawn at random: always the same one
+            module, report = fetch(load)
         _check_complete(f"hf:{name}", report)
     else:
         with _seeded():
@@ -214,12 +255,23 @@ def from_hugging_face(
     def tokenizer() -> PreTrainedTokenizerBase:
         return _load_tokenizer(fetch, f"hf:{name}", where, options)
 
-    if module.main_input_name == "pixel_values":
-        return Source(
-            module, config.model_type, "image", checkpoint, _hf_format(fetch, where, config, options)
-        )
+    modality = _hf_modality(module, config)
+    if modality == "image":
+        image = _hf_format(fetch, where, config, options)
+        return Source(module, config.model_type, modality, checkpoint, image)
+    if modality == "other":
+        return Source(module, config.model_type, modality, checkpoint)
     limit = _position_limit(module, config)
     return Source(module, config.model_type, "text", checkpoint, max_length=limit, load_tokenizer=tokenizer)
+
+
+def _hf_modality(module: nn.Module, config: Any) -> str:
+    """``"image"`` or ``"text"``; ``"other"`` for sound, for several kinds at once, and for encoder–decoders."""
+    several = hasattr(config, "vision_config") and hasattr(config, "text_config")
+    if several or getattr(config, "is_encoder_decoder", False):
+        return "other"
+    kinds = {"pixel_values": "image", "input_ids": "text"}
+    return kinds.get(getattr(module, "main_input_name", ""), "other")
 
 
 def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
@@ -257,7 +309,6 @@ def _check_repo_name(name: str) -> None:
 
 def _fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool], Any]], Any]:
     """A function that runs a loading step on the folder, or on the cache and then the hub."""
-    from safetensors import SafetensorError
 
     def run(step: Callable[[bool], Any]) -> Any:
         try:
@@ -364,10 +415,14 @@ def _load_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: d
     return tokenizer
 
 
-def _hf_format(fetch: Callable[..., Any], where: str, config: Any, options: dict[str, Any]) -> ImageFormat:
+def _hf_format(
+    fetch: Callable[..., Any], where: str, config: Any, options: dict[str, Any]
+) -> ImageFormat | None:
     from transformers import AutoImageProcessor
 
-    size = config.image_size
+    size = getattr(config, "image_size", None)
+    if size is None:
+        return None  # no fixed size: only the caller knows what to feed it
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     channels = config.num_channels
     plain = ImageFormat((height, width), channels, (0.5,) * channels, (0.5,) * channels)
@@ -409,7 +464,7 @@ def _quiet_transformers() -> Generator[None]:
 def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
     """A model from a file that ``workbench train`` wrote; `checkpoint` is the name it goes by."""
     from workbench.architectures import build
-    from workbench.training.checkpoints import read_checkpoint, restore
+    from workbench.checkpoints import read_checkpoint, restore
 
     if pretrained:
         module, meta = restore(path)
