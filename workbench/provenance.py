@@ -206,9 +206,10 @@ def _embed_svg(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
 
 
 def _embed_pdf(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
-    from pypdf import PdfReader, PdfWriter
+    from pypdf import PdfWriter
 
-    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(content)))
+    # An appended update: what Chrome wrote, and what was checked, stays byte for byte.
+    writer = PdfWriter(io.BytesIO(content), incremental=True)
     figure = provenance.get("figure", {})
     writer.add_metadata(
         {

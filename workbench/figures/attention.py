@@ -1,0 +1,338 @@
+"""Attention itself, over an image or a text, and its entropy and distance through depth."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from workbench.errors import InputError
+from workbench.figures.frames import (
+    axis_title,
+    band,
+    chance_traces,
+    rows_of,
+    series_of,
+    spread,
+    whole_numbers,
+)
+from workbench.figures.theme import PAGE, even_choice, series_style, translucent
+
+PREFIX = ("class", "distillation", "register")
+MAX_LAYERS = 4
+MAX_HEADS = 4
+MAX_TOKENS = 40
+LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
+# White paper to dark red, more and more opaque: on a faded image, in print and in grey, darker is more.
+OVERLAY = [[place, f"rgba(122,4,45,{0.92 * place:.2f})"] for place in (0.0, 0.25, 0.5, 0.75, 1.0)]
+
+
+def attention_heatmap_figure(
+    capture: Any,
+    input: int = 0,
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    image: np.ndarray | None = None,
+    query: int | None = None,
+    max_tokens: int = MAX_TOKENS,
+) -> go.Figure:
+    """Attention of chosen layers (rows) and heads (columns).
+
+    Over a patch grid: from one query token, the class token by default, to every patch, laid over the image.
+    Over a text: the whole query × key matrix with the tokens as labels. All panels share one colour scale.
+
+    Args:
+        capture: a `workbench.Capture` with the site `attn`; anything indexed by layer whose records hold `.attn`
+            (batch, head, query, key), with `.tokens` (labels, kinds, grid, mask), will do.
+        input: which input of the batch.
+        layers: by default at most four, evenly chosen, first and last included.
+        heads: likewise.
+        image: height × width (× 3) array, uint8 or float in 0..1, shown beneath; a plain map without it.
+        query: index of the query token; by default the class token, else the mean over all queries.
+        max_tokens: a text's first tokens are shown, padding left out.
+
+    Raises:
+        InputError: attn was not captured, or an input, layer, head or query does not exist.
+    """
+    tokens = capture.tokens
+    records = {record.index: record for record in capture}
+    chosen_layers = _choose("layer", layers, sorted(records), MAX_LAYERS)
+    first = records[chosen_layers[0]]
+    if getattr(first, "attn", None) is None:
+        raise InputError("the capture holds no attention; capture it with sites=('attn', …)")
+    count = len(tokens.labels)
+    if not -count <= input < count:
+        raise InputError(f"input {input} does not exist; the capture holds {count}")
+    chosen_heads = _choose("head", heads, range(_array(first.attn[input]).shape[0]), MAX_HEADS)
+    maps = np.stack([_array(records[layer].attn[input])[chosen_heads] for layer in chosen_layers])
+    if tokens.grid is not None:
+        return _over_image(maps, chosen_layers, chosen_heads, tokens, input, image, query)
+    return _over_text(maps, chosen_layers, chosen_heads, tokens, input, max_tokens)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """A tensor or array as float64."""
+    return np.asarray(tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64)
+
+
+def _choose(kind: str, asked: Iterable[int] | None, known: Sequence[int], most: int) -> list[int]:
+    known = list(known)
+    if asked is None:
+        return [known[index] for index in even_choice(len(known), most)]
+    chosen = []
+    for item in asked:
+        place = known[item] if -len(known) <= item < 0 else item
+        if place not in known:
+            raise InputError(f"no {kind} {item}; there are {known[0]} to {known[-1]}")
+        chosen.append(place)
+    if not chosen:
+        raise InputError(f"no {kind} was chosen; give at least one of {known[0]} to {known[-1]}")
+    return chosen
+
+
+# -------------------------------------------------------------------------------------------- over an image
+
+
+def _over_image(
+    maps: np.ndarray,
+    layers: list[int],
+    heads: list[int],
+    tokens: Any,
+    input: int,
+    image: np.ndarray | None,
+    query: int | None,
+) -> go.Figure:
+    kinds = list(tokens.kinds[input])
+    patches = [index for index, kind in enumerate(kinds) if kind not in PREFIX]
+    rows, columns = tokens.grid
+    if len(kinds) != maps.shape[-1] or len(patches) != rows * columns:
+        raise InputError(
+            f"{maps.shape[-1]} tokens do not fit {rows} × {columns} patches and {len(kinds) - len(patches)} others"
+        )
+    if query is not None and not -len(kinds) <= query < len(kinds):
+        raise InputError(f"no query token {query}; the input has {len(kinds)}")
+    if query is None and "class" in kinds:
+        query = kinds.index("class")
+    from_query = maps.mean(axis=2) if query is None else maps[:, :, query]
+    grids = from_query[:, :, patches].reshape(len(layers), len(heads), rows, columns)
+    whence = "mean over queries" if query is None else f"from {tokens.labels[input][query]}"
+
+    lead = image is not None  # the first column shows the input itself
+    width = len(heads) + lead
+    fig = make_subplots(
+        len(layers),
+        width,
+        horizontal_spacing=0.015,
+        vertical_spacing=0.02,
+        column_titles=[*(["input"] if lead else []), *(f"head {head}" for head in heads)],
+    )
+    picture = None if image is None else _picture(image)
+    faded = None if image is None else _picture(image, fade=True)
+    frame = {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
+    for i, layer in enumerate(layers):
+        if lead:
+            # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
+            fig.add_trace(_cells(np.full((rows, columns), np.nan), "input"), row=i + 1, col=1)
+            fig.add_layout_image(source=picture, row=i + 1, col=1, **frame)
+        for j, head in enumerate(heads):
+            place = {"row": i + 1, "col": j + 1 + lead}
+            fig.add_trace(_cells(grids[i, j], f"layer {layer}, head {head}"), **place)
+            if lead:
+                fig.add_layout_image(source=faded, **place, **frame)
+        fig.update_yaxes(title_text=f"layer {layer}", row=i + 1, col=1)
+    fig.update_xaxes(range=[-0.5, columns - 0.5], constrain="domain")
+    fig.update_yaxes(range=[rows - 0.5, -0.5], constrain="domain")
+    fig.update_xaxes(showticklabels=False, ticks="", showline=True, mirror=True)
+    fig.update_yaxes(showticklabels=False, ticks="", showline=True, mirror=True)
+    for index in range(1, len(layers) * width + 1):
+        suffix = "" if index == 1 else str(index)
+        fig.layout[f"yaxis{suffix}"].update(scaleanchor=f"x{suffix}", scaleratio=1)
+    fig.update_annotations(font={"size": None})
+    margin = {"l": 26, "r": 62, "t": 20, "b": 8}
+    cell = (PAGE - margin["l"] - margin["r"]) / max(width, 3)
+    fig.update_layout(
+        coloraxis=_shared_scale(OVERLAY if lead else None, float(grids.max()), f"Attention {whence}"),
+        margin=margin,
+        height=round(cell * rows / columns * len(layers) + margin["t"] + margin["b"]),
+    )
+    return fig
+
+
+def _cells(values: np.ndarray, label: str) -> go.Heatmap:
+    return go.Heatmap(
+        z=values,
+        coloraxis="coloraxis",
+        name=label,
+        hovertemplate=f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>",
+    )
+
+
+def _shared_scale(scale: Any, highest: float, title: str) -> dict:
+    return {
+        **({"colorscale": scale} if scale else {}),
+        "cmin": 0,
+        "cmax": highest or 1.0,
+        "colorbar": {"title": {"text": title, "side": "right"}, "len": 1, "ypad": 0, "nticks": 5},
+    }
+
+
+def _picture(image: np.ndarray, fade: bool = False) -> str:
+    """The image as PNG in a data address; faded to light greys to carry an overlay."""
+    from PIL import Image
+
+    array = np.asarray(image)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)):
+        raise InputError(f"an image is height × width or height × width × 3; got shape {array.shape}")
+    if array.dtype != np.uint8:
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise InputError("a float image holds values from 0 to 1; this one does not (give uint8, or rescale)")
+        array = np.round(array * 255).astype(np.uint8)
+    picture = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
+    if fade:
+        picture = picture.convert("L").point(lambda level: 165 + level * 90 // 255)
+    smallest = min(picture.size)
+    if smallest < 128:  # few pixels are shown as squares, not smeared by the viewer's interpolation
+        grow = -(-128 // smallest)
+        picture = picture.resize((picture.width * grow, picture.height * grow), Image.Resampling.NEAREST)
+    elif smallest > 384:
+        picture.thumbnail((512, 512))
+    written = io.BytesIO()
+    picture.save(written, "PNG")
+    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+
+
+# --------------------------------------------------------------------------------------------- over a text
+
+
+def _over_text(
+    maps: np.ndarray, layers: list[int], heads: list[int], tokens: Any, input: int, max_tokens: int
+) -> go.Figure:
+    real = [index for index, kind in enumerate(tokens.kinds[input]) if kind != "padding"]
+    shown = real[: max(max_tokens, 1)]
+    labels = [str(tokens.labels[input][index]) for index in shown]
+    if len(tokens.kinds[input]) != maps.shape[-1] or maps.shape[-2] != maps.shape[-1]:
+        raise InputError(
+            f"attention is {maps.shape[-2]} × {maps.shape[-1]} but the input has {len(tokens.kinds[input])} tokens"
+        )
+    longest = max(len(label) for label in labels)
+    margin = {"l": 22 + round(5.2 * longest), "r": 62, "t": 20, "b": 22 + round(5.2 * longest)}
+    need = LABEL_PIXELS * len(shown)
+    panels = [(layer, head) for layer in range(len(layers)) for head in range(len(heads))]
+    room = PAGE - margin["l"] - margin["r"]
+    width = max(1, min(len(heads), int(room / (need + 10))))
+    lines = -(-len(panels) // width)
+    side = max(need, min(room / width, 200))
+    fig = make_subplots(
+        lines,
+        width,
+        shared_yaxes="all",
+        shared_xaxes="all",
+        horizontal_spacing=0.02,
+        vertical_spacing=min(0.9 / max(lines - 1, 1), 20 / (side * lines)) if lines > 1 else 0,
+        subplot_titles=[f"layer {layers[layer]}, head {heads[head]}" for layer, head in panels],
+    )
+    grid = maps[:, :, shown][:, :, :, shown]
+    places = list(range(len(shown)))
+    for index, (layer, head) in enumerate(panels):
+        fig.add_trace(
+            go.Heatmap(
+                z=grid[layer, head],
+                x=places,
+                y=places,
+                customdata=[[[query, key] for key in labels] for query in labels],
+                coloraxis="coloraxis",
+                name=f"layer {layers[layer]}, head {heads[head]}",
+                hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.4f}<extra></extra>",
+            ),
+            row=index // width + 1,
+            col=index % width + 1,
+        )
+    small = {"tickvals": places, "ticktext": labels, "tickfont": {"size": 7 / 0.75}, "ticklen": 2}
+    fig.update_xaxes(tickangle=-90, **small)
+    fig.update_yaxes(autorange="reversed", **small)
+    cut = f" (first {len(shown)} of {len(real)} tokens)" if len(shown) < len(real) else ""
+    fig.update_xaxes(title_text=f"to key{cut}", row=lines)
+    fig.update_yaxes(title_text="from query", col=1)
+    fig.update_annotations(font={"size": None})
+    fig.update_layout(
+        coloraxis=_shared_scale(None, float(grid.max()), "Attention"),
+        margin=margin,
+        height=round(side * lines + 20 * (lines - 1) + margin["t"] + margin["b"]),
+    )
+    return fig
+
+
+# ------------------------------------------------------------------------------------------------- summary
+
+
+def attention_summary_figure(
+    frame: pd.DataFrame, metrics: Sequence[str] = ("attention_entropy", "attention_distance")
+) -> go.Figure:
+    """Entropy and mean distance of attention through depth: a panel per metric, a line per model.
+
+    The line is the mean over heads and inputs. With one model each head is a dot (mean over inputs); with
+    several, a band holds the middle half of the heads. Chance is drawn in grey where the frame carries a null.
+
+    Raises:
+        InputError: the frame holds none of the metrics, or no layers.
+    """
+    rows = rows_of(frame, metrics, needs=("layer",))
+    present = [metric for metric in metrics if (rows["metric"] == metric).any()]
+    fig = make_subplots(1, len(present), horizontal_spacing=0.15)
+    for column, metric in enumerate(present, start=1):
+        own = rows[rows["metric"] == metric]
+        series = series_of(own)
+        for index, (label, part) in enumerate(series):
+            place = {"row": 1, "col": column}
+            style = series_style(index)
+            for trace in chance_traces(part, "layer", show=index == 0 and column == 1):
+                fig.add_trace(trace, **place)
+            by_head = part.groupby(["layer", "head"], dropna=False, sort=True)["value"].mean().reset_index()
+            level = spread(by_head, "layer")
+            if len(series) == 1:
+                heads = by_head["head"].nunique()
+                if heads > 1:
+                    fig.add_trace(_head_dots(by_head, column == 1), **place)
+            elif (level["high"] > level["low"]).any():
+                colour = translucent(style["line"]["color"], 0.18)
+                fig.add_trace(band(level["layer"], level["low"], level["high"], colour), **place)
+            fig.add_trace(
+                go.Scatter(
+                    x=level["layer"],
+                    y=level["mean"],
+                    mode="lines+markers",
+                    name=label if len(series) > 1 else "mean of heads",
+                    legendgroup=label,
+                    showlegend=column == 1,
+                    **style,
+                ),
+                **place,
+            )
+        fig.update_yaxes(title_text=axis_title(metric), rangemode="tozero", row=1, col=column)
+    fig.update_xaxes(title_text="Layer", **whole_numbers(int(rows["layer"].max()) + 1))
+    fig.update_layout(
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 50, "r": 8, "t": 28, "b": 38},
+        height=225,
+    )
+    return fig
+
+
+def _head_dots(by_head: pd.DataFrame, show: bool) -> go.Scatter:
+    return go.Scatter(
+        x=by_head["layer"],
+        y=by_head["value"],
+        mode="markers",
+        name="one head",
+        legendgroup="heads",
+        showlegend=show,
+        marker={"symbol": "circle-open", "color": "#888888"},
+        text=[f"head {head}" for head in by_head["head"]],
+        hovertemplate="layer %{x}, %{text}<br>%{y:.3g}<extra></extra>",
+    )

@@ -1,0 +1,124 @@
+"""What every figure asks of a result frame, and how a metric's spread and chance level are drawn."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.errors import InputError
+from workbench.figures.theme import CHANCE, GREY
+from workbench.metrics import METRICS
+
+
+def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows of one or several metrics that hold a value.
+
+    Raises `InputError` where there are none, or where a column in `needs` is absent or empty.
+    """
+    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
+    missing = [column for column in ("metric", "value", *needs) if column not in frame.columns]
+    if missing:
+        raise InputError(f"the frame has no column {', '.join(missing)}; give the result of `workbench.analyze`")
+    chosen = frame[frame["metric"].isin(wanted) & frame["value"].notna()]
+    if chosen.empty:
+        present = ", ".join(sorted(frame["metric"].dropna().unique())) or "none"
+        raise InputError(f"the frame holds no values of {' or '.join(wanted)}; its metrics: {present}")
+    for column in needs:
+        if chosen[column].isna().all():
+            raise InputError(f"column {column!r} is empty for {' and '.join(wanted)}: the figure has no axis to use")
+    return chosen
+
+
+def axis_title(metric: str, letters: int = 30) -> str:
+    """Label and unit of a metric, as its axis shows them, broken into lines of at most about `letters`."""
+    text = METRICS[metric].axis_title if metric in METRICS else metric
+    # A line break, since plotly lets a title that is longer than its axis run off the page.
+    return "<br>".join(textwrap.wrap(text, letters, break_long_words=False))
+
+
+def short_name(model: object) -> str:
+    """A model as a legend shows it: without the scheme, `bundled:digits-vit` to `digits-vit`."""
+    text = "" if pd.isna(model) else str(model)
+    scheme, _, rest = text.partition(":")
+    return (rest if rest and scheme.isalpha() else text).rstrip("/").rsplit("/", 1)[-1]
+
+
+def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """One (label, rows) per model and checkpoint, in order of appearance; the checkpoint is named where it varies."""
+    keyed = frame.assign(
+        model=frame["model"].astype("string").fillna("") if "model" in frame else "",
+        checkpoint=frame["checkpoint"].astype("string").fillna("") if "checkpoint" in frame else "",
+    )
+    checkpoints = keyed.groupby("model")["checkpoint"].nunique()
+    groups = []
+    for (model, checkpoint), rows in keyed.groupby(["model", "checkpoint"], sort=False):
+        label = short_name(model)
+        groups.append((f"{label} {checkpoint}" if checkpoints[model] > 1 else label, rows))
+    return groups
+
+
+def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Mean, median and quartiles of the value at each place of `by`, and how many values they come from."""
+    return (
+        rows.groupby(by, sort=True)["value"]
+        .agg(
+            mean="mean",
+            median="median",
+            low=lambda values: values.quantile(0.25),
+            high=lambda values: values.quantile(0.75),
+            count="count",
+        )
+        .reset_index()
+    )
+
+
+def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object) -> go.Scatter:
+    """A filled band between two curves, closed into one polygon so that it does not depend on trace order."""
+    x, low, high = list(x), list(low), list(high)
+    return go.Scatter(
+        x=x + x[::-1],
+        y=high + low[::-1],
+        fill="toself",
+        fillcolor=colour,
+        mode="lines",
+        line={"width": 0, "color": colour},
+        hoverinfo="skip",
+        showlegend=False,
+        **more,
+    )
+
+
+def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object) -> list[go.Scatter]:
+    """The level that chance gives: a grey band from null_low to null_high, a dotted line at null_mean.
+
+    Empty where the frame carries no null. Several rows at one place are averaged.
+    """
+    columns = [name for name in ("null_mean", "null_low", "null_high") if name in rows and rows[name].notna().any()]
+    if not columns:
+        return []
+    level = rows.groupby(by, sort=True)[columns].mean().reset_index()
+    traces = []
+    if {"null_low", "null_high"} <= set(columns):
+        traces.append(band(level[by], level["null_low"], level["null_high"], CHANCE, **more))
+    if "null_mean" in columns:
+        traces.append(
+            go.Scatter(
+                x=level[by],
+                y=level["null_mean"],
+                mode="lines",
+                line={"color": GREY, "dash": "dot"},
+                name="chance",
+                legendgroup="chance",
+                showlegend=show,
+                **more,
+            )
+        )
+    return traces
+
+
+def whole_numbers(count: int, first: int = 0) -> dict:
+    """Axis settings for layers or heads: whole numbers, at most about eight of them."""
+    return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}
