@@ -1,11 +1,12 @@
 """Capture: run a model once and keep the exact operands of its attention.
 
-``capture`` runs and records, ``Capture`` holds and saves, ``compare`` tells two captures apart, ``read_qkv`` reads
-anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teach it a new family.
+``capture`` runs and records, ``Capture`` holds and saves, ``compare`` tells two captures apart, ``read_qkv``
+reads anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teach it a new family.
 """
 
 from workbench.recording.adapters import Adapter, Visit, merge_heads, register_adapter, split_heads
 from workbench.recording.capturing import capture, parse_layers
+from workbench.recording.comparing import compare
 from workbench.recording.layout import Reading, attention_geometry, attention_modules, register_block
 from workbench.recording.records import (
     DEFAULT_SITES,
@@ -16,6 +17,7 @@ from workbench.recording.records import (
     TokenInfo,
     WindowOrigin,
 )
+from workbench.recording.storage import read_qkv, save_capture
 from workbench.recording.tokens import fit_tokens, image_tokens, patch_grid, prefix_kinds, token_info
 from workbench.recording.weights import attention_output, attention_weights
 
@@ -27,6 +29,9 @@ __all__ = [
     "WindowOrigin",
     "SITES",
     "DEFAULT_SITES",
+    "compare",
+    "read_qkv",
+    "save_capture",
     "parse_layers",
     "attention_modules",
     "attention_geometry",

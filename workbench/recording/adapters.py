@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ class Visit:
     ``parents`` are the visits around it, innermost first; their ``output`` is not there yet.
     """
 
-    module: nn.Module
+    module: Any  # attributes of the family are read from it
     path: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -40,8 +39,9 @@ class Visit:
 class Adapter:
     """Reads the attention calls of one visit to a module of ``classes`` ("package.module.Class" paths).
 
-    ``read`` gets the calls the routes saw inside (none, where the family writes its attention out) and returns
-    those to record. It runs without gradients unless they were asked for, and must not change the module.
+    ``read`` gets the calls the routes saw inside (none, where the family writes its attention out) and
+    returns those to record. It runs without gradients unless they were asked for, and must not change the
+    module.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
@@ -54,7 +54,7 @@ _ADAPTERS: dict[str, Adapter] = {}
 
 
 def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
-    """Class decorator: use this adapter for its ``classes`` from now on (a later one replaces an earlier one)."""
+    """Class decorator: use this adapter for its ``classes`` from now on, in place of an earlier one."""
     if isinstance(adapter.classes, str) or not adapter.classes:
         raise InputError(f"{adapter.__name__}.classes must be a tuple of 'package.module.Class' paths")
     for path in adapter.classes:
@@ -88,7 +88,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 @register_adapter
 class CrossCovariance(Adapter):
-    """XCiT: channels attend to channels. The call seen is (batch, head, channel, token), temperature inside q."""
+    """XCiT: channels attend to channels. Seen as (batch, head, channel, token), temperature inside q."""
 
     classes = ("timm.models.xcit.XCA",)
 
@@ -164,9 +164,9 @@ class TalkingHeads(Adapter):
 class SlidingWindow(Adapter):
     """Longformer: a band of keys around each query, global tokens seen by all, and their own projections.
 
-    Stored densely: the band and the padding are ``mask``. Rows of global tokens in ``attn`` come from the extra
-    sites q_global, k_global, v_global (without a scale of their own, so ``scale`` holds for them as well);
-    ``global_tokens`` (batch, token) marks them.
+    Stored densely: the band and the padding are ``mask``. Rows of global tokens in ``attn`` come from the
+    extra sites q_global, k_global, v_global (without a scale of their own, so ``scale`` holds for them as
+    well); ``global_tokens`` (batch, token) marks them.
     """
 
     classes = ("transformers.models.longformer.modeling_longformer.LongformerSelfAttention",)
@@ -186,7 +186,11 @@ class SlidingWindow(Adapter):
         if bool(is_global.any()):
             layers = (module.query_global, module.key_global, module.value_global)
             extra = dict(
-                zip(("q_global", "k_global", "v_global"), (split_heads(layer(x), heads) for layer in layers), strict=True)
+                zip(
+                    ("q_global", "k_global", "v_global"),
+                    (split_heads(layer(x), heads) for layer in layers),
+                    strict=True,
+                )
             )
             extra["global_tokens"] = is_global
             allowed = torch.where(is_global[:, :, None], ~padded[:, None, :], allowed)
@@ -218,7 +222,8 @@ class WordsAndEntities(Adapter):
     """LUKE: plain attention over words; with entities, four kinds of queries for word and entity pairs.
 
     With entities the tokens are words, then entities; q holds word-to-word and entity-to-entity queries, the
-    extra sites q_word_to_entity and q_entity_to_word the others, and attn the softmax over both kinds of keys.
+    extra sites q_word_to_entity and q_entity_to_word the others, and attn the softmax over both kinds of
+    keys.
     """
 
     classes = ("transformers.models.luke.modeling_luke.LukeSelfAttention",)
@@ -244,9 +249,13 @@ class WordsAndEntities(Adapter):
             "q_entity_to_word": split_heads(module.e2w_query(entities), heads),
         }
         q = split_heads(q, heads)
-        scores = q @ k.mT
-        scores[:, :, :count, count:] = crossed["q_word_to_entity"] @ k[:, :, count:].mT
-        scores[:, :, count:, :count] = crossed["q_entity_to_word"] @ k[:, :, :count].mT
+        wide = torch.promote_types(q.dtype, torch.float32)
+        keys = k.to(wide)
+        scores = q.to(wide) @ keys.mT
+        scores[:, :, :count, count:] = crossed["q_word_to_entity"].to(wide) @ keys[:, :, count:].mT
+        scores[:, :, count:, :count] = crossed["q_entity_to_word"].to(wide) @ keys[:, :, :count].mT
         scores = scores * scale if mask is None else scores * scale + mask
         attn = scores.softmax(dim=-1)
-        return [Call(q, k, v, scale, mask, split_heads(output, heads), attn=attn, extra=crossed, dropout=dropout)]
+        return [
+            Call(q, k, v, scale, mask, split_heads(output, heads), attn=attn, extra=crossed, dropout=dropout)
+        ]

@@ -45,8 +45,8 @@ def capture(
 ) -> Capture:
     """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
 
-    model: what ``load`` returned, or any ``torch.nn.Module``. It runs in the mode (train or eval) it is in, with
-        its own fused kernels, and is left as it was, also after an exception.
+    model: what ``load`` returned, or any ``torch.nn.Module``. It runs in the mode (train or eval) it is in,
+        with its own fused kernels, and is left as it was, also after an exception.
     batch: a tensor, a dict or a tuple of tensors, or what ``inputs`` returned. Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
     sites: any of input, q, k, v, scale, mask, attn, output, after_attn, hidden (see docs/capture.md).
@@ -54,14 +54,18 @@ def capture(
         otherwise a few rows of every input.
     grad: keep the autograd graph; otherwise the model runs without gradients.
 
-    Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for a
-    user's own module a missed layer is a warning), InputError for layers or sites that do not exist and, with
-    ``check``, for NaN or infinite values. Attention is computed in float32 or wider.
+    Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
+    a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
+    with ``check``, for NaN or infinite values. Attention is computed in float32 or wider.
     """
     module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
     if not isinstance(module, nn.Module):
-        raise InputError(f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}")
-    module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper; its compiled code hides the attention
+        raise InputError(
+            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
+        )
+    module = getattr(
+        module, "_orig_mod", module
+    )  # torch.compile's wrapper; its compiled code hides the attention
     sites = _check_sites(sites)
     chosen = parse_layers(layers)
     arguments = _place(getattr(batch, "batch", batch), module)
@@ -88,7 +92,8 @@ def capture(
 
 
 def parse_layers(layers: Layers, total: int | None = None) -> tuple[int, ...] | None:
-    """Layer numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or "-2,-1".
+    """Layer numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or
+    "-2,-1".
 
     With ``total`` negative numbers are resolved, the result is sorted, and numbers outside the range raise
     InputError; without it, negative numbers stay as they are.
@@ -100,10 +105,14 @@ def parse_layers(layers: Layers, total: int | None = None) -> tuple[int, ...] | 
         for part in layers.split(","):
             match = re.fullmatch(r"\s*(-?\d+)(?:\s*-\s*(-?\d+))?\s*", part)
             if match is None:
-                raise InputError(f"layers {layers!r}: {part.strip()!r} is neither a number nor a range such as 3-5")
+                raise InputError(
+                    f"layers {layers!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
+                )
             first, last = int(match[1]), int(match[2] if match[2] is not None else match[1])
             if last < first or (first < 0 <= last):
-                raise InputError(f"layers {layers!r}: the range {part.strip()!r} holds no layer; write 3-5, or -3--1")
+                raise InputError(
+                    f"layers {layers!r}: the range {part.strip()!r} holds no layer; write 3-5, or -3--1"
+                )
             numbers += range(first, last + 1)
     else:
         numbers = [layers] if isinstance(layers, int) else list(layers)
@@ -116,7 +125,9 @@ def parse_layers(layers: Layers, total: int | None = None) -> tuple[int, ...] | 
     if total is not None:
         for number in numbers:
             if not -total <= number < total:
-                raise InputError(f"there is no layer {number}: layers are 0 to {total - 1} (or -{total} to -1)")
+                raise InputError(
+                    f"there is no layer {number}: layers are 0 to {total - 1} (or -{total} to -1)"
+                )
         numbers = [number % total for number in numbers]
     return tuple(sorted(set(numbers)))
 
@@ -147,7 +158,9 @@ def _place(batch: Any, module: nn.Module) -> Any:
         return {key: move(value) for key, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return tuple(move(value) for value in batch)
-    raise InputError(f"batch must be a tensor, a dict or tuple of tensors, or inputs(), not {type(batch).__name__}")
+    raise InputError(
+        f"batch must be a tensor, a dict or tuple of tensors, or inputs(), not {type(batch).__name__}"
+    )
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -189,7 +202,8 @@ def _run(
     owned = [*module.parameters(), *module.buffers(), *_tensors(arguments)]
     recorder = _Recorder(module, name, chosen, sites, check, Keeper(owned, copy))
     with ExitStack() as stack:
-        # inference_mode(False): inference tensors could not be used in later computations in place or with gradients.
+        # inference_mode(False): inference tensors could not be used in later computations in place or with
+        # gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
         stack.enter_context(_eager(module))
@@ -210,7 +224,8 @@ def _run(
 def _eager(module: nn.Module) -> Any:
     """Run compiled submodules as plain Python."""
     compiled = any(
-        hasattr(child, "_orig_mod") or vars(child).get("_compiled_call_impl") is not None for child in module.modules()
+        hasattr(child, "_orig_mod") or vars(child).get("_compiled_call_impl") is not None
+        for child in module.modules()
     )
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
@@ -256,7 +271,7 @@ class _Recorder:
         self.blocks: dict[str, str | None] = {}
         self.readings: dict[str, Reading | None] = {}
 
-    # What the routes report ------------------------------------------------------------------------------------
+    # What the routes report -------------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         path = self.paths.get(module, "")
@@ -314,7 +329,7 @@ class _Recorder:
         place = self.frames.index(frame)
         return next((f for f in reversed(self.frames[: place + 1]) if find_adapter(f.visit.module)), None)
 
-    # Records ---------------------------------------------------------------------------------------------------
+    # Records ----------------------------------------------------------------------------------------------
 
     def keeps(self, index: int) -> bool:
         return self.chosen is None or index in self.chosen or self.last > 0
@@ -372,7 +387,8 @@ class _Recorder:
         if self.count == 0:
             raise IncompleteCapture(
                 f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, "
-                "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
+                "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and "
+                "modules "
                 f"with an adapter ({', '.join(name.rpartition('.')[2] for name in adapted_classes())})"
                 + self.suspects_hint()
             )
@@ -382,10 +398,10 @@ class _Recorder:
             raise InputError(f"{self.name}: {error}") from None
         return [record for record in self.records if numbers is None or record.index in numbers]
 
-    # Residual stream -------------------------------------------------------------------------------------------
+    # Residual stream --------------------------------------------------------------------------------------
 
     def watch_residual_stream(self) -> ExitStack:
-        """Hooks on the submodules that the residual stream is read from, for the sites after_attn and hidden."""
+        """Hooks on the submodules that the sites after_attn and hidden are read from."""
         stack = ExitStack()
         if "after_attn" not in self.sites and "hidden" not in self.sites:
             return stack
@@ -433,13 +449,15 @@ class _Recorder:
         frame = next((f for f in reversed(self.frames) if f.visit.path == block), None)
         if block is None or frame is None:
             raise InputError(
-                f"{visit.path or self.name}: no block is known around this attention, so 'hidden' and 'after_attn' "
+                f"{visit.path or self.name}: no block is known around this attention, so 'hidden' and "
+                "'after_attn' "
                 "cannot be read; ask for other sites"
             )
         reading = self.readings.get(visit.path)
         if "after_attn" in self.sites and reading is None:
             raise InputError(
-                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after attention is "
+                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "
+                "attention is "
                 "not known; tell it with workbench.recording.register_block, or leave out 'after_attn'"
             )
         frame.records.append((record, reading))
@@ -458,25 +476,32 @@ class _Recorder:
                     continue
                 missing = [source for source in how.sources if passed.get(source) is None]
                 if missing:
-                    raise IncompleteCapture(f"{record.path}: {site} is read from {missing}, which did not run")
+                    raise IncompleteCapture(
+                        f"{record.path}: {site} is read from {missing}, which did not run"
+                    )
                 value = how(*(passed[source] for source in how.sources))
                 setattr(record, site, self.keeper.keep({site: value})[site])
 
-    # Completeness ----------------------------------------------------------------------------------------------
+    # Completeness -----------------------------------------------------------------------------------------
 
     def completeness(self, strict: bool) -> list[str]:
         """Name the attention modules that ran unseen; returns those that did not run.
 
         Raises IncompleteCapture for library models and library modules, warns for a user's own.
         """
-        static = {path: child for path, child in attention_modules(self.module)}
-        unseen = [path for path in static if path in self.entered and not self.is_seen(path)] + self.suspects()
-        unseen = [path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)]
+        static = dict(attention_modules(self.module))
+        unseen = [
+            path for path in static if path in self.entered and not self.is_seen(path)
+        ] + self.suspects()
+        unseen = [
+            path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)
+        ]
         if unseen:
             modules = dict(self.module.named_modules())
             named = ", ".join(f"{path} ({type(modules[path]).__name__})" for path in unseen)
             message = (
-                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: {named}. "
+                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: "
+                f"{named}. "
                 "They may write their attention out, and then need an adapter (docs/capture.md)"
             )
             if strict or any(is_library_model(modules[path]) for path in unseen):
@@ -485,7 +510,9 @@ class _Recorder:
         return [path for path in static if path not in self.entered]
 
     def is_seen(self, path: str) -> bool:
-        return any(_inside(path, seen) or _inside(seen, path) for seen in self.attended if seen or path == seen)
+        return any(
+            _inside(path, seen) or _inside(seen, path) for seen in self.attended if seen or path == seen
+        )
 
     def suspects(self) -> list[str]:
         return [
@@ -496,7 +523,11 @@ class _Recorder:
 
     def suspects_hint(self) -> str:
         found = self.suspects()
-        return f". These modules look like attention: {', '.join(found)}; see docs/capture.md for adapters" if found else ""
+        return (
+            f". These modules look like attention: {', '.join(found)}; see docs/capture.md for adapters"
+            if found
+            else ""
+        )
 
 
 def _inside(path: str, outer: str) -> bool:

@@ -12,8 +12,9 @@ class Keeper:
     """Keeps tensors without copying them where that is safe.
 
     A view is copied where it would keep alive a larger storage than what is kept of it, or where the storage
-    belongs to ``owned`` tensors (parameters, buffers, the batch), which may change after the run. A kept tensor
-    that the model overwrites in place shows in ``changed``; with ``copy`` everything is copied at once.
+    belongs to ``owned`` tensors (parameters, buffers, the batch), which may change after the run. A kept
+    tensor that the model overwrites in place shows in ``changed``; with ``copy`` everything is copied at
+    once.
     """
 
     def __init__(self, owned: Iterable[Tensor], copy: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Where models keep their attention: everything known about modules without running them.
 
-Which modules are attention, how many heads they have, which block they belong to, and where the residual stream
-is read after attention and after the block.
+Which modules are attention, how many heads they have, which block they belong to, and where the residual
+stream is read after attention and after the block.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """(path, module) of every attention a capture can see, in definition order, from the code alone.
 
     These are ``nn.MultiheadAttention``, modules whose own code calls ``F.scaled_dot_product_attention`` or
-    transformers' attention interface, and modules of a registered adapter. A module used twice is listed once.
+    transformers' attention interface, and modules of a registered adapter. A module used twice is listed
+    once.
     """
     return [(path, child) for path, child in module.named_modules() if is_attention(child)]
 
@@ -76,10 +77,14 @@ def _mentions(code: CodeType) -> bool:
 
 
 def looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module that no route saw is probably attention: its class says so, or it projects q, k and v."""
-    names = {name for name, _ in module.named_children()} | {name for name, _ in module.named_parameters(recurse=False)}
+    """Whether an unseen module is probably attention: its class says so, or it projects q, k and v."""
+    names = {name for name, _ in module.named_children()} | {
+        name for name, _ in module.named_parameters(recurse=False)
+    }
     projects = any(_PROJECTIONS.match(name) for name in names)
-    if class_path(module).startswith(_LIBRARIES):  # channel attention of convolutional networks is named so too
+    if class_path(module).startswith(
+        _LIBRARIES
+    ):  # channel attention of convolutional networks is named so too
         return projects and bool(_NAMED_ATTENTION.search(type(module).__name__))
     has_weights = next(module.parameters(), None) is not None
     return has_weights and (projects or bool(_NAMED_ATTENTION.search(type(module).__name__)))
@@ -90,7 +95,7 @@ def is_library_model(module: nn.Module) -> bool:
     return class_path(module).startswith(_LIBRARIES)
 
 
-# Heads ---------------------------------------------------------------------------------------------------------
+# Heads ----------------------------------------------------------------------------------------------------
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head", "nhead")
 _HEAD_DIMS = ("head_dim", "attention_head_size", "dim_head", "attention_head_dim")
@@ -105,7 +110,9 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
     """
     found = attention_modules(module)
     if not found:
-        raise InputError(f"{type(module).__name__} has no attention that capture can see; see docs/capture.md")
+        raise InputError(
+            f"{type(module).__name__} has no attention that capture can see; see docs/capture.md"
+        )
     geometry = [_heads_of(path, child) for path, child in found]
     # ALBERT runs the same layer many times; the configuration knows how often.
     depth = getattr(getattr(module, "config", None), "num_hidden_layers", None)
@@ -128,7 +135,9 @@ def _heads_of(path: str, module: nn.Module) -> tuple[int, int]:
 
     heads = look_up(_HEADS)
     if heads is None:
-        raise InputError(f"{path or 'the model'} ({type(module).__name__}) does not say how many heads it has")
+        raise InputError(
+            f"{path or 'the model'} ({type(module).__name__}) does not say how many heads it has"
+        )
     width = look_up(_HEAD_DIMS)
     if width is None:
         total = look_up(_WIDTHS)
@@ -141,7 +150,7 @@ def _heads_of(path: str, module: nn.Module) -> tuple[int, int]:
     return heads, width
 
 
-# Blocks and the residual stream --------------------------------------------------------------------------------
+# Blocks and the residual stream ---------------------------------------------------------------------------
 
 
 def block_path(module: nn.Module, path: str) -> str | None:
@@ -164,8 +173,8 @@ def block_path(module: nn.Module, path: str) -> str | None:
 class Reading:
     """How to read the residual stream: what passes through some of a block's submodules.
 
-    ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, that comes
-    out, or everything that comes out; "" is the block. ``combine`` makes one tensor of several.
+    ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, that
+    comes out, or everything that comes out; "" is the block. ``combine`` makes one tensor of several.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -181,13 +190,15 @@ _HIDDEN_OF: dict[str, Reading] = {}
 
 
 def register_block(
-    class_name: str, after_attn: str | Callable[[nn.Module, str], Reading | None], hidden: Reading | None = None
+    class_name: str,
+    after_attn: str | Callable[[nn.Module, str], Reading | None],
+    hidden: Reading | None = None,
 ) -> None:
     """Say where blocks of a class (``"package.module.Class"``) hold the residual stream after attention.
 
-    ``after_attn`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or a
-    function of (block, path of the attention inside it) that returns a ``Reading``. ``hidden`` is the block's
-    first output unless given.
+    ``after_attn`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
+    a function of (block, path of the attention inside it) that returns a ``Reading``. ``hidden`` is the
+    block's first output unless given.
     """
     if isinstance(after_attn, str):
         submodule, _, side = after_attn.rpartition(".")

@@ -1,6 +1,7 @@
 """What a capture is made of: plain containers, no tensor work beyond views.
 
-Axes are (batch, head, token, head_dim); attention (batch, head, query, key); hidden states (batch, token, width).
+Axes are (batch, head, token, head_dim); attention (batch, head, query, key); hidden states (batch, token,
+width).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ SITE_AXES = {
 class TokenInfo:
     """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
 
-    Kinds are class, distillation, register, patch, word, padding, or token where nothing is known.
+    Kinds are class, distillation, register, patch, word, entity, padding, or token where nothing
+    is known.
     ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches.
     """
 
@@ -99,11 +101,13 @@ class Call:
 
 @dataclass
 class LayerRecord:
-    """One attention call of a forward pass: layer ``index`` in call order, and its sites (None = not asked for).
+    """One attention call of a forward pass: layer ``index`` in call order, and its sites (None = not asked
+    for).
 
     ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens) or
-    "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)). ``softmax_rows`` says whether
-    the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of zeros.
+    "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)). ``softmax_rows`` says
+    whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
+    zeros.
     """
 
     index: int
@@ -111,7 +115,7 @@ class LayerRecord:
     call: int = 0
     kind: str = "token"
     softmax_rows: bool = True
-    input: Float[Tensor, "..."] | None = None
+    input: Float[Tensor, ...] | None = None
     q: Float[Tensor, "batch head token head_dim"] | None = None
     k: Float[Tensor, "batch kv_head token head_dim"] | None = None
     v: Float[Tensor, "batch kv_head token head_dim"] | None = None
@@ -119,8 +123,8 @@ class LayerRecord:
     mask: Tensor | None = None
     attn: Float[Tensor, "batch head query key"] | None = None
     output: Float[Tensor, "batch head token head_dim"] | None = None
-    after_attn: Float[Tensor, "..."] | None = None
-    hidden: Float[Tensor, "..."] | None = None
+    after_attn: Float[Tensor, ...] | None = None
+    hidden: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None
 
@@ -130,7 +134,9 @@ class LayerRecord:
         k and v are expanded along ``group`` without a copy; group is 1 without grouped queries.
         """
         if self.q is None or self.k is None or self.v is None:
-            raise InputError(f"layer {self.index}: grouped() needs the sites q, k and v; capture them together")
+            raise InputError(
+                f"layer {self.index}: grouped() needs the sites q, k and v; capture them together"
+            )
         kv_heads = self.k.shape[1]
         q = self.q.unflatten(1, (kv_heads, self.q.shape[1] // kv_heads))
         group = q.shape[2]
@@ -154,9 +160,9 @@ class LayerRecord:
 class Capture:
     """The attention calls of one forward pass, in call order.
 
-    ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured; iteration
-    goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules that the
-    forward pass never entered (a cross-attention without an encoder, say).
+    ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
+    iteration goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules
+    that the forward pass never entered (a cross-attention without an encoder, say).
     """
 
     layers: list[LayerRecord]

@@ -2,11 +2,15 @@
 
 Modules announce themselves through hooks; attention is seen where it is computed:
 
-- ``F.scaled_dot_product_attention`` through a ``TorchFunctionMode`` (timm with ``fused_attn`` on, any user's module);
-- ``nn.MultiheadAttention`` and ``nn.TransformerEncoder``, inside whose handler that mode is off, through the name
+- ``F.scaled_dot_product_attention`` through a ``TorchFunctionMode`` (timm with ``fused_attn`` on, any user's
+module);
+- ``nn.MultiheadAttention`` and ``nn.TransformerEncoder``, inside whose handler that mode is off, through the
+name
   ``torch.nn.functional.scaled_dot_product_attention``, with the inference fast path off;
-- transformers through the one function every model of it asks for its attention, ``AttentionInterface.get_interface``:
-  the function it would have called is called with the same arguments, so nothing is switched and nothing recomputed.
+- transformers through the one function every model of it asks for its attention,
+``AttentionInterface.get_interface``:
+  the function it would have called is called with the same arguments, so nothing is switched and nothing
+  recomputed.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -37,7 +41,7 @@ class Observer(Protocol):
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
     def wants(self, module: nn.Module | None) -> bool:
-        """Note that attention was seen, in this module or the innermost one; whether to hand the call over."""
+        """Attention was seen, in this module or the innermost one; whether to hand the call over."""
         ...
 
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
@@ -45,7 +49,7 @@ class Observer(Protocol):
 
 
 @contextmanager
-def watch_modules(module: nn.Module, observer: Observer) -> Iterator[None]:
+def watch_modules(module: nn.Module, observer: Observer) -> Generator[None]:
     """Report every pass through a module, except torch's own layers, which compute no attention."""
 
     def enter(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -70,31 +74,33 @@ def watch_modules(module: nn.Module, observer: Observer) -> Iterator[None]:
 def _is_plain_layer(module: nn.Module) -> bool:
     if not type(module).__module__.startswith("torch.nn.modules."):
         return False
-    return type(module).__name__ != "MultiheadAttention" and not type(module).__name__.startswith("Transformer")
+    return type(module).__name__ != "MultiheadAttention" and not type(module).__name__.startswith(
+        "Transformer"
+    )
 
 
 @contextmanager
-def fused_kernels(module: nn.Module) -> Iterator[None]:
+def fused_kernels(module: nn.Module) -> Generator[None]:
     """Let modules that choose between a fused kernel and written-out attention (timm) use the kernel."""
-    changed = []
+    changed: list[Any] = []
     try:
         for child in module.modules():
             if vars(child).get("fused_attn") is False and is_attention(child):
                 changed.append(child)
-                child.fused_attn = True  # ty: ignore[unresolved-attribute] — timm's own flag, looked up above
+                changed[-1].fused_attn = True
         yield
     finally:
         for child in changed:
-            child.fused_attn = False  # ty: ignore[unresolved-attribute] — as above
+            child.fused_attn = False
 
 
 @contextmanager
-def no_cache(module: nn.Module) -> Iterator[None]:
+def no_cache(module: nn.Module) -> Generator[None]:
     """Keep transformers models from filling a cache of keys and values that nobody reads."""
     changed = []
     try:
         for child in module.modules():
-            config = getattr(child, "config", None)
+            config: Any = getattr(child, "config", None)
             if getattr(config, "use_cache", None) is True:
                 changed.append(config)
                 config.use_cache = False
@@ -105,7 +111,7 @@ def no_cache(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def slow_multihead_attention() -> Iterator[None]:
+def slow_multihead_attention() -> Generator[None]:
     """Turn off the inference fast path of ``nn.TransformerEncoder``, which leaves Python altogether."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -122,7 +128,11 @@ class _Watch(TorchFunctionMode):
         self.interface = interface
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is _SDPA:
@@ -173,8 +183,9 @@ class _Watch(TorchFunctionMode):
         if not asked:
             with watch_functional:
                 return _MHA(*args, **kwargs)
-        # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets what
-        # that computes; the operands are those of a second pass through the kernel, compared with the first.
+        # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets
+        # what that computes; the operands are those of a second pass through the kernel, compared with the
+        # first.
         result = _MHA(*args, **kwargs)
         if not self.observer.wants(None):
             self.observer.skip(None)
@@ -258,7 +269,10 @@ class _Interface:
         kwargs: dict[str, Any],
         result: tuple[Tensor, Tensor | None],
     ) -> Call:
-        output, weights = result[0].unflatten(-1, (query.shape[1], -1)) if result[0].ndim == 3 else result[0], result[1]
+        output, weights = (
+            result[0].unflatten(-1, (query.shape[1], -1)) if result[0].ndim == 3 else result[0],
+            result[1],
+        )
         scale = kwargs.get("scaling")
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         if self.inner is not None:
@@ -276,11 +290,15 @@ class _Interface:
                 mask = mask[..., : key.shape[2]]
         else:
             raise IncompleteCapture(
-                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} as mask, "
+                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} "
+                "as mask, "
                 "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
             )
-        # Soft caps and attention sinks change the softmax itself; the family's own weights are the truth there.
-        special = weights is not None and (kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None)
+        # Soft caps and attention sinks change the softmax itself; the family's own weights are the truth
+        # there.
+        special = weights is not None and (
+            kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
+        )
         return Call(
             q=query,
             k=key,
@@ -301,7 +319,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def watch_attention(observer: Observer) -> Iterator[None]:
+def watch_attention(observer: Observer) -> Generator[None]:
     """See every attention call of this thread until the block ends."""
     interface = _Interface(observer)
     with slow_multihead_attention(), _watch_interface(interface), _Watch(observer, interface):
@@ -309,8 +327,9 @@ def watch_attention(observer: Observer) -> Iterator[None]:
 
 
 @contextmanager
-def _watch_interface(interface: _Interface) -> Iterator[None]:
-    # A model of transformers can only exist once its library is imported; until then there is nothing to watch.
+def _watch_interface(interface: _Interface) -> Generator[None]:
+    # A model of transformers can only exist once its library is imported; until then there is nothing to
+    # watch.
     if "transformers.modeling_utils" not in sys.modules:
         yield
         return
@@ -326,8 +345,8 @@ def _watch_interface(interface: _Interface) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
-    """Replace an attribute for this thread; other threads keep the original. Nested captures unwind in order."""
+def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
+    """Replace an attribute for this thread; other threads keep the original."""
     before = getattr(owner, name)
     thread = threading.get_ident()
 
@@ -342,7 +361,7 @@ def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(1, 1, query, key), true where the key is not later than the query, as ``is_causal`` counts: from the left."""
+    """(1, 1, query, key), true where the key is not later than the query, counted from the start."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()[None, None]
 
 

@@ -16,15 +16,17 @@ _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
 def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:
     """Labels, kinds, patch grid and mask of the tokens of ``batch``.
 
-    Vision models of timm and transformers: prefix tokens (class, distillation, register), then patches labelled
-    "row,column". Batches with ``input_ids``: words labelled by their ids, padding where the attention mask is 0.
-    Anything else: ``token_count`` tokens labelled by number, of kind "token".
+    Vision models of timm and transformers: prefix tokens (class, distillation, register), then patches
+    labelled "row,column". Batches with ``input_ids``: words labelled by their ids, padding where the
+    attention mask is 0, then LUKE's entities where given. Anything else:
+    ``token_count`` tokens labelled by number, of kind "token".
     """
     module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
     if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-        return _text_tokens(ids, mask)
+        words = _text_tokens(ids, mask)
+        return words if not isinstance(batch, Mapping) else _with_entities(words, batch)
     pixels = batch.get("pixel_values") if isinstance(batch, Mapping) else batch
     if isinstance(pixels, Tensor) and pixels.ndim == 4:
         grid = patch_grid(module, (pixels.shape[-2], pixels.shape[-1]))
@@ -46,7 +48,9 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
 def image_tokens(size: int, prefix: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
     """TokenInfo of ``size`` images: prefix tokens, then grid[0] × grid[1] patches in reading order."""
     rows, columns = grid
-    labels = [_SHORT[kind] for kind in prefix] + [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    labels = [_SHORT[kind] for kind in prefix] + [
+        f"{row},{column}" for row in range(rows) for column in range(columns)
+    ]
     kinds = [*prefix, *["patch"] * (rows * columns)]
     mask = torch.ones(size, len(kinds), dtype=torch.bool)
     return TokenInfo([list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid, mask)
@@ -70,10 +74,10 @@ def prefix_kinds(module: nn.Module) -> tuple[str, ...]:
 
 
 def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int] | None:
-    """(rows, columns) of the patches an image of (height, width) is cut into; None where the model does not say."""
+    """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
     for child in module.modules():
         size = getattr(child, "patch_size", None)
-        if size is None or not hasattr(child, "proj") and not hasattr(child, "projection"):
+        if size is None or (not hasattr(child, "proj") and not hasattr(child, "projection")):
             continue
         height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
         return image_size[0] // height, image_size[1] // width
@@ -99,20 +103,45 @@ def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
 
 
 def _text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
-    real = mask.bool().cpu() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones(ids.shape, dtype=torch.bool)
+    real = (
+        mask.bool().cpu()
+        if isinstance(mask, Tensor) and mask.ndim == 2
+        else torch.ones(ids.shape, dtype=torch.bool)
+    )
     labels = [[str(i) for i in row] for row in ids.tolist()]
     kinds = [["word" if keep else "padding" for keep in row] for row in real.tolist()]
     return TokenInfo(labels, kinds, None, real)
 
 
+def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
+    """LUKE's tokens when entities are given: the words, then the entities."""
+    ids = batch.get("entity_ids")
+    if not isinstance(ids, Tensor):
+        return words
+    entities = _text_tokens(ids, batch.get("entity_attention_mask"))
+    kinds = [["entity" if kind == "word" else kind for kind in row] for row in entities.kinds]
+    return TokenInfo(
+        [first + second for first, second in zip(words.labels, entities.labels, strict=True)],
+        [first + second for first, second in zip(words.kinds, kinds, strict=True)],
+        None,
+        torch.cat([words.mask, entities.mask], dim=1),
+    )
+
+
 def _masked(kinds: list[str], mask: Tensor) -> TokenInfo:
     real = mask.bool().cpu()
-    named = [[kind if keep else "padding" for kind, keep in zip(kinds, row, strict=True)] for row in real.tolist()]
+    named = [
+        [kind if keep else "padding" for kind, keep in zip(kinds, row, strict=True)] for row in real.tolist()
+    ]
     return TokenInfo([[str(i) for i in range(len(kinds))] for _ in named], named, None, real)
 
 
 def _holds_tokens(module: nn.Module) -> bool:
-    return _is_tensor(module, "cls_token") or _is_tensor(module, "reg_token") or _is_tensor(module, "register_tokens")
+    return (
+        _is_tensor(module, "cls_token")
+        or _is_tensor(module, "reg_token")
+        or _is_tensor(module, "register_tokens")
+    )
 
 
 def _is_tensor(module: nn.Module, name: str) -> bool:

@@ -42,12 +42,9 @@ def attention_weights(
         scores = (scaled.unflatten(1, (kv_heads, -1)) @ k.unsqueeze(2).mT).flatten(1, 2)
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    if mask.dtype == torch.bool:
-        # A mask wider than the scores (batch of the queries broadcasts) is fine, so no in-place filling here.
-        scores = torch.where(mask, scores, -math.inf)
-    else:
-        scores = scores + mask.to(dtype)
-    empty = (mask if mask.dtype == torch.bool else mask != -math.inf).any(dim=-1, keepdim=True).logical_not()
+    allowed = mask if mask.dtype == torch.bool else mask != -math.inf
+    scores = torch.where(allowed, scores, -math.inf) if mask is allowed else scores + mask.to(dtype)
+    empty = allowed.any(dim=-1, keepdim=True).logical_not()
     attn = torch.softmax(scores, dim=-1)
     return attn.masked_fill(empty, 0.0) if bool(empty.any()) else attn
 
@@ -69,7 +66,11 @@ def attention_output(
 
 def call_weights(call: Call) -> Tensor:
     """The attention of a call: the family's own where it has its own, else recomputed."""
-    return attention_weights(call.q, call.k, call.scale, call.mask, call.kind) if call.attn is None else call.attn
+    return (
+        attention_weights(call.q, call.k, call.scale, call.mask, call.kind)
+        if call.attn is None
+        else call.attn
+    )
 
 
 def check_call(call: Call, attn: Tensor | None, name: str) -> None:
@@ -121,14 +122,16 @@ def _check_finite(call: Call, name: str) -> None:
         if bool(bad.any()):
             batch, head, token, _ = bad.nonzero()[0].tolist()
             raise InputError(
-                f"{name}: {site} has {int(bad.sum())} values that are NaN or infinite, the first at input {batch}, "
-                f"head {head}, token {token}; look at the weights and the batch, or pass check=False to keep them"
+                f"{name}: {site} has {int(bad.sum())} values that are NaN or infinite, the first at input "
+                f"{batch}, "
+                f"head {head}, token {token}; look at the weights and the batch, or pass check=False to "
+                "keep them"
             )
 
 
 def _check_rows(call: Call, attn: Tensor, name: str) -> None:
     sums = attn.sum(dim=-1)
-    tolerance = max(1e-4, TOLERANCE.get(attn.dtype, 1e-4))
+    tolerance = max(1e-4, TOLERANCE.get(call.output.dtype, 1e-4))
     # Rows without any allowed key are zero by definition.
     off = ((sums - 1).abs() > tolerance) & (sums != 0)
     if bool(off.any()):
@@ -155,6 +158,7 @@ def _compare(rebuilt: Tensor, own: Tensor, name: str, what: str, dropout: float)
     if not difference <= tolerance * max(size, torch.finfo(wide).tiny):
         raise IncompleteCapture(
             f"{name}: softmax(scale q kᵀ + mask) v differs from {what} by {difference:.3g} "
-            f"(largest value {size:.3g}, tolerance {tolerance:g}): this attention computes something else and "
+            f"(largest value {size:.3g}, tolerance {tolerance:g}): this attention computes something else "
+            "and "
             "needs an adapter (docs/capture.md); check=False returns the operands as they were seen"
         )
