@@ -21,6 +21,7 @@ from workbench.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+NEVER = -1e4  # what older models add to the score of a key that may not be seen
 ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 
 
@@ -42,7 +43,7 @@ class HeadMaps(NamedTuple):
 
 
 def visible_keys(
-    mask: Tensor | None, like: Float[Tensor, "*batch head query key"], hidden_at: float = -1e4
+    mask: Tensor | None, like: Float[Tensor, "*batch head query key"], hidden_at: float = NEVER
 ) -> Bool[Tensor, "*batch head query key"]:
     """Which keys a query may see, broadcast to the attention map: everything without a mask.
 

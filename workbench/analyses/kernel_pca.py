@@ -32,7 +32,7 @@ class Factored(NamedTuple):
     log_factor: Tensor
 
     def product(self) -> Tensor:
-        """The quantity itself; what is smaller than 1e-308 becomes 0. It never overflows here, since k_φ ≤ 1."""
+        """The quantity itself; what is smaller than 1e-308 becomes 0."""
         missing = self.values.ndim - self.log_factor.ndim
         return self.values * self.log_factor.exp().reshape(*self.log_factor.shape, *[1] * missing)
 
@@ -136,8 +136,8 @@ def check_psd_eigenvalues(
     worst = (-eigenvalues.amin(-1)) / size.clamp_min(torch.finfo(eigenvalues.dtype).tiny)
     if (worst > SIGNIFICANT_NEGATIVE).any():
         raise InputError(
-            "a matrix that should be positive semidefinite has a negative eigenvalue of "
-            f"{worst.max().item():.3g} times its largest; a Gram matrix never has: check the keys and the scale"
+            f"a spectrum has a negative eigenvalue of {worst.max().item():.3g} times its largest, which no "
+            "Gram matrix has: check the keys and the scale"
         )
     return eigenvalues.clamp_min(0)
 

@@ -34,7 +34,7 @@ def map_matrices(function: Callable[[Tensor], Result], matrices: Tensor) -> list
 
 
 def symmetric_eigenvalues(matrices: Tensor) -> Tensor:
-    """Eigenvalues of symmetric matrices (*batch, n, n), smallest first as `torch.linalg.eigvalsh` gives them."""
+    """Eigenvalues of symmetric matrices (*batch, n, n), smallest first, like `torch.linalg.eigvalsh`."""
     flat = matrices.reshape(-1, *matrices.shape[-2:])
     if matrices.device.type != "cpu" or len(flat) == 0:
         return torch.linalg.eigvalsh(matrices)

@@ -1,4 +1,4 @@
-"""How alike the tokens of one input are: the mean cosine over pairs, in time linear in the number of tokens."""
+"""How alike the tokens of one input are: the mean cosine over pairs, in time linear in their number."""
 
 from __future__ import annotations
 

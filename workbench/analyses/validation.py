@@ -34,18 +34,6 @@ def check_axes(name: str, tensor: Tensor, axes: Sequence[str]) -> None:
         raise InputError(f"{name} holds {tensor.dtype}; expected real floating point numbers")
 
 
-def check_same_size(axis: str, position: int, **tensors: Tensor) -> None:
-    """Tensors agree in size along one axis (``position`` counts from the end, as −1).
-
-    Raises `InputError` with the sizes that disagree.
-    """
-    sizes = {name: tensor.shape[position] for name, tensor in tensors.items()}
-    if len(set(sizes.values())) > 1:
-        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        found = ", ".join(f"{size} in {name}" for name, size in sizes.items())
-        raise InputError(f"axis {axis} must have one size; it is {found} (shapes: {shapes})")
-
-
 def nonfinite_count(tensor: Tensor) -> int:
     """How many entries are NaN or infinite."""
     return int((~torch.isfinite(tensor)).sum())

@@ -1,0 +1,320 @@
+"""``analyze``: one named analysis over a model and its inputs, or over a file of q, k, v, as a tidy frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from torch import Tensor, nn
+
+from workbench import measurements
+from workbench.analyses.attention_maps import attention_report
+from workbench.errors import InputError, UnknownName
+from workbench.measurements import Layer, Measurement, NotMeasured, Rows
+from workbench.provenance import versions
+from workbench.recording import Capture
+from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model
+
+if TYPE_CHECKING:
+    from workbench.batches import Inputs
+    from workbench.models import LoadedModel
+
+__all__ = ["ANALYSES", "Analysis", "Option", "analyze", "capture_inputs", "check_request"]
+
+PROGRESS_AFTER = 2.0  # seconds of expected work from which a progress bar is shown
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of one analysis: its default, what it means, and what turns a given value into a valid one.
+
+    ``accept`` returns the value to use, or raises `ValueError` saying what would be accepted.
+    """
+
+    default: Any
+    help: str
+    accept: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis by name: the capture sites it reads, its options, and what it measures in one layer."""
+
+    name: str
+    title: str
+    sites: tuple[str, ...]
+    options: Mapping[str, Option]
+    measure: Callable[[Layer, Mapping[str, Any]], Iterator[Measurement]]
+    findings: Callable[[pd.DataFrame], list[str]] = field(default=lambda frame: [])
+    """Sentences worth telling beside the numbers."""
+    per_head: bool = True
+    counts_nonfinite: bool = False
+    """Whether NaN and infinite values are a result rather than an error."""
+
+
+def whole_number(minimum: int, *words: str) -> Callable[[Any], Any]:
+    """Accept an int of at least ``minimum``, or one of some words."""
+    expected = " or ".join([*map(repr, words), f"a whole number from {minimum} up"])
+
+    def accept(value: Any) -> Any:
+        if isinstance(value, str) and value in words:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(expected)
+        return value
+
+    return accept
+
+
+def one_of(*words: str) -> Callable[[Any], Any]:
+    """Accept one of some words."""
+
+    def accept(value: Any) -> Any:
+        if value not in words:
+            raise ValueError(" or ".join(map(repr, words)))
+        return value
+
+    return accept
+
+
+def _map_findings(frame: pd.DataFrame) -> list[str]:
+    report = attention_report(frame)
+    told = [
+        f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
+        + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
+        for row in report.head(10).to_dict("records")
+    ]
+    more = len(report) - len(told)
+    return told + ([f"and {more} more findings: attention_report lists them"] if more else [])
+
+
+def _draws(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value == 1:
+        raise ValueError("0, or a whole number from 2 up")
+    return value
+
+
+_REGISTERED = (
+    Analysis(
+        "gram-spectrum",
+        "Spectrum of the centred Gram matrix of the keys",
+        ("k", "scale"),
+        {
+            "max_rank": Option(
+                "head_dim",
+                "how many eigenvalues per head: a number, head_dim (as the papers' tables) or all",
+                whole_number(1, "head_dim", "all"),
+            ),
+            "normalize": Option(
+                "none",
+                "none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow",
+                one_of("none", "trace"),
+            ),
+        },
+        measurements.gram_spectrum,
+    ),
+    Analysis(
+        "attention-map",
+        "Entropy, reach and sinks of attention; dead heads and non-finite values",
+        ("mask", "attn", "output"),
+        {},
+        measurements.attention_map,
+        findings=_map_findings,
+        counts_nonfinite=True,
+    ),
+    Analysis(
+        "token-similarity",
+        "Mean cosine similarity of tokens through depth",
+        ("hidden",),
+        {
+            "null": Option(
+                "gaussian",
+                "chance: gaussian (random directions, exact) or permutation (features shuffled over tokens)",
+                one_of("gaussian", "permutation"),
+            ),
+            "draws": Option(
+                20, "draws of the permutation null, at least 2; 0 leaves out the chance level", _draws
+            ),
+        },
+        measurements.token_similarity,
+        per_head=False,
+    ),
+)
+ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
+
+
+def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an analysis, complete and valid.
+
+    Raises `UnknownName` for an analysis or option that does not exist, with the nearest names, and
+    `InputError` for a value of the wrong kind.
+    """
+    if name not in ANALYSES:
+        raise UnknownName("analysis", name, ANALYSES)
+    known = ANALYSES[name].options
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of {name}", option, known)
+    complete = {}
+    for option, rule in known.items():
+        try:
+            complete[option] = rule.accept(options.get(option, rule.default))
+        except ValueError as error:
+            raise InputError(f"{name}: {option} must be {error}; got {options[option]!r}") from None
+    return complete
+
+
+def analyze(
+    name: str,
+    *,
+    model: str | LoadedModel | nn.Module | None = None,
+    inputs: str | Inputs | Tensor | Mapping[str, Tensor] | None = None,
+    qkv: str | Path | Capture | None = None,
+    n: int | None = None,
+    seed: int = 0,
+    layers: Any = None,
+    heads: Any = None,
+    checkpoint: str | int | None = None,
+    preprocessing: str = "paper",
+    batch_size: int = 8,
+    device: Any = None,
+    dtype: Any = None,
+    progress: bool = False,
+    **options: Any,
+) -> pd.DataFrame:
+    """Run one analysis and return its tidy frame, one row per number (columns: `workbench.results.COLUMNS`).
+
+    Give a ``model`` (a spec, what `load` returned, or any torch module) with ``inputs`` (a spec, what
+    `inputs` returned, or the batch itself), or ``qkv``, a file or capture holding q, k, v. ``n``, ``seed``
+    and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``, ``device`` and ``dtype``
+    load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; heads of grouped queries are
+    those of the keys in ``gram-spectrum``. Only the sites the analysis reads are captured, ``batch_size``
+    inputs at a time; rows come by layer, metric and input and do not depend on it. ``progress`` shows a bar
+    where the work takes longer than two seconds. ``options`` are the analysis' own:
+    ``ANALYSES[name].options``.
+
+    ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
+    should know (layers left out, findings).
+
+    Raises `UnknownName` for an unknown analysis, option, model or layer, `InputError` for values that do not
+    fit, and what `load`, `inputs` and `capture` raise.
+    """
+    chosen = check_request(name, options)
+    analysis = ANALYSES[name]
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise InputError(f"batch_size must be a whole number from 1 up; got {batch_size!r}")
+    if heads is not None and not analysis.per_head:
+        raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
+    if qkv is not None and model is None and inputs is None:
+        stream = stream_file(qkv, analysis.sites, layers, batch_size)
+    elif qkv is not None or model is None or inputs is None:
+        raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
+    else:
+        stream = stream_model(
+            model, inputs, analysis.sites, layers, batch_size, keep_nonfinite=analysis.counts_nonfinite,
+            n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
+        )  # fmt: skip
+    run = _Run(analysis, chosen, stream, seed, heads)
+    with _bar(progress, analysis.title, stream.size) as advance:
+        for part in stream:
+            run.add(part)
+            advance(len(part.ids))
+    settings = {
+        "layers": layers, "heads": heads, "batch_size": batch_size, "device": device, "dtype": dtype
+    }  # fmt: skip
+    return run.frame({key: None if value is None else str(value) for key, value in settings.items()})
+
+
+class _Run:
+    """Gathers the rows and notes of one analysis, part by part."""
+
+    def __init__(
+        self, analysis: Analysis, options: Mapping[str, Any], stream: Stream, seed: int, heads: Any
+    ) -> None:
+        self.analysis, self.options, self.stream = analysis, options, stream
+        self.seed, self.heads = seed, heads
+        self.wanted = set(measurements.parse_heads(heads))
+        self.met: set[int] = set()
+        self.most = 0
+        self.rows = Rows()
+        self.left_out: dict[str, list[int]] = {}
+
+    def add(self, part: Part) -> None:
+        for record in part.capture:
+            layer = Layer(record, part.ids, part.capture.tokens, self.seed, self.heads)
+            try:
+                for measurement in self.analysis.measure(layer, self.options):
+                    self.rows.add(measurement, layer)
+            except NotMeasured as reason:
+                indices = self.left_out.setdefault(str(reason), [])
+                if record.index not in indices:
+                    indices.append(record.index)
+            self.met |= set(layer.heads)
+            self.most = max(self.most, layer.total_heads)
+
+    def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
+        notes = [
+            f"layer{'s' if len(indices) > 1 else ''} {_ranges(indices)} left out: {reason}"
+            for reason, indices in self.left_out.items()
+        ]
+        if not self.rows:
+            raise InputError(f"{self.analysis.name}: nothing to measure; " + "; ".join(notes))
+        absent = {head for head in self.wanted if head >= 0} - self.met
+        if absent and self.most:
+            raise InputError(f"there is no head {min(absent)}: heads are 0 to {self.most - 1}")
+        model = self.stream.model
+        frame = self.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        notes += [*self.stream.notes, *self.analysis.findings(frame)]
+        frame.attrs["notes"] = notes
+        frame.attrs["provenance"] = {
+            "analysis": self.analysis.name,
+            "options": dict(self.options),
+            "model": model,
+            "inputs": self.stream.inputs,
+            "seed": self.seed,
+            "settings": settings,
+            "notes": notes,
+            "versions": versions(),
+        }
+        return frame
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@contextmanager
+def _bar(wanted: bool, title: str, total: int) -> Generator[Callable[[int], None]]:
+    """A function that tells how many inputs are done; shows a bar once the work turns out to be long."""
+    if not wanted:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    bar = Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True))
+    task = bar.add_task(title, total=total)
+    started = time.perf_counter()
+
+    def advance(done: int) -> None:
+        bar.advance(task, done)
+        elapsed = time.perf_counter() - started
+        if not bar.live.is_started and elapsed * total > PROGRESS_AFTER * bar.tasks[0].completed:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()

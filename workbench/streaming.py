@@ -1,0 +1,339 @@
+"""Captures part by part: a model over batches of its inputs, or a file of q, k, v cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.analyses.attention_maps import visible_keys
+from workbench.errors import InputError
+from workbench.recording import (
+    SITES,
+    Capture,
+    LayerRecord,
+    TokenInfo,
+    WindowOrigin,
+    capture,
+    parse_layers,
+    read_qkv,
+)
+
+if TYPE_CHECKING:
+    from workbench.batches import Inputs
+    from workbench.models import LoadedModel
+
+
+class Part(NamedTuple):
+    """One batch: its capture, and the name of each input."""
+
+    capture: Capture
+    ids: Sequence[str]
+
+
+@dataclass
+class Stream:
+    """Parts in the order of the inputs, with what they come from; ``notes`` grow while parts are read."""
+
+    model: dict[str, Any]
+    inputs: dict[str, Any]
+    size: int
+    parts: Callable[[], Iterator[Part]]
+    notes: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Part]:
+        return self.parts()
+
+
+def stream_model(
+    model: str | LoadedModel | nn.Module,
+    inputs: str | Inputs | Tensor | Mapping[str, Tensor],
+    sites: Sequence[str],
+    layers: Any,
+    batch_size: int,
+    *,
+    keep_nonfinite: bool = False,
+    n: int | None = None,
+    seed: int = 0,
+    checkpoint: str | int | None = None,
+    preprocessing: str = "paper",
+    device: Any = None,
+    dtype: Any = None,
+) -> Stream:
+    """Capture a model over its inputs, ``batch_size`` at a time; only ``sites`` and ``layers`` are kept.
+
+    A model or inputs given as they are (not by name) are taken so: ``checkpoint``, ``device``, ``dtype``,
+    ``n``, ``seed`` and ``preprocessing`` then do nothing, and raise `InputError` where they ask for something
+    else. With ``keep_nonfinite`` a batch in which NaN or infinite values stop the capture's checks is
+    captured without them, and a note says so.
+    """
+    loaded = _load(model, checkpoint, device, dtype)
+    spec, identity = _identity(loaded)
+    given: Any = inputs
+    if isinstance(inputs, str):
+        if isinstance(loaded, nn.Module):
+            raise InputError(
+                f"inputs {inputs!r} need a model that load() returned; give {spec} its batch itself"
+            )
+        from workbench.batches import inputs as choose
+
+        given = choose(inputs, loaded, n=n, seed=seed, preprocessing=preprocessing)
+    elif n is not None:
+        raise InputError("n chooses among inputs given by name; cut what you give instead, as inputs[:10]")
+    if not hasattr(given, "batches"):
+        given = _Plain(given)
+    stream = Stream(identity, given.identity, len(given), lambda: iter(()), list(given.notes))
+
+    def parts() -> Iterator[Part]:
+        for batch in given.batches(batch_size):
+            # the same number in every batch: layers are counted from the first
+            what = batch if hasattr(batch, "tokens") else batch.batch
+            try:
+                captured = capture(loaded, what, layers=layers, sites=sites)
+            except InputError as error:
+                if not keep_nonfinite or "NaN" not in str(error):
+                    raise
+                captured = capture(loaded, what, layers=layers, sites=sites, check=False)
+                stream.notes.append(f"captured without checks: {error}")
+            yield Part(captured, batch.ids)
+
+    stream.parts = parts
+    return stream
+
+
+def _load(model: Any, checkpoint: Any, device: Any, dtype: Any) -> Any:
+    if isinstance(model, str):
+        from workbench.models import load
+
+        return load(model, checkpoint=checkpoint, device=device, dtype=dtype)
+    asked = {"checkpoint": checkpoint, "device": device, "dtype": dtype}
+    for name, value in asked.items():
+        if value is not None:
+            raise InputError(f"{name} loads a model given by name; this one is loaded already")
+    return model
+
+
+def _identity(model: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(model, nn.Module):
+        name = type(model).__name__
+        return name, {"spec": name, "checkpoint": None, "sha256": None}
+    if not hasattr(model, "module"):
+        kind = type(model).__name__
+        raise InputError(f"model must be a spec, what load() returned or a torch module; got {kind}")
+    return model.spec, dict(model.identity)
+
+
+@dataclass
+class _Plain:
+    """A batch as the user gave it, numbered, in place of named inputs."""
+
+    batch: Any
+    start: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        tensors = self.batch.values() if isinstance(self.batch, Mapping) else [self.batch]
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or tensor.ndim == 0:
+                raise InputError(
+                    "inputs must be a spec, what inputs() returned, a tensor, or a dict of tensors with the "
+                    f"inputs along axis 0; got {type(tensor).__name__}"
+                )
+        if len({len(tensor) for tensor in tensors}) != 1:
+            raise InputError("the tensors of a batch must have one size along axis 0, the inputs")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch)
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(self.start + i) for i in range(len(self))]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"spec": "tensor", "n": len(self), "seed": None, "sha256": None}
+
+    def batches(self, size: int) -> Iterator[_Plain]:
+        for start in range(0, len(self), size):
+            cut = slice(start, start + size)
+            if isinstance(self.batch, Mapping):
+                yield _Plain({key: value[cut] for key, value in self.batch.items()}, start)
+            else:
+                yield _Plain(self.batch[cut], start)
+
+
+def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any, batch_size: int) -> Stream:
+    """Cut a file of q, k, v (or a capture in memory) into batches.
+
+    Raises `InputError` where it lacks what ``sites`` ask for and q, k, v cannot give: attention is computed
+    from q, k, scale and mask, the heads' output from it and v, hidden states from nothing.
+    """
+    held = source if isinstance(source, Capture) else read_qkv(source)
+    name = Path(source).name if not isinstance(source, Capture) else "capture"
+    for record in held:
+        for site in set(sites) - {"mask", "scale", "attn", "output"}:
+            if getattr(record, site) is None:
+                raise InputError(
+                    f"{name}: layer {record.index} holds no {site!r}, and queries, keys and values do not "
+                    f"give it; give model and inputs, or capture that site into the file (--sites {site})"
+                )
+        if "attn" in sites and record.attn is None and (record.q is None or record.k is None):
+            raise InputError(
+                f"{name}: layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from"
+            )
+    numbers = _pick(held, layers)
+    size = _inputs_in(held[numbers[0]])
+    model = held.model
+    identity = {
+        "spec": model.get("spec") or name,
+        "checkpoint": model.get("checkpoint"),
+        "sha256": model.get("fingerprint"),
+    }
+    inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | held.inputs
+    if not isinstance(source, Capture):
+        from workbench.provenance import sha256_file
+
+        inputs["qkv"] = {"name": name, "sha256": sha256_file(source)}
+
+    def parts() -> Iterator[Part]:
+        for start in range(0, size, batch_size):
+            cut = slice(start, min(start + batch_size, size))
+            records = [_cut(held[number], cut, size) for number in numbers]
+            tokens = held.tokens[cut] if held.tokens is not None else None
+            ids = [str(number) for number in range(size)[cut]]
+            yield Part(Capture(records, held.sites, _without_unseen(tokens, records)), ids)
+
+    return Stream(identity, inputs, size, parts)
+
+
+def _pick(held: Capture, layers: Any) -> list[int]:
+    """Numbers of the chosen layers that the capture holds; negative ones count from its last."""
+    present = [record.index for record in held]
+    chosen = parse_layers(layers)
+    if chosen is None:
+        return present
+    return sorted({held[number].index for number in chosen})
+
+
+def _inputs_in(record: LayerRecord) -> int:
+    if record.origin is not None:
+        return int(record.origin.image.max()) + 1
+    return next(
+        len(getattr(record, site))
+        for site in ("q", "k", "hidden", "attn")
+        if getattr(record, site) is not None
+    )
+
+
+def _cut(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
+    """The inputs ``cut`` of a layer, windows of each with it."""
+    chosen: Any = cut
+    batch, origin = size, record.origin
+    if origin is not None:
+        chosen = (origin.image >= cut.start) & (origin.image < cut.stop)
+        batch = len(origin.image)
+        origin = replace(
+            origin,
+            image=origin.image[chosen] - cut.start,
+            row=origin.row[chosen],
+            column=origin.column[chosen],
+        )
+    changed: dict[str, Any] = {}
+    for site in SITES:
+        value = getattr(record, site)
+        if site == "scale" or not isinstance(value, Tensor):
+            continue
+        if site in ("hidden", "after_attn", "input") and record.origin is not None:
+            changed[site] = value[cut] if len(value) == size else value[chosen]
+        elif site != "mask" or (value.ndim == 4 and len(value) == batch):
+            changed[site] = value[chosen]
+    return replace(record, origin=origin, **changed)
+
+
+def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:
+    """Tokens with those marked as padding that a mask (batch, head, query, key) hides from every query."""
+    mask = records[0].mask
+    if tokens is None or mask is None or records[0].origin is not None or not tokens.mask.all():
+        return tokens
+    batch, keys = tokens.mask.shape
+    if mask.shape[-1] != keys or mask.ndim != 4:
+        return tokens
+    seen = visible_keys(mask, mask).any((1, 2))
+    return replace(tokens, mask=seen.expand(batch, keys))
+
+
+def capture_inputs(
+    model: str | LoadedModel | nn.Module,
+    inputs: str | Inputs | Tensor | Mapping[str, Tensor],
+    *,
+    layers: Any = None,
+    sites: Sequence[str] = ("q", "k", "v"),
+    n: int | None = None,
+    seed: int = 0,
+    checkpoint: str | int | None = None,
+    preprocessing: str = "paper",
+    batch_size: int = 8,
+    device: Any = None,
+    dtype: Any = None,
+) -> Capture:
+    """Capture all inputs, ``batch_size`` at a time, as one capture (what ``workbench capture`` writes).
+
+    Arguments as in `workbench.analyze`. Sites are held in memory for all inputs at once.
+    """
+    stream = stream_model(
+        model, inputs, sites, layers, batch_size,
+        n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
+    )  # fmt: skip
+    parts = [part.capture for part in stream]
+    joined = parts[0] if len(parts) == 1 else _join(parts)
+    joined.inputs = stream.inputs
+    return joined
+
+
+def _join(parts: Sequence[Capture]) -> Capture:
+    """Captures of consecutive batches as one, joined along the batch axis."""
+    sizes = [len(part.tokens) if part.tokens is not None else 0 for part in parts]
+    first = parts[0]
+    for records in zip(*parts, strict=True):
+        head = records[0]
+        for site in first.sites:
+            values = [getattr(record, site) for record in records]
+            if site == "mask" and values[0] is not None:
+                head.mask = _join_masks(values)
+            elif site != "scale" and values[0] is not None:
+                setattr(head, site, torch.cat(values))
+        head.extra = {key: torch.cat([record.extra[key] for record in records]) for key in head.extra}
+        if head.origin is not None:
+            origins = [record.origin for record in records]
+            starts = np.cumsum([0, *sizes[:-1]]).tolist()
+            head.origin = WindowOrigin(
+                torch.cat([origin.image + start for origin, start in zip(origins, starts, strict=True)]),
+                torch.cat([origin.row for origin in origins]),
+                torch.cat([origin.column for origin in origins]),
+                head.origin.size,
+                head.origin.shift,
+                head.origin.grid,
+            )
+    tokens = [part.tokens for part in parts if part.tokens is not None]
+    if tokens:
+        first.tokens = TokenInfo(
+            [labels for part in tokens for labels in part.labels],
+            [kinds for part in tokens for kinds in part.kinds],
+            tokens[0].grid,
+            torch.cat([part.mask for part in tokens]),
+        )
+    if all(isinstance(part.result, Tensor) for part in parts):
+        first.result = torch.cat([part.result for part in parts])
+    return first
+
+
+def _join_masks(masks: list[Tensor]) -> Tensor:
+    first = masks[0]
+    # a mask or bias that all inputs share has no batch axis, or one of size 1
+    shared = all(mask.shape == first.shape and torch.equal(mask, first) for mask in masks[1:])
+    return first if shared and (first.ndim < 4 or first.shape[0] == 1) else torch.cat(masks)
