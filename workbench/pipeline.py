@@ -210,6 +210,7 @@ def analyze(
         raise InputError(f"batch_size must be a whole number from 1 up; got {batch_size!r}")
     if heads is not None and not analysis.per_head:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
+    measurements.parse_heads(heads)
     if qkv is not None and model is None and inputs is None:
         stream = stream_file(qkv, analysis.sites, layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
@@ -317,4 +318,5 @@ def _bar(wanted: bool, title: str, total: int) -> Generator[Callable[[int], None
     try:
         yield advance
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()

@@ -18,7 +18,6 @@ from workbench.recording import (
     Capture,
     LayerRecord,
     TokenInfo,
-    WindowOrigin,
     capture,
     parse_layers,
     read_qkv,
@@ -297,43 +296,64 @@ def capture_inputs(
 
 def _join(parts: Sequence[Capture]) -> Capture:
     """Captures of consecutive batches as one, joined along the batch axis."""
-    sizes = [len(part.tokens) if part.tokens is not None else 0 for part in parts]
-    first = parts[0]
-    for records in zip(*parts, strict=True):
-        head = records[0]
-        for site in first.sites:
-            values = [getattr(record, site) for record in records]
-            if site == "mask" and values[0] is not None:
-                head.mask = _join_masks(values)
-            elif site != "scale" and values[0] is not None:
-                setattr(head, site, torch.cat(values))
-        head.extra = {key: torch.cat([record.extra[key] for record in records]) for key in head.extra}
-        if head.origin is not None:
-            origins = [record.origin for record in records]
-            starts = np.cumsum([0, *sizes[:-1]]).tolist()
-            head.origin = WindowOrigin(
-                torch.cat([origin.image + start for origin, start in zip(origins, starts, strict=True)]),
-                torch.cat([origin.row for origin in origins]),
-                torch.cat([origin.column for origin in origins]),
-                head.origin.size,
-                head.origin.shift,
-                head.origin.grid,
-            )
     tokens = [part.tokens for part in parts if part.tokens is not None]
+    starts = np.cumsum([0, *[len(part) for part in tokens[:-1]]]).tolist()
+    layers = [_join_layer(records, parts[0].sites, starts) for records in zip(*parts, strict=True)]
+    joined = replace(parts[0], layers=layers, result=None)
     if tokens:
-        first.tokens = TokenInfo(
+        joined.tokens = TokenInfo(
             [labels for part in tokens for labels in part.labels],
             [kinds for part in tokens for kinds in part.kinds],
             tokens[0].grid,
             torch.cat([part.mask for part in tokens]),
         )
     if all(isinstance(part.result, Tensor) for part in parts):
-        first.result = torch.cat([part.result for part in parts])
-    return first
+        joined.result = torch.cat([part.result for part in parts])
+    return joined
 
 
-def _join_masks(masks: list[Tensor]) -> Tensor:
-    first = masks[0]
+def _join_layer(records: Sequence[LayerRecord], sites: Sequence[str], starts: Sequence[int]) -> LayerRecord:
+    """One layer of consecutive batches; ``starts`` are the numbers of each batch's first input."""
+    first = records[0]
+    changed: dict[str, Any] = {}
+    for site in sites:
+        values = [getattr(record, site) for record in records]
+        if site == "mask":
+            changed[site] = _join_masks(values, records)
+        elif site != "scale" and values[0] is not None:
+            changed[site] = torch.cat(values)
+    changed["extra"] = {key: torch.cat([record.extra[key] for record in records]) for key in first.extra}
+    origins = [record.origin for record in records if record.origin is not None]
+    if origins:
+        changed["origin"] = replace(
+            origins[0],
+            image=torch.cat([origin.image + start for origin, start in zip(origins, starts, strict=True)]),
+            row=torch.cat([origin.row for origin in origins]),
+            column=torch.cat([origin.column for origin in origins]),
+        )
+    return replace(first, **changed)
+
+
+def _join_masks(masks: list[Tensor | None], records: Sequence[LayerRecord]) -> Tensor | None:
+    held = [mask for mask in masks if mask is not None]
+    if not held:
+        return None
+    first = held[0]
     # a mask or bias that all inputs share has no batch axis, or one of size 1
-    shared = all(mask.shape == first.shape and torch.equal(mask, first) for mask in masks[1:])
-    return first if shared and (first.ndim < 4 or first.shape[0] == 1) else torch.cat(masks)
+    shared = all(mask.shape == first.shape and torch.equal(mask, first) for mask in held[1:])
+    if len(held) == len(masks) and shared and (first.ndim < 4 or first.shape[0] == 1):
+        return first
+    # models leave the mask out of a batch without padding: everything may be seen there
+    everything = torch.ones_like(first[:1]) if first.dtype == torch.bool else torch.zeros_like(first[:1])
+    sizes = [_batch_of(record) for record in records]
+    parts = [everything if mask is None else mask for mask in masks]
+    return torch.cat([part.expand(size, *part.shape[1:]) for part, size in zip(parts, sizes, strict=True)])
+
+
+def _batch_of(record: LayerRecord) -> int:
+    """Rows of the batch axis of a layer: inputs, or windows."""
+    for site in ("q", "k", "v", "attn", "output"):
+        value = getattr(record, site)
+        if value is not None:
+            return len(value)
+    return 1 if record.mask is None else len(record.mask)
