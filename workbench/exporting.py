@@ -28,6 +28,7 @@ FORMATS = (*STATIC, "html")
 PLOTLY_JS = "plotly.min.js"
 DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
+ALLOWED = "WORKBENCH_FORMATS"
 MAX_ROWS = 40  # a printed table longer than a page is not read
 # Files of the gallery itself, which a figure of the same name would overwrite.
 _RESERVED = {"index", "report"}
@@ -67,7 +68,7 @@ def save_figure(
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
         width: "column" (3.25 in) or "page" (6.75 in).
         height: in pixels of 1/96 in; by default the figure's own.
-        formats: some of "pdf", "svg", "png", "html"; by default all.
+        formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws.
 
     Raises:
@@ -78,7 +79,7 @@ def save_figure(
     """
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
     _check(fig, name, data, caption, alt)
-    wanted = check_formats(formats)
+    wanted = [format for format in check_formats(formats) if format in _allowed()]
     theme = find_theme()
     themed = apply_theme(fig, theme.name, width, height)
 
@@ -149,6 +150,12 @@ def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]
         formats=tuple(formats),
         provenance=provenance,
     )
+
+
+def _allowed() -> Sequence[str]:
+    """Formats that the render writes at all: ``WORKBENCH_FORMATS``, "pdf,html"; every format outside a render."""
+    held = os.environ.get(ALLOWED)
+    return FORMATS if held is None else held.split(",")
 
 
 def check_formats(formats: Sequence[str] | None) -> list[str]:

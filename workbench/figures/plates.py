@@ -214,9 +214,8 @@ class _Panel:
                 into[self.names[key]] = value
             elif region and region.group(1) in _REGIONS:
                 into[self.names[key]] = {**value, "domain": self._domain(value.get("domain"))}
-            elif key in _GLOBAL and value is not None:
-                if into.setdefault(key, value) != value:
-                    raise InputError(f"two figures differ in {key} ({into[key]!r}, {value!r}); a plate has only one")
+            elif key in _GLOBAL and value is not None and into.setdefault(key, value) != value:
+                raise InputError(f"two figures differ in {key} ({into[key]!r}, {value!r}); a plate has only one")
         for name in self._unwritten(source):
             letter, number = name[0], name[1:]
             self._add_axis(letter, number, {}, into)

@@ -124,7 +124,7 @@ def _floor(part: pd.DataFrame) -> float:
 def _curve(rows: pd.DataFrame, floor: float) -> pd.DataFrame:
     """Median and quartiles at each rank, nothing below the floor."""
     groups = rows.assign(value=rows["value"].clip(lower=floor)).groupby("rank", sort=True)["value"]
-    quartiles = groups.quantile([0.25, 0.5, 0.75]).unstack()
+    quartiles = groups.quantile(np.array([0.25, 0.5, 0.75])).unstack()
     quartiles.columns = ["low", "median", "high"]
     return quartiles.reset_index()
 
