@@ -143,7 +143,7 @@ class Rows:
             for name, part in zip(("null_mean", "null_low", "null_high", "z"), measurement.null, strict=True):
                 columns[name] = part.double().cpu().numpy().ravel()[kept]
         metric = measurement.metric
-        constants = {"unit": METRICS[metric].unit} | measurement.columns
+        constants = {"unit": METRICS[metric].unit or None} | measurement.columns
         columns |= constants | {"layer": layer.index, "metric": metric, "value": value[kept]}
         # a dict keeps the order of arrival: with the key, rows come by layer and metric whatever the batches
         self._parts.setdefault((layer.index, metric), []).append(columns)

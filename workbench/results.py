@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,8 +19,8 @@ from workbench.metrics import METRICS
 
 SCHEMA_VERSION = 1
 COLUMNS = (
-    "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention", "standardize",
-    "rank", "value", "unit", "null_mean", "null_low", "null_high", "z", "version",
+    "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention",
+    "standardize", "rank", "value", "unit", "null_mean", "null_low", "null_high", "z", "version",
 )  # fmt: skip
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
@@ -30,9 +31,10 @@ def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: A
     """One row per entry of an array, in the columns every result shares.
 
     ``index`` maps an axis of ``values``, in order, to its labels, e.g.
-    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns with
-    one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown column,
-    `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes disagree.
+    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns
+    with one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown
+    column, `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes
+    disagree.
     """
     if metric not in METRICS:
         raise UnknownName("metric", metric, METRICS)
@@ -40,19 +42,21 @@ def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: A
     labels = {name: list(items) for name, items in index.items()}
     shape = tuple(len(items) for items in labels.values())
     if array.shape != shape:
-        raise InputError(f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}")
+        raise InputError(
+            f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}"
+        )
     unknown = sorted({*labels, *constant} - set(COLUMNS))
     if unknown:
         raise InputError(f"no such result column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
-    rows = pd.MultiIndex.from_product(labels.values(), names=list(labels)).to_frame(index=False)
-    rows = rows.assign(metric=metric, unit=METRICS[metric].unit, **constant, value=array.ravel())
+    rows = pd.MultiIndex.from_product(list(labels.values()), names=list(labels)).to_frame(index=False)
+    rows = rows.assign(metric=metric, unit=METRICS[metric].unit or None, **constant, value=array.ravel())
     return conform(rows)
 
 
 def conform(frame: pd.DataFrame) -> pd.DataFrame:
     """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null."""
     frame = frame.assign(version=__version__).reindex(columns=list(COLUMNS))
-    kinds: dict[str, Any] = {name: "Int64" for name in _INTEGERS} | {name: "float64" for name in _NUMBERS}
+    kinds: dict[str, Any] = dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_NUMBERS, "float64")
     return frame.astype({name: kinds.get(name, "string") for name in COLUMNS})
 
 
@@ -120,13 +124,18 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` unless the name ends in a format that results are written in."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise InputError(f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}")
+        raise InputError(
+            f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
+        )
 
 
 def _json_records(frame: pd.DataFrame) -> str:
     # pandas' own JSON keeps 15 digits at most; a float written by `json` comes back as it was.
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return json.dumps(rows, indent=1, ensure_ascii=False, default=str)
+    for row in rows:
+        # JSON has no infinity; as a string it reads back as the number
+        row.update({key: str(value) for key, value in row.items() if value in (math.inf, -math.inf)})
+    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False, default=str)
 
 
 def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
@@ -138,7 +147,9 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
         b"workbench_schema": str(SCHEMA_VERSION).encode(),
         b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
     }
-    pyarrow.parquet.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **own}), handle)
+    pyarrow.parquet.write_table(
+        table.replace_schema_metadata({**(table.schema.metadata or {}), **own}), handle
+    )
 
 
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -149,10 +160,8 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no result file at {path}")
-    if path.suffix == ".csv":
-        return conform(pd.read_csv(path, float_precision="round_trip"))
-    if path.suffix == ".json":
-        return conform(pd.DataFrame(json.loads(path.read_text())))
+    if path.suffix in (".csv", ".json"):
+        return _read_text(path)
     if path.suffix != ".parquet":
         raise InputError(f"cannot read {path.name!r}; results are read from .parquet, .csv or .json")
     import pyarrow
@@ -165,14 +174,31 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     held = table.schema.metadata or {}
     schema = int(held.get(b"workbench_schema", b"0"))
     if schema > SCHEMA_VERSION:
-        raise InputError(f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it")
+        raise InputError(
+            f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
+        )
     frame = conform(table.to_pandas())
     frame.attrs["provenance"] = json.loads(held.get(b"workbench_provenance", b"[]"))
     return frame
 
 
+def _read_text(path: Path) -> pd.DataFrame:
+    """A CSV or JSON result; a name such as "NA" or "007" stays a name, and an empty field is null."""
+    try:
+        if path.suffix == ".json":
+            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")), columns=list(COLUMNS))
+        else:
+            # every field as text first: pandas' own parser may round the last bit of a number
+            frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+        if "metric" not in frame or "value" not in frame:
+            raise ValueError("it has no columns 'metric' and 'value'")
+        return conform(frame)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} holds no result: {error}") from error
+
+
 def summarize(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard deviation (ddof = 1) and count of each metric per model and layer: what a table prints."""
+    """Mean, standard deviation (ddof = 1) and count of each metric per model and layer."""
     keys = ["model", "checkpoint", "metric", "layer"]
     keys = [key for key in keys if frame[key].notna().any()]
     groups = frame.groupby(keys, dropna=False, sort=False)["value"]
@@ -182,4 +208,13 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
 def latex_table(frame: pd.DataFrame) -> str:
     """A booktabs table of the frame's summary: one row per model and layer, mean ± standard deviation."""
     summary = summarize(frame) if set(COLUMNS) <= set(frame.columns) else frame
-    return summary.style.format(precision=4, na_rep="--", escape="latex").hide(axis="index").to_latex(hrules=True)
+    numbers = summary.select_dtypes("float").columns
+    styled = summary.style.hide(axis="index")
+    styled.format(na_rep="--", escape="latex").format(_latex_number, subset=list(numbers), na_rep="--")
+    return styled.to_latex(hrules=True)
+
+
+def _latex_number(value: float) -> str:
+    """Four significant digits, with a power of ten where the number is very small or large."""
+    digits, power, exponent = f"{value:.4g}".partition("e")
+    return rf"${digits}\times10^{{{int(exponent)}}}$" if power else digits
