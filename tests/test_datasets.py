@@ -64,5 +64,5 @@ def test_hash_sees_a_changed_pixel_label_or_order():
 
 
 def test_unknown_split():
-    with pytest.raises(UnknownName, match="did you mean 'train'"):
-        digits_split("trian")
+    with pytest.raises(UnknownName, match="did you mean 'test'"):
+        digits_split("tests")

@@ -34,18 +34,33 @@ COMMAND = "python -m workbench.training.bundle"
 
 
 def bundle(
-    name: str, data: Path, work: Path, *, epochs: int | None = None, limit: int | None = None
+    name: str,
+    data: Path,
+    work: Path,
+    *,
+    epochs: int | None = None,
+    limit: int | None = None,
+    resume: bool = True,
 ) -> dict[str, Any]:
     """Train `name` with every seed in `work`, put checkpoints and records under `data`; returns the record.
 
-    `epochs` and `limit` shorten the runs. `work` is emptied once everything has been copied.
+    `epochs` and `limit` shorten the runs; ``resume=False`` starts unfinished ones over. `work` is emptied once
+    everything has been copied.
     """
     task = MODELS[name]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         results = [
-            train(task, work / name / f"seed-{seed}", seed=seed, epochs=epochs, limit=limit, device="cpu")
+            train(
+                task,
+                work / name / f"seed-{seed}",
+                seed=seed,
+                epochs=epochs,
+                limit=limit,
+                resume=resume,
+                device="cpu",
+            )
             for seed in SEEDS
         ]
     finally:
@@ -58,11 +73,11 @@ def bundle(
 
 
 def _copy_model(result: TrainResult, models: Path) -> None:
-    models.mkdir(parents=True, exist_ok=True)
     for old in models.glob("epoch-*.safetensors"):
         old.unlink()
     for source in (*result.checkpoints, result.out / MODEL_FILE):
-        shutil.copyfile(source, models / source.name)
+        content = source.read_bytes()
+        atomic_write(models / source.name, lambda handle, content=content: handle.write(content))
 
 
 def _write_records(name: str, results: list[TrainResult], models: Path, records: Path) -> dict[str, Any]:
@@ -110,11 +125,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--work", type=Path, default=Path("runs/bundle"), help="unfinished runs (default: %(default)s)"
     )
+    parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
     options = parser.parse_args(arguments)
     try:
         for name, task in MODELS.items():
             print(f"{name}: {len(SEEDS)} seeds of {load_recipe(task).epochs} epochs each", file=sys.stderr)
-            record = bundle(name, options.data, options.work)
+            record = bundle(name, options.data, options.work, resume=not options.restart)
             accuracies = ", ".join(f"{run['test_accuracy']:.2%}" for run in record["runs"])
             print(f"{name}: test accuracy {accuracies}; median {record['test_accuracy_median']:.2%}")
     except WorkbenchError as error:
