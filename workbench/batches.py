@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.errors import InputError
 from workbench.recording.records import TokenInfo
@@ -300,10 +300,23 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
         return_special_tokens_mask=True,
     )
     special_mask = encoded.pop("special_tokens_mask")
+    known, highest = _vocabulary(model.module), int(encoded["input_ids"].max())
+    if known is not None and highest >= known:
+        raise InputError(
+            f"{model.spec}: its tokenizer gives token {highest}, and the model knows {known} "
+            f"(0 to {known - 1}); the tokenizer belongs to another model"
+        )
     accepted = inspect.signature(model.module.forward).parameters
     made.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
     made.texts = texts
     made.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
+
+
+def _vocabulary(module: nn.Module) -> int | None:
+    """How many tokens the model has embeddings for; None where it does not say."""
+    get = getattr(module, "get_input_embeddings", None)
+    embeddings = get() if callable(get) else None
+    return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
 
 
 def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor) -> TokenInfo:

@@ -266,7 +266,7 @@ def from_hugging_face(
 
 
 def _hf_modality(module: nn.Module, config: Any) -> str:
-    """``"image"`` or ``"text"``; ``"other"`` for sound, for several kinds at once, and for encoder–decoders."""
+    """``"image"`` or ``"text"``; ``"other"`` for sound, several kinds at once, and encoder–decoders."""
     several = hasattr(config, "vision_config") and hasattr(config, "text_config")
     if several or getattr(config, "is_encoder_decoder", False):
         return "other"
@@ -397,20 +397,20 @@ def _position_limit(module: nn.Module, config: Any) -> int | None:
 def _load_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
+    remedy = "save one beside the model with tokenizer.save_pretrained(FOLDER)"
     try:
         tokenizer = fetch(
             lambda local: AutoTokenizer.from_pretrained(where, local_files_only=local, **options)
         )
     except InputError as error:
-        raise InputError(
-            f"{what} has no tokenizer that can be read; save it beside the model with "
-            f"tokenizer.save_pretrained(FOLDER) ({error})"
-        ) from error
+        raise InputError(f"{what} has no tokenizer that can be read; {remedy} ({error})") from error
+    # Without its files transformers may make a tokenizer that knows no words and calls every text unknown.
+    if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
+        raise InputError(f"{what} has no tokenizer: no vocabulary is beside the weights; {remedy}")
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
-        # GPT-2 and others were trained without padding. What stands in its place is masked, so any token will
-        # do.
+        # GPT-2 and others were trained without padding. What stands in its place is masked, so any will do.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
