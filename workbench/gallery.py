@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.provenance import SCHEMA_VERSION, jsonable
-from workbench.render_state import REPORT, read_report
 from workbench.results import atomic_write
 
+REPORT = "report.json"
 _LINKS = (
     ("pdf", "PDF"),
     ("svg", "SVG"),
@@ -53,7 +53,10 @@ def write_gallery(out: str | os.PathLike[str]) -> Path:
 
     folder = Path(out)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("workbench", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("workbench", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     report = read_report(folder)
     entries = [entry for path in sorted(folder.glob("*.json")) if (entry := _entry(path)) is not None]
@@ -78,7 +81,11 @@ def _entry(path: Path) -> Entry | None:
     if not isinstance(held, dict) or held.get("schema") != SCHEMA_VERSION or "figure" not in held:
         return None
     name, figure = path.stem, held["figure"]
-    links = [(f"{name}.{suffix}", label) for suffix, label in _LINKS if path.with_name(f"{name}.{suffix}").is_file()]
+    links = [
+        (f"{name}.{suffix}", label)
+        for suffix, label in _LINKS
+        if path.with_name(f"{name}.{suffix}").is_file()
+    ]
     run = held.get("notebook") or {}
     executed = f"notebooks/{run['name']}.ipynb" if run.get("name") else None
     if executed and path.with_name("notebooks").joinpath(f"{run['name']}.ipynb").is_file():
@@ -129,3 +136,12 @@ def _join(before: str | None, text: str) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(jsonable(value))
+
+
+def read_report(out: Path) -> dict[str, dict[str, Any]]:
+    """What earlier renders into a folder left in report.json: notebook name to its outcome."""
+    try:
+        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # no report, or one cut short by an older version: everything is rendered
+    return held.get("notebooks", {}) if isinstance(held, dict) else {}

@@ -78,7 +78,9 @@ def attention_heatmap_figure(
 
 def _array(tensor: Any) -> np.ndarray:
     """A tensor or array as float64."""
-    return np.asarray(tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64)
+    return np.asarray(
+        tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64
+    )
 
 
 def _choose(kind: str, asked: Iterable[int] | None, known: Sequence[int], most: int) -> list[int]:
@@ -191,7 +193,9 @@ def _picture(image: np.ndarray, fade: bool = False) -> str:
         raise InputError(f"an image is height × width or height × width × 3; got shape {array.shape}")
     if array.dtype != np.uint8:
         if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise InputError("a float image holds values from 0 to 1; this one does not (give uint8, or rescale)")
+            raise InputError(
+                "a float image holds values from 0 to 1; this one does not (give uint8, or rescale)"
+            )
         array = np.round(array * 255).astype(np.uint8)
     picture = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
     if fade:

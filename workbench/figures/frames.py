@@ -21,14 +21,18 @@ def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[s
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     missing = [column for column in ("metric", "value", *needs) if column not in frame.columns]
     if missing:
-        raise InputError(f"the frame has no column {', '.join(missing)}; give the result of `workbench.analyze`")
+        raise InputError(
+            f"the frame has no column {', '.join(missing)}; give the result of `workbench.analyze`"
+        )
     chosen = frame[frame["metric"].isin(wanted) & frame["value"].notna()]
     if chosen.empty:
         present = ", ".join(sorted(frame["metric"].dropna().unique())) or "none"
         raise InputError(f"the frame holds no values of {' or '.join(wanted)}; its metrics: {present}")
     for column in needs:
         if chosen[column].isna().all():
-            raise InputError(f"column {column!r} is empty for {' and '.join(wanted)}: the figure has no axis to use")
+            raise InputError(
+                f"column {column!r} is empty for {' and '.join(wanted)}: the figure has no axis to use"
+            )
     return chosen
 
 
@@ -54,7 +58,8 @@ def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     )
     checkpoints = keyed.groupby("model")["checkpoint"].nunique()
     groups = []
-    for (model, checkpoint), rows in keyed.groupby(["model", "checkpoint"], sort=False):
+    for key, rows in keyed.groupby(["model", "checkpoint"], sort=False):
+        model, checkpoint = key if isinstance(key, tuple) else (key, "")
         label = short_name(model)
         groups.append((f"{label} {checkpoint}" if checkpoints[model] > 1 else label, rows))
     return groups
@@ -96,7 +101,9 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
 
     Empty where the frame carries no null. Several rows at one place are averaged.
     """
-    columns = [name for name in ("null_mean", "null_low", "null_high") if name in rows and rows[name].notna().any()]
+    columns = [
+        name for name in ("null_mean", "null_low", "null_high") if name in rows and rows[name].notna().any()
+    ]
     if not columns:
         return []
     level = rows.groupby(by, sort=True)[columns].mean().reset_index()

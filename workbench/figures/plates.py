@@ -21,8 +21,28 @@ _CARTESIAN_TRACES = {
     "contour", "image", "funnel", "waterfall", "ohlc", "candlestick",
 }  # fmt: skip
 _SCENE_TRACES = {"scatter3d", "surface", "mesh3d", "cone", "streamtube", "volume", "isosurface"}
-_DOMAIN_TRACES = {"pie", "sunburst", "treemap", "icicle", "funnelarea", "indicator", "table", "sankey", "parcoords"}
-_LEGEND_TRACES = {"scatter", "scattergl", "bar", "box", "violin", "histogram", "scatterpolar", "scatter3d", "pie"}
+_DOMAIN_TRACES = {
+    "pie",
+    "sunburst",
+    "treemap",
+    "icicle",
+    "funnelarea",
+    "indicator",
+    "table",
+    "sankey",
+    "parcoords",
+}
+_LEGEND_TRACES = {
+    "scatter",
+    "scattergl",
+    "bar",
+    "box",
+    "violin",
+    "histogram",
+    "scatterpolar",
+    "scatter3d",
+    "pie",
+}
 # Which coordinates of an item are positions: "x", "x0", "x1" …
 _COORDINATES = {"annotations": ("",), "shapes": ("0", "1"), "images": ("",)}
 _GLOBAL = ("barmode", "barnorm", "bargap", "bargroupgap", "boxmode", "boxgap", "violinmode", "violingap")
@@ -113,7 +133,9 @@ def _inner_cell(
     """Where the panel's own paper lies, in pixels from the top left: (left, top, right, bottom)."""
     layout = source["layout"]
     margin = {"l": 44.0, "r": 8.0, "t": 10.0, "b": 36.0} | {
-        side: value for side, value in (layout.get("margin") or {}).items() if side in "lrtb" and value is not None
+        side: value
+        for side, value in (layout.get("margin") or {}).items()
+        if side in "lrtb" and value is not None
     }
     legend = layout.get("legend") or {}
     if legend.get("orientation") == "h" and (legend.get("y") or 0) >= 1:
@@ -215,7 +237,9 @@ class _Panel:
             elif region and region.group(1) in _REGIONS:
                 into[self.names[key]] = {**value, "domain": self._domain(value.get("domain"))}
             elif key in _GLOBAL and value is not None and into.setdefault(key, value) != value:
-                raise InputError(f"two figures differ in {key} ({into[key]!r}, {value!r}); a plate has only one")
+                raise InputError(
+                    f"two figures differ in {key} ({into[key]!r}, {value!r}); a plate has only one"
+                )
         for name in self._unwritten(source):
             letter, number = name[0], name[1:]
             self._add_axis(letter, number, {}, into)
@@ -240,7 +264,11 @@ class _Panel:
     def _number_axes(self, source: dict[str, Any]) -> None:
         """New names for every axis, colour axis and region that the figure has, also those it only implies."""
         layout = source["layout"]
-        used = {"x", "y"} if any(_cartesian(trace) for trace in source["data"]) or layout.get("images") else set()
+        used = (
+            {"x", "y"}
+            if any(_cartesian(trace) for trace in source["data"]) or layout.get("images")
+            else set()
+        )
         for key in layout:
             match = _AXIS.match(key)
             if match:
@@ -297,8 +325,9 @@ class _Panel:
         along, across = ("x", "y") if flat else ("y", "x")
         if bar.get("lenmode", "fraction") == "fraction":
             bar["len"] = (bar.get("len") or 1) * self.size[along]
-        bar[across] = self.place(across, bar.get(across) if bar.get(across) is not None else 1.02)
-        bar[along] = self.place(along, bar.get(along) if bar.get(along) is not None else 0.5)
+        for axis, usual in ((across, 1.02), (along, 0.5)):
+            given = bar.get(axis)
+            bar[axis] = self.place(axis, usual if given is None else given)
         if not flat:
             bar.setdefault("xanchor", "left")
         return bar

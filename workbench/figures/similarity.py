@@ -5,11 +5,21 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.frames import axis_title, band, chance_traces, rows_of, series_of, spread, whole_numbers
+from workbench.figures.frames import (
+    axis_title,
+    band,
+    chance_traces,
+    rows_of,
+    series_of,
+    spread,
+    whole_numbers,
+)
 from workbench.figures.theme import series_style, translucent
 
 
-def similarity_depth_figure(frame: pd.DataFrame, metric: str = "token_cosine", relative: bool = False) -> go.Figure:
+def similarity_depth_figure(
+    frame: pd.DataFrame, metric: str = "token_cosine", relative: bool = False
+) -> go.Figure:
     """Mean pairwise cosine of tokens against layer: a line per model, a band for the middle half of the inputs.
 
     The line is the mean over inputs. Where the frame carries a null, the level that chance gives is drawn as a

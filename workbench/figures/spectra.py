@@ -67,7 +67,8 @@ def spectrum_figure(
             where = "" if len(panels) == 1 else f", {title}"
             if layer in banded and (curve["high"] > curve["low"]).any():
                 fig.add_trace(
-                    band(curve["rank"], curve["low"], curve["high"], translucent(colours[layer], 0.2)), **place
+                    band(curve["rank"], curve["low"], curve["high"], translucent(colours[layer], 0.2)),
+                    **place,
                 )
             fig.add_trace(
                 go.Scatter(

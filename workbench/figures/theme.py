@@ -224,7 +224,9 @@ def apply_theme(
         themed.update_layout(margin=None)
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickfont.size is None:
-            axis.tickfont.size = look.font / 1.25  # plotly writes powers of ten a quarter larger than it is told
+            axis.tickfont.size = (
+                look.font / 1.25
+            )  # plotly writes powers of ten a quarter larger than it is told
     themed.for_each_annotation(
         lambda note: note.update(font={"size": look.letter, "weight": "bold"}),
         selector={"name": PANEL_LETTER},

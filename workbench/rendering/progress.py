@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from workbench.render_state import Outcome
+from workbench.rendering.state import Outcome
 
 
 class Progress:

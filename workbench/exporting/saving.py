@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -13,23 +12,27 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-import plotly.io as pio
-from plotly.offline import get_plotlyjs
 
 from workbench import chrome
 from workbench.errors import InputError, UnknownName
+from workbench.exporting.page import write_html
+from workbench.exporting.static import (
+    STATIC,
+    ExportFault,
+    ExportJob,
+    export_static,
+    load_figure,
+    shared_chrome,
+)
+from workbench.exporting.tables import latex_table
 from workbench.figures.theme import Width, apply_theme, find_theme
-from workbench.metrics import METRICS
-from workbench.provenance import build_provenance, dump, html_element, sha256_bytes
-from workbench.results import COLUMNS, atomic_write, provenance_of
-from workbench.static_export import STATIC, ExportFault, ExportJob, export_static, load_figure, shared_chrome
+from workbench.provenance import build_provenance, dump, sha256_bytes
+from workbench.results import atomic_write, provenance_of
 
 FORMATS = (*STATIC, "html")
-PLOTLY_JS = "plotly.min.js"
 DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
 ALLOWED = "WORKBENCH_FORMATS"
-MAX_ROWS = 40  # a printed table longer than a page is not read
 # Files of the gallery itself, which a figure of the same name would overwrite.
 _RESERVED = {"index", "report"}
 
@@ -51,7 +54,7 @@ def save_figure(
     """Write a figure with its data and provenance, and return it in its theme, ready to be shown.
 
     Writes into `out`: ``NAME.pdf``, ``.svg``, ``.png`` (printed by Chrome), ``.html`` (interactive, with a local
-    plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `summary_table`),
+    plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.exporting.tables`),
     ``.figure.json`` (plotly specification) and ``.json`` (provenance, also inside PDF, SVG, PNG and HTML).
     Every file is whole or absent.
 
@@ -193,145 +196,3 @@ def _remove(path: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     atomic_write(path, lambda handle: handle.write(content))
-
-
-# ---------------------------------------------------------------------------------------------- interactive page
-
-
-def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """An interactive page that needs no network: plotly.js lies beside it, one copy for all figures."""
-    script = path.with_name(PLOTLY_JS)
-    source = get_plotlyjs().encode()
-    if not script.is_file() or script.stat().st_size != len(source):
-        _write(script, source)
-    name = str(provenance["name"])
-    described = provenance["figure"]
-    plot = pio.to_html(
-        go.Figure(figure),
-        full_html=False,
-        include_plotlyjs=False,
-        include_mathjax=False,
-        div_id=f"figure-{name}",  # a random one would make the same figure a different file
-        config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": name}},
-    )
-    page = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(name)}</title>
-<style>
-body {{ margin: 1.5rem auto; padding: 0 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; }}
-figure {{ margin: 0; overflow-x: auto; }}
-figcaption {{ margin-top: .75rem; }}
-</style>
-<script src="{PLOTLY_JS}" charset="utf-8"></script>
-</head>
-<body>
-<figure>
-<div role="img" aria-label="{html.escape(described["alt"])}">
-{plot}
-</div>
-<figcaption>{html.escape(described["caption"])}</figcaption>
-</figure>
-<p><a href="index.html">All figures</a></p>
-{html_element(provenance)}
-</body>
-</html>
-"""
-    _write(path, page.encode())
-
-
-# -------------------------------------------------------------------------------------------------------- table
-
-
-def summary_table(data: pd.DataFrame) -> pd.DataFrame:
-    """What a printed table says about a frame.
-
-    A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
-    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. Any other frame
-    is printed as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
-    """
-    if not set(COLUMNS) <= set(data.columns):
-        if len(data) <= MAX_ROWS:
-            return data.reset_index(drop=True)
-        numeric = data.select_dtypes("number")
-        described = numeric if numeric.shape[1] else data
-        return described.describe().reset_index(names="statistic")
-    frame = data[list(COLUMNS)].copy()
-    frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
-    ranked = frame["rank"].notna()
-    if ranked.any():
-        ranks = sorted(frame.loc[ranked, "rank"].unique())
-        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
-        frame = frame[~ranked | frame["rank"].isin(kept)]
-        frame["quantity"] = [
-            text if pd.isna(rank) else f"{text}, rank {rank}"
-            for text, rank in zip(frame["quantity"], frame["rank"], strict=True)
-        ]
-    keys = [key for key in ("model", "checkpoint", "layer") if frame[key].notna().any()]
-    if not keys:
-        keys = ["metric"]
-    groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)["value"]
-    cells = groups.agg(["mean", "std"])
-    text = pd.Series([_spread(mean, std) for mean, std in cells.itertuples(index=False)], index=cells.index)
-    table = text.unstack("quantity", sort=False).reset_index()
-    table.columns = [str(column) for column in table.columns]
-    if len(table) > MAX_ROWS and "layer" in keys:
-        return summary_table(data.assign(layer=pd.NA))
-    return table.astype(object).where(table.notna(), None)
-
-
-def _quantity(metric: Any) -> str:
-    known = METRICS.get(metric)
-    if known is None:
-        return str(metric)
-    return f"{known.label} ({known.unit})" if known.unit else known.label
-
-
-def _spread(mean: float, std: float) -> str:
-    return f"{mean:.4g}" if pd.isna(std) else f"{mean:.4g} ± {std:.2g}"
-
-
-def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
-    """`summary_table` as a booktabs table with caption and label, for ``\\input``."""
-    table = summary_table(data)
-    style = table.style.hide(axis="index")
-    style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")
-    text = style.to_latex(hrules=True)
-    for plain, latex in (
-        ("±", r"$\pm$"),
-        ("×", r"$\times$"),
-        ("−", "$-$"),
-        ("λ", r"$\lambda$"),
-        ("≤", r"$\le$"),
-    ):
-        text = text.replace(plain, latex)
-    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]\d+)", _power, text)
-    return (
-        "% needs \\usepackage{booktabs}\n"
-        "\\begin{table}\n\\centering\n"
-        f"\\caption{{{_escape(caption.strip())}}}\n\\label{{tab:{name}}}\n{text}\\end{{table}}\n"
-    )
-
-
-def _power(match: re.Match[str]) -> str:
-    return rf"${match.group(1)}\times 10^{{{int(match.group(2))}}}$"
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench import paths
-from workbench.notebooks import Notebook
+from workbench.gallery import REPORT
 from workbench.provenance import dump, jsonable, sha256_bytes, sha256_file, versions
+from workbench.rendering.notebooks import Notebook
 from workbench.results import atomic_write
-
-REPORT = "report.json"
 
 
 @dataclass
@@ -52,22 +51,13 @@ class Outcome:
         return text + "".join(f"\n  {file} was not exported: {why}" for file, why in self.exports.items())
 
 
-def read_report(out: Path) -> dict[str, dict[str, Any]]:
-    """What earlier renders into a folder left in report.json: notebook name to its outcome."""
-    try:
-        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # no report, or one cut short by an older version: everything is rendered
-    return held.get("notebooks", {}) if isinstance(held, dict) else {}
-
-
 def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     text = json.dumps({"schema": 1, "notebooks": jsonable(entries)}, indent=1)
     atomic_write(out / REPORT, lambda handle: handle.write(text.encode()))
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:
-    package = Path(__file__).resolve().parent
+    package = Path(paths.__file__).resolve().parent
     return {
         "theme": theme,
         "preset": preset,
@@ -79,7 +69,11 @@ def shared_key(theme: str, preset: str) -> dict[str, Any]:
 
 def _tree_hash(folder: Path, patterns: Iterable[str]) -> str:
     files = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
-    listed = [(path.relative_to(folder).as_posix(), sha256_file(path)) for path in files if "_bundled" not in path.parts]
+    listed = [
+        (path.relative_to(folder).as_posix(), sha256_file(path))
+        for path in files
+        if "_bundled" not in path.parts
+    ]
     return sha256_bytes(json.dumps(listed).encode())
 
 

@@ -118,7 +118,11 @@ def _source(cell: Mapping[str, Any]) -> str:
 
 def _title(cells: Iterable[Mapping[str, Any]]) -> str:
     for cell in cells:
-        found = re.search(r"^#\s+(.+)$", _source(cell), re.MULTILINE) if cell.get("cell_type") == "markdown" else None
+        found = (
+            re.search(r"^#\s+(.+)$", _source(cell), re.MULTILINE)
+            if cell.get("cell_type") == "markdown"
+            else None
+        )
         if found:
             return found.group(1).strip()
     return ""
@@ -135,9 +139,15 @@ def _parameters(source: str, path: Path) -> dict[str, Parameter]:
         raise InputError(f"the parameters cell of {path.name} is not plain Python: {error}") from error
     found: dict[str, Parameter] = {}
     for statement in statements:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and statement.value
+        ):
             default = _literal(statement.value, path)
-            found[statement.target.id] = Parameter(statement.target.id, default, _annotated(statement.annotation))
+            found[statement.target.id] = Parameter(
+                statement.target.id, default, _annotated(statement.annotation)
+            )
         elif isinstance(statement, ast.Assign):
             value = _literal(statement.value, path)
             for target in statement.targets:
@@ -158,7 +168,9 @@ def _pairs(target: ast.expr, value: Any, path: Path) -> list[tuple[str, Any]]:
         names = [item.id for item in target.elts if isinstance(item, ast.Name)]
         if len(names) == len(target.elts) == len(value):
             return list(zip(names, value, strict=True))
-    raise InputError(f"the parameters cell of {path.name} assigns to {ast.unparse(target)!r}; use plain names")
+    raise InputError(
+        f"the parameters cell of {path.name} assigns to {ast.unparse(target)!r}; use plain names"
+    )
 
 
 def _literal(node: ast.expr, path: Path) -> Any:
@@ -220,7 +232,9 @@ def find_notebooks(names: Iterable[str | os.PathLike[str]] | None = None) -> lis
             raise UnknownName("notebook", text, bundled, "or give a path ending in .ipynb")
         notebook = read_notebook(path)
         if notebook.name in found and found[notebook.name].path != notebook.path:
-            raise InputError(f"two notebooks are called {notebook.name!r}; their results would overwrite each other")
+            raise InputError(
+                f"two notebooks are called {notebook.name!r}; their results would overwrite each other"
+            )
         found[notebook.name] = notebook
     if not found:
         raise InputError("no notebook was named")
@@ -242,12 +256,16 @@ def resolve_parameters(
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
     if "out" in given:
-        raise InputError("the output folder is one for all notebooks; give it as --out FOLDER, not as a parameter")
+        raise InputError(
+            "the output folder is one for all notebooks; give it as --out FOLDER, not as a parameter"
+        )
     notebooks = list(notebooks)
     known = {name for notebook in notebooks for name in notebook.parameters}
     for name in given:
         if name not in known:
-            raise UnknownName("parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks))
+            raise UnknownName(
+                "parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks)
+            )
     resolved = {}
     for notebook in notebooks:
         taken = dict(given) if named else {key: given[key] for key in given if key in notebook.parameters}
@@ -274,5 +292,7 @@ def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
     if held is None:
         return {}
     if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
-        raise InputError(f"{path} must hold one mapping of parameter names to values; got {type(held).__name__}")
+        raise InputError(
+            f"{path} must hold one mapping of parameter names to values; got {type(held).__name__}"
+        )
     return held

@@ -1,4 +1,4 @@
-"""One notebook in one process: `python -m workbench.notebook_process JOB.json`.
+"""One notebook in one process: `python -m workbench.rendering.process JOB.json`.
 
 The job names the notebook, its parameters and where the executed copy goes. Each started code cell, and at the end
 the outcome, is one line of JSON on standard output. `workbench.rendering` starts these.
@@ -56,7 +56,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
                 log_output=False,
                 cwd=job["cwd"],
                 start_timeout=120,
-                kernel_manager_class="workbench.notebook_process.LocalKernelManager",
+                kernel_manager_class="workbench.rendering.process.LocalKernelManager",
                 on_cell_start=announce,
             )
         except PapermillExecutionError as error:
@@ -99,7 +99,13 @@ def main() -> None:
     try:
         outcome = run(job)
     except KeyboardInterrupt:
-        outcome = {"status": "interrupted", "cell": None, "error": "KeyboardInterrupt", "message": "", "seconds": 0.0}
+        outcome = {
+            "status": "interrupted",
+            "cell": None,
+            "error": "KeyboardInterrupt",
+            "message": "",
+            "seconds": 0.0,
+        }
     _say(outcome)
 
 

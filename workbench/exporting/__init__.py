@@ -1,0 +1,20 @@
+"""Figures to files: data, page, table and provenance at once; PDF, SVG and PNG through one warm Chrome."""
+
+from workbench.exporting.saving import FORMATS, check_formats, export_job, save_figure
+from workbench.exporting.static import STATIC, ExportFault, ExportJob, ExportResult, WarmChrome, export_static
+from workbench.exporting.tables import latex_table, summary_table
+
+__all__ = [
+    "save_figure",
+    "export_static",
+    "WarmChrome",
+    "ExportJob",
+    "ExportResult",
+    "ExportFault",
+    "export_job",
+    "check_formats",
+    "FORMATS",
+    "STATIC",
+    "summary_table",
+    "latex_table",
+]

@@ -1,0 +1,105 @@
+"""The numbers of a figure as a table fit to print."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pandas as pd
+
+from workbench.metrics import METRICS
+from workbench.results import COLUMNS
+
+MAX_ROWS = 40  # a printed table longer than a page is not read
+
+
+def summary_table(data: pd.DataFrame) -> pd.DataFrame:
+    """What a printed table says about a frame.
+
+    A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
+    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. Any other frame
+    is printed as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
+    """
+    if not set(COLUMNS) <= set(data.columns):
+        if len(data) <= MAX_ROWS:
+            return data.reset_index(drop=True)
+        numeric = data.select_dtypes("number")
+        described = numeric if numeric.shape[1] else data
+        return described.describe().reset_index(names="statistic")
+    frame = data[list(COLUMNS)].copy()
+    frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
+    ranked = frame["rank"].notna()
+    if ranked.any():
+        ranks = sorted(frame.loc[ranked, "rank"].unique())
+        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
+        frame = frame[~ranked | frame["rank"].isin(kept)]
+        frame["quantity"] = [
+            text if pd.isna(rank) else f"{text}, rank {rank}"
+            for text, rank in zip(frame["quantity"], frame["rank"], strict=True)
+        ]
+    keys = [key for key in ("model", "checkpoint", "layer") if frame[key].notna().any()]
+    if not keys:
+        keys = ["metric"]
+    groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)["value"]
+    cells = groups.agg(["mean", "std"])
+    text = pd.Series([_spread(mean, std) for mean, std in cells.itertuples(index=False)], index=cells.index)
+    table = text.unstack("quantity", sort=False).reset_index()
+    table.columns = [str(column) for column in table.columns]
+    if len(table) > MAX_ROWS and "layer" in keys:
+        return summary_table(data.assign(layer=pd.NA))
+    return table.astype(object).where(table.notna(), None)
+
+
+def _quantity(metric: Any) -> str:
+    known = METRICS.get(metric)
+    if known is None:
+        return str(metric)
+    return f"{known.label} ({known.unit})" if known.unit else known.label
+
+
+def _spread(mean: float, std: float) -> str:
+    return f"{mean:.4g}" if pd.isna(std) else f"{mean:.4g} ± {std:.2g}"
+
+
+def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
+    """`summary_table` as a booktabs table with caption and label, for ``\\input``."""
+    table = summary_table(data)
+    style = table.style.hide(axis="index")
+    style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")
+    text = style.to_latex(hrules=True)
+    for plain, latex in (
+        ("±", r"$\pm$"),
+        ("×", r"$\times$"),
+        ("−", "$-$"),
+        ("λ", r"$\lambda$"),
+        ("≤", r"$\le$"),
+    ):
+        text = text.replace(plain, latex)
+    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]\d+)", _power, text)
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{table}\n\\centering\n"
+        f"\\caption{{{_escape(caption.strip())}}}\n\\label{{tab:{name}}}\n{text}\\end{{table}}\n"
+    )
+
+
+def _power(match: re.Match[str]) -> str:
+    return rf"${match.group(1)}\times 10^{{{int(match.group(2))}}}$"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
