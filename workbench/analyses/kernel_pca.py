@@ -2,7 +2,7 @@
 
 The feature map φ of a token has inner products k_φ(x, y) = exp(s x·y) / (g(x) g(y)) with g(x) = Σ_j exp(s
 x·k_j) (teo2024 eq. 8). Everything is computed in float64 and in the log domain: no key scale overflows, and
-no term has to be added to a denominator.
+no term has to be added to a denominator. These are measurements: no gradient flows back to the keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.parallel import symmetric_eigenvalues
+from workbench.analyses.parallel import map_heads
 from workbench.errors import InputError
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -47,16 +47,17 @@ def log_kernel(
     ``scale`` is the model's own, one number or one per head. Raises `InputError` for a missing axis, NaN or
     infinite keys, fewer than two tokens, or a scale that is not finite and positive.
     """
+    _check_keys(k)
+    k = k.double()
+    scores = (k @ k.mT) * validation.check_scale(scale, k.shape[:-2], k)
+    log_normaliser = scores.logsumexp(-1)
+    return scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
+
+
+def _check_keys(k: Tensor) -> None:
     validation.check_axes("k", k, validation.TOKENS)
     validation.check_finite("k", k, validation.TOKENS)
     validation.check_token_count("k", k.shape[-2])
-    return _log_kernel(k.double(), validation.check_scale(scale, k.shape[:-2], k))
-
-
-def _log_kernel(k: Tensor, scale: Tensor) -> Tensor:
-    scores = (k @ k.mT) * scale
-    log_normaliser = scores.logsumexp(-1)
-    return scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
 
 
 def factored_gram(
@@ -75,32 +76,48 @@ def factored_gram(
     where the mask leaves fewer than two tokens.
     """
     if mask is None:
-        log_k = log_kernel(k, scale)
-        return _centre(log_k)
+        _check_keys(k)
+        gram = _gram(k, validation.check_scale(scale, k.shape[:-2], k))
+        return gram._replace(values=_symmetric(gram.values))
+    k, mask = _check_masked(k, mask)
+    k = k.double()
+    scores = (k @ k.mT) * validation.check_scale(scale, k.shape[:-2], k)
+    pairs = mask[..., :, None] & mask[..., None, :]
+    log_normaliser = scores.masked_fill(~mask[..., None, :], -math.inf).logsumexp(-1)
+    log_k = scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
+    log_k = log_k.masked_fill(~pairs, -math.inf)
+    log_factor = log_k.amax((-2, -1))
+    kernel = (log_k - log_factor[..., None, None]).exp()
+    count = mask.sum(-1)[..., None, None]
+    centred = (kernel - kernel.sum(-1, keepdim=True) / count) * pairs
+    return Factored(_symmetric((centred - centred.sum(-2, keepdim=True) / count) * pairs), log_factor)
+
+
+def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys with padding set to 0 (it may hold anything) and the mask in full."""
     validation.check_axes("k", k, validation.TOKENS)
     mask = validation.check_mask(mask, k.shape[:-1])
     clean = torch.where(mask[..., None], k, 0)
     validation.check_finite("k", clean, validation.TOKENS)
-    clean = clean.double()
-    scores = (clean @ clean.mT) * validation.check_scale(scale, k.shape[:-2], k)
-    pairs = mask[..., :, None] & mask[..., None, :]
-    log_normaliser = scores.masked_fill(~mask[..., None, :], -math.inf).logsumexp(-1)
-    log_k = scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
-    return _centre(log_k.masked_fill(~pairs, -math.inf), mask)
+    return clean, mask
 
 
-def _centre(log_k: Tensor, mask: Tensor | None = None) -> Factored:
+def _gram(k: Tensor, scale: Tensor) -> Factored:
+    """`factored_gram` of checked keys without a mask, symmetric up to rounding, in one piece of memory.
+
+    Most of the time beside the decomposition goes into passes over N×N numbers, so every step is in place.
+    """
+    k = k.detach().double() * scale.sqrt()
+    log_k = k @ k.mT
+    log_normaliser = log_k.logsumexp(-1)
+    log_k -= log_normaliser[..., :, None]
+    log_k -= log_normaliser[..., None, :]
     log_factor = log_k.amax((-2, -1))
-    kernel = (log_k - log_factor[..., None, None]).exp()
-    if mask is None:
-        # rows, then columns of what is left: K̃1 stays at rounding size relative to K̃, not to K_φ
-        centred = kernel - kernel.mean(-1, keepdim=True)
-        return Factored(_symmetric(centred - centred.mean(-2, keepdim=True)), log_factor)
-    real = mask.to(kernel.dtype)
-    count = real.sum(-1)[..., None, None]
-    pairs = real[..., :, None] * real[..., None, :]
-    centred = (kernel - kernel.sum(-1, keepdim=True) / count) * pairs
-    return Factored(_symmetric((centred - centred.sum(-2, keepdim=True) / count) * pairs), log_factor)
+    kernel = log_k.sub_(log_factor[..., None, None]).exp_()
+    # rows, then columns of what is left: K̃1 stays at rounding size relative to K̃, not to K_φ
+    kernel -= kernel.mean(-1, keepdim=True)
+    kernel -= kernel.mean(-2, keepdim=True)
+    return Factored(kernel, log_factor)
 
 
 def _symmetric(matrices: Tensor) -> Tensor:
@@ -154,14 +171,13 @@ def gram_spectrum(
     key scale. With a ``mask`` the spectrum is that of the real tokens alone, computed on the submatrix, and
     ranks past their number are NaN. Raises as `factored_gram`.
     """
-    if mask is None:
-        return _spectrum(k, scale)
-    validation.check_axes("k", k, validation.TOKENS)
-    mask = validation.check_mask(mask, k.shape[:-1])
-    if mask.all():
-        return _spectrum(k, scale)
+    if mask is not None:
+        k, mask = _check_masked(k, mask)
+    if mask is None or mask.all():
+        _check_keys(k)
+        return _spectrum(k, validation.check_scale(scale, k.shape[:-2], k))
     flat, masks = k.reshape(-1, *k.shape[-2:]), mask.reshape(-1, mask.shape[-1])
-    scales = validation.check_scale(scale, k.shape[:-2], k).expand(*k.shape[:-2], 1, 1).reshape(-1)
+    scales = validation.check_scale(scale, k.shape[:-2], k).expand(*k.shape[:-2], 1, 1).reshape(-1, 1, 1)
     values = torch.full(masks.shape, math.nan, dtype=torch.float64, device=k.device)
     factors = torch.empty(len(flat), dtype=torch.float64, device=k.device)
     patterns, which = masks.unique(dim=0, return_inverse=True)
@@ -173,12 +189,23 @@ def gram_spectrum(
     return Factored(values.reshape(mask.shape), factors.reshape(k.shape[:-2]))
 
 
-def _spectrum(k: Tensor, scale: float | Tensor) -> Factored:
-    gram = factored_gram(k, scale)
-    tokens = gram.values.shape[-1]
-    values = symmetric_eigenvalues(gram.values).flip(-1)
+def _spectrum(k: Tensor, scale: Tensor) -> Factored:
+    batch, tokens = k.shape[:-2], k.shape[-2]
+    if k.device.type != "cpu":  # many matrices in one call suit an accelerator
+        whole = _matrix_spectrum(k, scale)
+        return whole._replace(values=check_psd_eigenvalues(whole.values, noise=tokens * EPSILON))
+    keys = k.reshape(-1, *k.shape[-2:])
+    scales = scale.expand(*batch, 1, 1).reshape(-1, 1, 1)
+    parts = map_heads(_matrix_spectrum, keys, scales)
+    values = torch.stack([values for values, _ in parts]).reshape(*batch, tokens)
+    log_factor = torch.stack([log_factor for _, log_factor in parts]).reshape(batch)
     # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
-    return Factored(check_psd_eigenvalues(values, noise=tokens * EPSILON), gram.log_factor)
+    return Factored(check_psd_eigenvalues(values, noise=tokens * EPSILON), log_factor)
+
+
+def _matrix_spectrum(k: Tensor, scale: Tensor) -> Factored:
+    gram = _gram(k, scale)
+    return gram._replace(values=torch.linalg.eigvalsh(gram.values).flip(-1))
 
 
 def gram_eigenvalues(
