@@ -1,0 +1,129 @@
+"""Attention over an image and over a text."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import attention_heatmap_figure, attention_summary_figure
+from workbench.results import make_frame
+
+
+class Captured(list):
+    """As much of a capture as the figure reads."""
+
+
+def captured(kinds, labels, grid=None, layers=5, heads=3, inputs=2):
+    raw = np.random.default_rng(0).random((layers, inputs, heads, len(kinds), len(kinds)))
+    weights = raw / raw.sum(axis=-1, keepdims=True)
+    found = Captured(SimpleNamespace(index=index, attn=weights[index]) for index in range(layers))
+    found.tokens = SimpleNamespace(labels=[labels] * inputs, kinds=[kinds] * inputs, grid=grid)
+    return found
+
+
+def image_capture(rows=2, columns=3):
+    kinds = ["class", *["patch"] * (rows * columns)]
+    return captured(kinds, ["[CLS]", *(f"patch {index}" for index in range(rows * columns))], (rows, columns))
+
+
+def text_capture():
+    labels = ["[CLS]", "the", "clock", "had", "stopped", "[SEP]", "[PAD]", "[PAD]"]
+    return captured(["word"] * 6 + ["padding"] * 2, labels)
+
+
+def maps(fig):
+    return [trace for trace in fig.data if trace.type == "heatmap" and trace.name != "input"]
+
+
+def test_over_an_image_a_panel_shows_the_class_token_s_attention_patch_by_patch():
+    capture = image_capture()
+    fig = attention_heatmap_figure(capture, input=1, layers=[0, -1], heads=[2])
+    first, last = maps(fig)
+    assert first.name == "layer 0, head 2"
+    assert last.name == "layer 4, head 2"
+    np.testing.assert_allclose(np.asarray(first.z), capture[0].attn[1, 2, 0, 1:].reshape(2, 3), rtol=1e-12)
+    assert fig.layout.coloraxis.colorbar.title.text == "Attention from [CLS]"
+
+
+def test_another_query_may_be_asked_for():
+    capture = image_capture()
+    fig = attention_heatmap_figure(capture, layers=[1], heads=[0], query=4)
+    np.testing.assert_allclose(
+        np.asarray(maps(fig)[0].z), capture[1].attn[0, 0, 4, 1:].reshape(2, 3), rtol=1e-12
+    )
+
+
+def test_the_image_lies_exactly_under_the_patches():
+    fig = attention_heatmap_figure(
+        image_capture(), layers=[0], heads=[0, 1], image=np.zeros((20, 30, 3), np.uint8)
+    )
+    assert len(fig.layout.images) == 3  # the input itself, and one under each head
+    for picture in fig.layout.images:
+        assert (picture.x, picture.y, picture.sizex, picture.sizey) == (-0.5, -0.5, 3, 2)
+    assert list(fig.layout.yaxis.range) == [1.5, -0.5]  # row 0 is at the top
+
+
+def test_over_a_text_padding_is_left_out_and_every_cell_names_its_tokens():
+    fig = attention_heatmap_figure(text_capture(), layers=[2], heads=[1])
+    (panel,) = maps(fig)
+    assert np.asarray(panel.z).shape == (6, 6)
+    assert list(fig.layout.xaxis.ticktext) == ["[CLS]", "the", "clock", "had", "stopped", "[SEP]"]
+    assert list(panel.customdata[2][1]) == ["clock", "the"]
+
+
+def test_a_long_text_is_cut_and_says_so():
+    capture = captured(["word"] * 60, [f"w{index}" for index in range(60)])
+    fig = attention_heatmap_figure(capture, layers=[0], heads=[0])
+    assert np.asarray(maps(fig)[0].z).shape == (40, 40)
+    assert "first 40 of 60" in fig.layout.xaxis.title.text
+    # every label keeps the room that 7 pt needs
+    assert fig.layout.height >= 40 * 9.5
+
+
+def test_all_panels_share_one_scale_from_zero():
+    capture = text_capture()
+    fig = attention_heatmap_figure(capture)
+    assert {panel.coloraxis for panel in maps(fig)} == {"coloraxis"}
+    assert fig.layout.coloraxis.cmin == 0
+    shown = max(np.asarray(panel.z).max() for panel in maps(fig))
+    assert fig.layout.coloraxis.cmax == pytest.approx(shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"layers": [5]}, "no layer 5; there are 0 to 4"),
+        ({"heads": [-4]}, "no head -4"),
+        ({"layers": []}, "at least one"),
+        ({"input": 2}, "holds 2"),
+        ({"query": 7}, "no query token 7"),
+        ({"image": np.zeros((4, 4, 4), np.uint8)}, "shape"),
+        ({"image": np.full((4, 4), 7.0)}, "0 to 1"),
+    ],
+)
+def test_what_does_not_exist_is_refused(arguments, says):
+    with pytest.raises(InputError, match=says):
+        attention_heatmap_figure(image_capture(), **arguments)
+
+
+def test_a_capture_without_attention_is_refused():
+    capture = image_capture()
+    for record in capture:
+        record.attn = None
+    with pytest.raises(InputError, match="sites"):
+        attention_heatmap_figure(capture)
+
+
+def test_the_summary_shows_every_head_as_a_dot_and_their_mean_as_a_line():
+    values = np.random.default_rng(0).random((3, 5, 4))
+    axes = {"input": range(3), "layer": range(5), "head": range(4)}
+    frame = make_frame(values, "attention_entropy", axes, model="bundled:digits-vit")
+    fig = attention_summary_figure(frame)
+    dots = next(trace for trace in fig.data if trace.name == "one head")
+    line = next(trace for trace in fig.data if trace.name == "mean of heads")
+    assert len(dots.x) == 5 * 4
+    np.testing.assert_allclose(line.y, values.mean(axis=(0, 2)), rtol=1e-12)
+    assert fig.layout.yaxis.title.text == "Attention entropy (nats)"
+    with pytest.raises(InputError, match="attention_distance"):
+        attention_summary_figure(frame, metrics=["attention_distance"])

@@ -1,0 +1,145 @@
+"""Plates: every panel keeps what it had, in its own place."""
+
+import itertools
+
+import numpy as np
+import plotly.express as px
+import plotly.graph_objects as go
+import pytest
+from plotly.subplots import make_subplots
+
+from workbench.errors import InputError
+from workbench.figures import plate
+from workbench.figures.theme import PANEL_LETTER
+
+
+def line(*names):
+    return go.Figure([go.Scatter(x=[0, 1], y=[index, 1], name=name) for index, name in enumerate(names)])
+
+
+def heat():
+    fig = go.Figure(go.Heatmap(z=[[1, 2, 3], [4, 5, 6]], coloraxis="coloraxis"))
+    return fig.update_layout(coloraxis={"colorbar": {"title": "z"}})
+
+
+def facets():
+    fig = make_subplots(1, 2, shared_yaxes=True, subplot_titles=["left", "right"])
+    fig.add_trace(go.Scatter(y=[1, 2], name="one"), 1, 1)
+    fig.add_trace(go.Scatter(y=[2, 3], name="two"), 1, 2)
+    return fig
+
+
+def axes(fig):
+    """(x domain, y domain) of every pair of axes that a trace uses."""
+    found = set()
+    for trace in fig.data:
+        x = fig.layout["xaxis" + (trace.xaxis or "x")[1:]]
+        y = fig.layout["yaxis" + (trace.yaxis or "y")[1:]]
+        found.add((x.domain, y.domain))
+    return sorted(found)
+
+
+def overlap(first, second):
+    layout = fig.layout
+    (ax, bx, cx) = (layout.xaxis.domain, layout.xaxis2.domain, layout.xaxis3.domain)
+    (ay, by, cy) = (layout.yaxis.domain, layout.yaxis2.domain, layout.yaxis3.domain)
+    assert ax[1] < bx[0]
+    assert ay == by
+    assert cy[1] < ay[0]
+    assert cx == ax
+    assert letters(fig)[-1] == "<b>C</b>"
+
+
+def test_links_between_axes_point_into_the_same_panel():
+    fig = plate([facets(), facets()], columns=1)
+    assert fig.layout.yaxis2.matches == "y"
+    assert fig.layout.yaxis4.matches == "y3"
+    assert fig.layout.xaxis3.anchor == "y3"
+    assert fig.layout.yaxis4.anchor == "x4"
+
+
+def test_overlaid_axes_lie_over_their_own_panel():
+    double = make_subplots(specs=[[{"secondary_y": True}]])
+    double.add_trace(go.Scatter(y=[1, 2]))
+    double.add_trace(go.Scatter(y=[9, 8]), secondary_y=True)
+    fig = plate([line("a"), double])
+    assert fig.layout.yaxis3.overlaying == "y2"
+    assert fig.data[2].yaxis == "y3"
+
+
+def test_colour_axes_and_bars_stay_with_their_panel():
+    own = go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
+    fig = plate([heat(), heat(), own], columns=3)
+    assert [trace.coloraxis for trace in fig.data] == ["coloraxis", "coloraxis2", None]
+    bars = [fig.layout.coloraxis.colorbar.x, fig.layout.coloraxis2.colorbar.x, fig.data[2].colorbar.x]
+    for bar, panel, after in zip(bars, axes(fig), [*axes(fig)[1:], ((1.0, 1.0), None)], strict=True):
+        assert panel[0][1] < bar < after[0][0]
+
+
+def test_annotations_shapes_and_images_move_with_their_panel():
+    fig = line("a")
+    fig.add_annotation(text="top right", x=1, y=1, xref="paper", yref="paper", showarrow=False)
+    fig.add_annotation(text="point", x=0.5, y=0.5)
+    fig.add_hline(y=0.3)
+    fig.add_layout_image(source="data:,", x=0.25, y=0.75, sizex=0.5, sizey=0.5, xref="paper", yref="paper")
+    made = plate([line("a"), fig])
+    corner, point = [note for note in made.layout.annotations if note.name != PANEL_LETTER]
+    assert (corner.x, corner.y) == pytest.approx((made.layout.xaxis2.domain[1], made.layout.yaxis2.domain[1]))
+    assert (point.xref, point.yref) == ("x2", "y2")
+    assert made.layout.shapes[0].xref == "x2 domain"
+    assert made.layout.shapes[0].yref == "y2"
+    left, right = made.layout.xaxis2.domain
+    assert made.layout.images[0].x == pytest.approx(left + 0.25 * (right - left))
+    assert made.layout.images[0].sizex == pytest.approx(0.5 * (right - left))
+
+
+def test_pictures_and_pies_are_panels_too():
+    fig = plate(
+        [px.imshow(np.zeros((4, 6, 3), np.uint8)), go.Figure(go.Pie(values=[1, 2], labels=["p", "q"]))]
+    )
+    assert [trace.type for trace in fig.data] == ["image", "pie"]
+    assert fig.data[1].domain.x[0] > fig.layout.xaxis.domain[1]
+
+
+def test_polar_and_three_dimensional_panels_keep_their_own_region():
+    fig = plate(
+        [go.Figure(go.Scatterpolar(r=[1, 2], theta=[0, 90])), go.Figure(go.Surface(z=[[1, 2], [3, 4]]))]
+    )
+    assert fig.layout.polar.domain.x[1] < fig.layout.scene.domain.x[0]
+
+
+def test_one_legend_names_each_look_once():
+    fig = plate([line("first", "second"), line("first", "second"), line("alone")])
+    assert [trace.name for trace in fig.data if trace.showlegend] == ["first", "second"]
+    assert fig.data[0].legendgroup == fig.data[2].legendgroup
+    assert fig.data[0].legendgroup != fig.data[1].legendgroup
+
+
+def test_a_series_keeps_its_look_whatever_its_panel():
+    fig = plate([line("a", "b"), line("a", "b")])
+    assert fig.data[0].line.color == fig.data[2].line.color != fig.data[1].line.color
+    assert fig.data[1].line.dash == fig.data[3].line.dash != fig.data[0].line.dash
+
+
+def test_the_figures_given_are_not_changed():
+    figures = [facets(), heat()]
+    before = [figure.to_json() for figure in figures]
+    plate(figures)
+    assert [figure.to_json() for figure in figures] == before
+
+
+@pytest.mark.parametrize(
+    ("figures", "arguments"),
+    [
+        ([], {}),
+        (["no figure"], {}),
+        ([line("a")], {"columns": 0}),
+        ([line("a"), line("b")], {"widths": [1, 2, 3]}),
+        ([line("a")], {"letters": "ab"}),
+        ([line("a")] * 30, {"columns": 30}),
+        ([go.Figure(go.Bar(y=[1]), {"barmode": mode}) for mode in ("stack", "group")], {}),
+    ],
+)
+def test_what_cannot_be_a_plate_is_refused(figures, arguments):
+    with pytest.raises(InputError):
+        plate(figures, **arguments)

@@ -1,0 +1,70 @@
+"""Token similarity against depth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import similarity_depth_figure
+from workbench.results import make_frame
+
+
+def cosines(layers=5, inputs=7, model="bundled:digits-vit", **more):
+    values = np.random.default_rng(layers).uniform(-0.2, 0.9, size=(inputs, layers))
+    return make_frame(
+        values, "token_cosine", {"input": range(inputs), "layer": range(layers)}, model=model, **more
+    )
+
+
+def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
+    frame = cosines()
+    fig = similarity_depth_figure(frame)
+    line = next(trace for trace in fig.data if trace.name == "digits-vit")
+    band = next(trace for trace in fig.data if trace.fill == "toself")
+    at = frame[frame["layer"] == 3]["value"]
+    assert line.y[3] == pytest.approx(at.mean(), rel=1e-12)
+    assert band.y[3] == pytest.approx(at.quantile(0.75), rel=1e-12)
+    assert band.y[-4] == pytest.approx(at.quantile(0.25), rel=1e-12)
+
+
+def test_models_are_told_apart_by_more_than_colour():
+    both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
+    fig = similarity_depth_figure(both)
+    drawn = [trace for trace in fig.data if trace.name]
+    assert [trace.name for trace in drawn] == ["digits-vit", "bert-base-uncased"]
+    assert all(trace.showlegend for trace in drawn)
+    assert drawn[0].line.dash != drawn[1].line.dash
+    assert drawn[0].marker.symbol != drawn[1].marker.symbol
+
+
+def test_relative_depth_ends_at_one_for_every_model():
+    both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
+    fig = similarity_depth_figure(both, relative=True)
+    assert {trace.x[-1] for trace in fig.data if trace.name} == {1.0}
+
+
+def test_checkpoints_of_one_model_are_named():
+    both = pd.concat([cosines(checkpoint="epoch-000"), cosines(checkpoint="epoch-030")])
+    assert [trace.name for trace in similarity_depth_figure(both).data if trace.name] == [
+        "digits-vit epoch-000",
+        "digits-vit epoch-030",
+    ]
+
+
+def test_chance_is_drawn_where_the_frame_carries_it():
+    frame = cosines().assign(null_mean=0.1, null_low=0.05, null_high=0.15)
+    fig = similarity_depth_figure(frame)
+    chance = next(trace for trace in fig.data if trace.name == "chance")
+    assert list(chance.y) == pytest.approx([0.1] * 5)
+    assert max(max(trace.y) for trace in fig.data[:1]) == pytest.approx(0.15)
+    assert not [trace for trace in similarity_depth_figure(cosines()).data if trace.name == "chance"]
+
+
+def test_the_scale_holds_zero_and_one():
+    low, high = similarity_depth_figure(cosines()).layout.yaxis.range
+    assert low < 0 < 1 < high
+
+
+def test_a_frame_without_layers_is_refused():
+    with pytest.raises(InputError, match="layer"):
+        similarity_depth_figure(cosines().assign(layer=pd.NA))

@@ -1,0 +1,86 @@
+"""Spectrum figures, from the spectra of real Gram matrices."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import spectrum_figure
+from workbench.results import make_frame
+
+
+def spectra(layers=3, heads=2, inputs=5, tokens=11, model="bundled:digits-vit"):
+    x = np.random.default_rng(0).normal(size=(inputs, layers, heads, tokens, 4))
+    x *= np.arange(1, layers + 1).reshape(-1, 1, 1, 1)
+    x -= x.mean(axis=-2, keepdims=True)
+    values = np.linalg.eigvalsh(x @ np.swapaxes(x, -1, -2))[..., ::-1]
+    axes = {
+        "input": range(inputs),
+        "layer": range(layers),
+        "head": range(heads),
+        "rank": range(1, tokens + 1),
+    }
+    return make_frame(values, "eigenvalue", axes, model=model)
+
+
+def lines(fig):
+    return [trace for trace in fig.data if trace.name and trace.name.startswith("layer ")]
+
+
+def test_one_line_per_layer_is_the_median_over_inputs_and_heads():
+    frame = spectra()
+    drawn = lines(spectrum_figure(frame))
+    assert [trace.name for trace in drawn] == ["layer 0", "layer 1", "layer 2"]
+    first = frame[(frame["layer"] == 1) & (frame["rank"] == 2)]["value"].median()
+    assert drawn[1].x[1] == 2
+    assert drawn[1].y[1] == pytest.approx(first, rel=1e-12)
+
+
+def test_a_panel_per_head_shows_that_head_alone():
+    frame = spectra()
+    fig = spectrum_figure(frame, heads="panels")
+    drawn = lines(fig)
+    assert len(drawn) == 3 * 2
+    one = frame[(frame["layer"] == 0) & (frame["head"] == 1) & (frame["rank"] == 1)]["value"].median()
+    assert any(trace.y[0] == pytest.approx(one, rel=1e-12) for trace in drawn if trace.xaxis == "x2")
+    assert {note.text for note in fig.layout.annotations} >= {"head 0", "head 1"}
+
+
+def test_eigenvalues_of_rounding_size_are_drawn_at_a_floor_that_is_marked():
+    # 11 tokens in 4 dimensions: seven eigenvalues are zero, and come out as ±1e-15.
+    frame = spectra()
+    fig = spectrum_figure(frame)
+    floor = frame["value"].max() * np.finfo(float).eps * 11
+    assert all(np.min(trace.y) >= floor for trace in lines(fig))
+    assert "round-off" in {note.text for note in fig.layout.annotations}
+    assert all(np.isfinite(np.log10(np.asarray(trace.y, float))).all() for trace in lines(fig))
+
+
+def test_without_rounding_there_is_no_floor():
+    frame = spectra()
+    fig = spectrum_figure(frame[frame["rank"] <= 4])
+    assert "round-off" not in {note.text for note in fig.layout.annotations}
+
+
+def test_the_axis_is_logarithmic_and_names_the_metric():
+    fig = spectrum_figure(spectra())
+    assert fig.layout.yaxis.type == "log"
+    assert fig.layout.yaxis.title.text.replace("<br>", " ") == "Eigenvalue of the centred Gram matrix"
+    assert fig.layout.xaxis.title.text == "Rank"
+
+
+def test_models_get_panels_and_share_their_axes():
+    both = pd.concat([spectra(), spectra(layers=4, model="timm:vit_tiny_patch16_224")])
+    fig = spectrum_figure(both)
+    assert {note.text for note in fig.layout.annotations} >= {"digits-vit", "vit_tiny_patch16_224"}
+    assert len(lines(fig)) == 3 + 4
+    with pytest.raises(InputError, match="one model"):
+        spectrum_figure(both, heads="panels")
+
+
+@pytest.mark.parametrize(
+    "change", [{"value": np.nan}, {"metric": "token_cosine"}, {"value": -1.0}, {"rank": pd.NA}]
+)
+def test_a_frame_without_a_spectrum_is_refused(change):
+    with pytest.raises(InputError):
+        spectrum_figure(spectra().assign(**change))

@@ -1,0 +1,125 @@
+"""The theme: sizes on paper, and colours that survive colour blindness and grey."""
+
+import itertools
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from plotly.colors import unlabel_rgb
+from skimage.color import rgb2lab
+
+from workbench.errors import InputError, UnknownName
+from workbench.figures import theme
+
+# Machado, Oliveira & Fernandes 2009, severity 1: what a colour looks like without one kind of cone.
+DEFICIENT = {
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def _rgb(colour):
+    if colour.startswith("#"):
+        return np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.array(unlabel_rgb(colour)) / 255
+
+
+def _lightness(colour):
+    return rgb2lab(_rgb(colour).reshape(1, 1, 3))[0, 0, 0]
+
+
+def _seen(colour, matrix):
+    linear = _rgb(colour) ** 2.2
+    return rgb2lab(np.clip(np.array(matrix) @ linear, 0, 1).reshape(1, 1, 3) ** (1 / 2.2))[0, 0]
+
+
+def test_a_column_is_three_and_a_quarter_inches_and_its_letters_eight_and_nine_points():
+    fig = theme.apply_theme(go.Figure(go.Scatter(y=[1, 2])))
+    assert fig.layout.width / 96 == 3.25
+    assert theme.apply_theme(fig, width="page").layout.width / 96 == 6.75
+    layout = fig.layout.template.layout
+    assert layout.font.size * 0.75 == pytest.approx(8)
+    assert layout.xaxis.title.font.size * 0.75 == pytest.approx(9)
+    assert layout.legend.font.size * 0.75 == pytest.approx(8)
+
+
+def test_a_talk_is_sixteen_by_nine_whatever_height_the_figure_has():
+    fig = theme.apply_theme(
+        go.Figure(go.Scatter(y=[1, 2])).update_layout(height=99), theme="talk", height=300
+    )
+    assert fig.layout.width * 9 == fig.layout.height * 16
+    assert fig.layout.template.layout.font.size > 20
+
+
+def test_the_theme_can_come_from_the_environment_and_the_argument_goes_first(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_THEME", "talk")
+    assert theme.find_theme().name == "talk"
+    assert theme.find_theme("paper").name == "paper"
+    monkeypatch.setenv("WORKBENCH_THEME", "papper")
+    with pytest.raises(UnknownName, match="paper"):
+        theme.find_theme()
+
+
+def test_the_figure_given_is_not_changed():
+    fig = go.Figure(go.Scatter(y=[1, 2]))
+    before = fig.to_json()
+    theme.apply_theme(fig, width="page")
+    assert fig.to_json() == before
+
+
+@pytest.mark.parametrize(("width", "height"), [("wide", None), ("column", 3), ("column", 1e6)])
+def test_sizes_that_no_page_has_are_refused(width, height):
+    with pytest.raises(InputError):
+        theme.apply_theme(go.Figure(), width=width, height=height)
+
+
+def test_the_first_series_differ_in_lightness():
+    first = [_lightness(colour) for colour in theme.COLOURS[:4]]
+    assert min(abs(a - b) for a, b in itertools.combinations(first, 2)) > 15
+
+
+@pytest.mark.parametrize("kind", DEFICIENT)
+def test_colours_stay_apart_without_one_kind_of_cone(kind):
+    seen = [_seen(colour, DEFICIENT[kind]) for colour in theme.COLOURS]
+    # About 2.3 is just noticeable for large areas; lines are thin, so five times that.
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 11.5
+
+
+def test_twelve_series_have_twelve_looks():
+    looks = {
+        (theme.series_style(i)["line"]["color"], theme.series_style(i)["line"]["dash"]) for i in range(12)
+    }
+    assert len(looks) == 12
+
+
+def test_depth_goes_evenly_from_dark_to_light():
+    lightness = np.array([_lightness(colour) for colour in theme.depth_colours(9)])
+    steps = np.diff(lightness)
+    assert (steps > 0).all()
+    assert steps.max() < 2 * steps.min()
+    assert lightness[-1] < 85  # a paler line is lost on white
+
+
+def test_the_diverging_scale_is_darkest_at_both_ends():
+    lightness = [_lightness(colour) for _, colour in theme.DIVERGING]
+    assert max(lightness) == lightness[2]
+    assert abs(lightness[0] - lightness[-1]) < 12
+
+
+def test_even_choice_keeps_both_ends():
+    assert list(theme.even_choice(5, 9)) == [0, 1, 2, 3, 4]
+    assert list(theme.even_choice(12, 4)) == [0, 4, 7, 11]
+    assert list(theme.even_choice(7, 1)) == [0]
