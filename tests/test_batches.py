@@ -223,6 +223,24 @@ def test_digits_reach_their_model_as_in_training(digits_model, preprocessing):
         assert (made.images[number] == made.images[number][..., :1]).all()
 
 
+def test_the_bundled_model_is_as_good_as_its_record_says():
+    import json
+
+    from workbench import paths
+
+    about = json.loads(
+        (paths.data_dir() / "models" / "digits-vit" / "model.json").read_text(encoding="utf-8")
+    )
+    for record in about["checkpoints"]:
+        model = load("bundled:digits-vit", checkpoint=record["name"])
+        made = inputs("bundled:digits", model, n=about["data"]["test"]["n"])
+        with torch.no_grad():
+            right = (model.module(made.batch).argmax(1) == torch.tensor(made.targets)).double().mean().item()
+        # One picture on the edge between two classes may fall either way on another processor.
+        assert abs(right - record["test_accuracy"]) < 1.5 / len(made), record["name"]
+    assert model.checkpoint == load("digits-vit").checkpoint == record["name"]
+
+
 def test_digits_on_a_colour_model_have_three_equal_channels_before_normalisation(vit):
     made = inputs("bundled:digits", vit, n=2)
     plain = made.batch * torch.tensor(IMAGENET_STD).view(3, 1, 1) + torch.tensor(IMAGENET_MEAN).view(3, 1, 1)

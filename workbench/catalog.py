@@ -6,6 +6,7 @@ import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workbench import paths
 
@@ -91,9 +92,15 @@ def bundled_models() -> list[Entry]:
     for description in sorted(folder.glob("*/model.json")):
         name = description.parent.name
         about = json.loads(description.read_text(encoding="utf-8"))
-        note = str(about.get("description", "trained by `workbench train`"))
-        entries.append(Entry(name, f"bundled:{name}", "image", (), note))
+        entries.append(Entry(name, f"bundled:{name}", "image", (), _bundled_note(about)))
     return entries
+
+
+def _bundled_note(about: dict[str, Any]) -> str:
+    checkpoints = about.get("checkpoints", [])
+    accuracy = checkpoints[-1].get("test_accuracy") if checkpoints else None
+    reached = "" if accuracy is None else f", test accuracy {accuracy:.1%}"
+    return f"trained on {about.get('task', 'its task')}{reached}, {len(checkpoints)} checkpoints"
 
 
 def find(name: str) -> Entry | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog, hub, paths
-from workbench.errors import InputError, MissingResource, UnknownName
+from workbench.errors import InputError, MissingResource, UnknownName, WorkbenchError
 
 if TYPE_CHECKING:
     import torch
@@ -105,8 +105,6 @@ class LoadedModel:
         return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
 
     def __repr__(self) -> str:
-        from workbench.errors import WorkbenchError
-
         name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
         try:
             layers, heads, width = self._geometry

@@ -391,7 +391,7 @@ def _position_limit(module: nn.Module, config: Any) -> int | None:
             used = 0 if child.padding_idx is None else child.padding_idx + 1
             return child.num_embeddings - used
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(limit) if limit else None
+    return int(limit) if limit and limit > 0 else None  # XLNet says -1
 
 
 def _load_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: dict[str, Any]) -> Any:
