@@ -40,6 +40,27 @@ def axes(fig):
 
 
 def overlap(first, second):
+    (ax, ay), (bx, by) = first, second
+    return min(ax[1], bx[1]) - max(ax[0], bx[0]) > 1e-9 and min(ay[1], by[1]) - max(ay[0], by[0]) > 1e-9
+
+
+def letters(fig):
+    return [note.text for note in fig.layout.annotations if note.name == PANEL_LETTER]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_panels_do_not_overlap_and_nothing_is_lost(columns):
+    figures = [line("a", "b"), heat(), facets(), line("a")]
+    fig = plate(figures, columns=columns)
+    assert len(fig.data) == sum(len(figure.data) for figure in figures)
+    places = axes(fig)
+    assert len(places) == 5  # the facets have two
+    assert not any(overlap(first, second) for first, second in itertools.combinations(places, 2))
+    assert letters(fig) == ["<b>a</b>", "<b>b</b>", "<b>c</b>", "<b>d</b>"]
+
+
+def test_panels_go_row_by_row():
+    fig = plate([line("a"), line("a"), line("a")], columns=2, letters="A")
     layout = fig.layout
     (ax, bx, cx) = (layout.xaxis.domain, layout.xaxis2.domain, layout.xaxis3.domain)
     (ay, by, cy) = (layout.yaxis.domain, layout.yaxis2.domain, layout.yaxis3.domain)
