@@ -1,6 +1,6 @@
 import pytest
 
-from workbench.training.recipes import Recipe
+from workbench.training.recipes import Augmentation, Recipe
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -32,4 +32,5 @@ def small() -> Recipe:
         learning_rate=3e-3,
         weight_decay=0.01,
         checkpoints=(1,),
+        augmentation=Augmentation(rotation=3.0),
     )

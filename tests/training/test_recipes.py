@@ -65,6 +65,10 @@ def test_with_epochs_changes_nothing_else():
         ({"warmup": 1.0}, InputError, "warmup is a share of all steps"),
         ({"checkpoints": [1, "2"]}, InputError, "checkpoints must be a list of whole numbers"),
         ({"checkpoints": [-1]}, InputError, "epochs from 0 on"),
+        ({"augmentation": {"rotate": 3}}, UnknownName, "did you mean 'rotation'"),
+        ({"augmentation": {"shift": -0.1}}, InputError, "shift must not be negative"),
+        ({"augmentation": {"zoom": 1}}, InputError, "zoom must be below 1"),
+        ({"augmentation": 10}, InputError, "augmentation must be a table, got 10"),
         ({"architecture": {"depth": 2}}, InputError, r"\[architecture\] needs a name"),
     ],
 )

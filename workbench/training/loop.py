@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from workbench.architectures import build
 from workbench.errors import InputError, MissingResource, WorkbenchError
+from workbench.training.augmentation import augment
 from workbench.training.tasks import classification_scores
 
 if TYPE_CHECKING:
@@ -80,14 +81,15 @@ class Trainer:
         started = time.perf_counter()
         losses, hits, norms = [], [], []
         for step, (batch, targets) in enumerate(self._train, start=1):
-            loss, right = classification_scores(self._model(batch), targets)
+            seen = augment(batch, self.recipe.augmentation)
+            loss, right = classification_scores(self._model(seen), targets)
             mean = loss.mean()
             self._optimizer.zero_grad()
             self.accelerator.backward(mean)
             norm = self.accelerator.clip_grad_norm_(self._model.parameters(), self.recipe.clip_norm)
             # With float16 an infinite gradient is no accident: the gradient scaler skips that step by itself.
             if not (mean.isfinite() and (norm.isfinite() or self.accelerator.mixed_precision == "fp16")):
-                where = first_non_finite(self.module, batch, targets)
+                where = first_non_finite(self.module, seen, targets)
                 raise TrainingDiverged(f"the loss is {mean.item()} in epoch {epoch}, step {step}: {where}")
             self._optimizer.step()
             self._scheduler.step()

@@ -15,6 +15,25 @@ _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
+class Augmentation:
+    """Largest random changes of each training image; all zero means none."""
+
+    rotation: float = 0.0
+    """Degrees, either way."""
+    shift: float = 0.0
+    """Share of the image's width and height, either way."""
+    zoom: float = 0.0
+    """Relative change of size, either way."""
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value < 0:
+                raise InputError(f"recipe: [augmentation] {name} must not be negative, got {value!r}")
+        if self.zoom >= 1:
+            raise InputError(f"recipe: [augmentation] zoom must be below 1, got {self.zoom!r}")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides a training run besides the seed."""
 
@@ -28,6 +47,7 @@ class Recipe:
     clip_norm: float = 1.0
     checkpoints: tuple[int, ...] = ()
     """Epochs whose weights are kept; epoch 0 (before training) and the last one always are."""
+    augmentation: Augmentation = Augmentation()
 
     def __post_init__(self) -> None:
         if not isinstance(self.architecture.get("name"), str):
@@ -82,11 +102,14 @@ def load_recipe(name: str | Path) -> Recipe:
 
 def parse_recipe(table: dict[str, Any], origin: str = "recipe") -> Recipe:
     """A recipe from the table of its TOML file; `origin` names it in errors."""
-    values = _checked(table, origin)
+    values = _checked(table, _TYPES, origin)
     required = [item.name for item in dataclasses.fields(Recipe) if item.default is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
         raise InputError(f"{origin}: missing {', '.join(missing)}")
+    if "augmentation" in values:
+        options = _checked(values["augmentation"], _AUGMENTATION_TYPES, f"{origin} [augmentation]")
+        values["augmentation"] = Augmentation(**options)
     return Recipe(**values)
 
 
@@ -101,7 +124,9 @@ _TYPES: dict[str, type] = {
     "warmup": float,
     "clip_norm": float,
     "checkpoints": tuple,
+    "augmentation": dict,
 }
+_AUGMENTATION_TYPES: dict[str, type] = dict.fromkeys(("rotation", "shift", "zoom"), float)
 _WORDS: dict[type, str] = {
     str: "text",
     dict: "a table",
@@ -111,12 +136,12 @@ _WORDS: dict[type, str] = {
 }
 
 
-def _checked(table: dict[str, Any], origin: str) -> dict[str, Any]:
+def _checked(table: dict[str, Any], types: dict[str, type], origin: str) -> dict[str, Any]:
     values = {}
     for key, value in table.items():
-        if key not in _TYPES:
-            raise UnknownName(f"key in {origin}", key, _TYPES)
-        wanted = _TYPES[key]
+        if key not in types:
+            raise UnknownName(f"key in {origin}", key, types)
+        wanted = types[key]
         if wanted is float and _is_whole(value):
             value = float(value)
         elif wanted is tuple and isinstance(value, list) and all(_is_whole(item) for item in value):
