@@ -15,17 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.paths import jupyter_runtime_dir
 
 START_ATTEMPTS = 2
 
 
 class LocalKernelManager(AsyncKernelManager):
-    """Kernels reached through sockets in a private folder: TCP ports chosen by two processes at once collide."""
+    """Kernels reached through sockets in a private folder: TCP ports chosen by two processes at once collide.
+
+    Without a name of its own every kernel of a folder would use the same sockets, and two of them would wait for
+    each other's answers.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if os.name == "posix":
+            folder = Path(jupyter_runtime_dir())
+            folder.mkdir(parents=True, exist_ok=True)
             self.transport = "ipc"
+            self.ip = str(folder / f"k{os.getpid()}")
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
