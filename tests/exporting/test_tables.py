@@ -1,0 +1,53 @@
+"""Tables fit to print."""
+
+import numpy as np
+import pandas as pd
+
+from workbench.exporting import latex_table, summary_table
+from workbench.results import make_frame
+
+
+def spectra(layers=3, model="bundled:digits-vit"):
+    values = np.arange(2 * layers * 7, dtype=float).reshape(2, layers, 7)
+    return make_frame(
+        values, "eigenvalue", {"input": ["a", "b"], "layer": range(layers), "rank": range(1, 8)}, model=model
+    )
+
+
+def test_a_spectrum_shows_first_middle_and_last_rank_per_layer():
+    table = summary_table(spectra())
+    assert list(table["layer"]) == [0, 1, 2]
+    assert [column.split("rank ")[1] for column in table.columns if "rank" in column] == ["1", "4", "7"]
+    # layer 1, rank 1: inputs hold 7 and 28
+    assert table.iloc[1, 2] == "17.5 ± 15"
+
+
+def test_many_layers_are_pooled_into_one_row_per_model():
+    table = summary_table(pd.concat([spectra(30), spectra(30, "timm:vit")]))
+    assert list(table["model"]) == ["bundled:digits-vit", "timm:vit"]
+
+
+def test_other_frames_are_printed_as_they_are_or_described():
+    small = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    assert summary_table(small).equals(small)
+    described = summary_table(pd.DataFrame({"a": np.arange(99.0)}))
+    assert described.set_index("statistic").loc["mean", "a"] == 49
+
+
+def test_latex_is_escaped_and_has_rules_caption_and_label():
+    frame = pd.DataFrame({"50 % of": ["a_b & c"], "v": [1.5]})
+    text = latex_table(frame, "Costs 5 $ & more_", "my_table")
+    for part in (
+        r"50 \% of",
+        r"a\_b \& c",
+        r"\toprule",
+        r"\bottomrule",
+        r"Costs 5 \$ \& more\_",
+        r"\label{tab:my_table}",
+    ):
+        assert part in text
+
+
+def test_powers_of_ten_are_set_as_such():
+    text = latex_table(spectra().assign(value=2.5e-12), "c", "n")
+    assert r"$2.5\times 10^{-12}$" in text
