@@ -15,3 +15,5 @@ from .rendering import render as render
 from .rendering import reproduce as reproduce
 from .results import read_frame as read_frame
 from .results import write_frame as write_frame
+from .surveys import attention_frame as attention_frame
+from .surveys import survey as survey

@@ -169,6 +169,21 @@ class Explorer:
             f"{rank:.0f} eigenvalues hold 90 % of the spectrum."
         )
 
+    def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
+        """Save the view as a figure with its data and provenance, and return it (see `workbench.save_figure`)."""
+        from workbench.exporting import save_figure
+
+        image = self.batch.ids[self.index]
+        return save_figure(
+            self.view(), name, data=self.spectra(), caption=self.reading(), width="page", out=out,
+            alt=f"Attention of layer {self.layer}, head {self.head} of {self.model} on {image}, beside the eigenvalue "
+            "spectrum of the head's keys in every layer.",
+            parameters={
+                "model": self.model, "inputs": self.inputs, "n": self.n, "seed": self.seed,
+                "index": self.index, "layer": self.layer, "head": self.head, "query": self.query,
+            },
+        )  # fmt: skip
+
     # ------------------------------------------------------------------------------------------------ widgets
 
     def widget(self) -> ipywidgets.Widget:
@@ -273,9 +288,8 @@ class _Panel:
         self._draw()
 
     def _save(self) -> None:
-        explorer = self.explorer
-        folder = save_view(explorer, self.name.value)
-        self.message.value = f"saved {_escape(self.name.value)} in {_escape(str(folder))}"
+        self.explorer.save(self.name.value)
+        self.message.value = f"saved figures/{_escape(self.name.value)}.pdf, .svg, .png, .html, .csv"
 
     def _draw(self) -> None:
         from workbench.figures import apply_theme
@@ -290,23 +304,6 @@ class _Panel:
                 shown.layout = fig.layout
                 shown.add_traces(fig.data)
         self.message.value = _escape(self.explorer.reading())
-
-
-def save_view(explorer: Explorer, name: str, out: str | os.PathLike[str] | None = None) -> Path:
-    """Save the explorer's view as a figure with its data and provenance; returns the folder."""
-    from workbench.exporting import save_figure
-
-    frame = explorer.spectra()
-    parameters = {
-        "model": explorer.model, "inputs": explorer.inputs, "n": explorer.n, "seed": explorer.seed,
-        "index": explorer.index, "layer": explorer.layer, "head": explorer.head, "query": explorer.query,
-    }  # fmt: skip
-    save_figure(
-        explorer.view(), name, data=frame, caption=explorer.reading(), width="page", out=out, parameters=parameters,
-        alt=f"Attention of layer {explorer.layer}, head {explorer.head} of {explorer.model} on "
-        f"{explorer.batch.ids[explorer.index]}, beside the eigenvalue spectrum of its keys in every layer.",
-    )  # fmt: skip
-    return Path(out or os.environ.get("WORKBENCH_OUT") or "figures").resolve()
 
 
 def _set(control: Any, options: list[Any], value: Any) -> None:
