@@ -203,6 +203,17 @@ def test_attention_measures_of_a_vit_are_in_patches_and_of_a_text_in_tokens():
         assert rows["value"].between(0, most).all()
 
 
+def test_findings_follow_the_rules_and_change_no_number():
+    model = vit()
+    lenient = analyze(
+        "attention-map", model=model, inputs=images(), sink_share=1.0, dead_entropy=1.0, dead_norm=0.0
+    )
+    strict = analyze("attention-map", model=model, inputs=images(), sink_share=0.0, sink_over_uniform=0.0)
+    assert lenient.attrs["notes"] == []
+    assert sum("sink" in note for note in strict.attrs["notes"]) == LAYERS * HEADS
+    same(lenient, strict)
+
+
 def test_causal_attention_is_judged_by_what_a_query_may_see():
     frame = analyze("attention-map", model=gpt2(), inputs=texts(lengths=(6, 6)))
     even = sum(1 / i for i in range(1, 7)) / 6
@@ -317,6 +328,23 @@ def test_a_file_gives_what_the_tensors_give(tmp_path):
     square = (attn @ v.double()).square().mean((-2, -1))
     norms = (square / square.mean(-1, keepdim=True)).sqrt()
     np.testing.assert_allclose(maps.query("metric == 'head_output_norm'")["value"], norms.ravel(), rtol=1e-6)
+
+
+def test_keys_of_any_size_have_ranks_and_shares_and_are_spoken_of(tmp_path):
+    k = torch.randn(1, HEADS, 7, DIM, generator=torch.manual_seed(0))
+    for factor, words in (
+        (1.0, []),
+        (100.0, ["2 of 2 spectra are too small"]),
+        (0.0, ["2 of 2 spectra are zero"]),
+    ):
+        np.savez(tmp_path / "a.npz", q=k, k=factor * k, v=k)
+        plain = analyze("gram-spectrum", qkv=tmp_path / "a.npz")
+        shares = analyze("gram-spectrum", qkv=tmp_path / "a.npz", normalize="trace")
+        assert [note[: len(word)] for note, word in zip(plain.attrs["notes"], words, strict=True)] == words
+        assert plain["value"].notna().all()
+        assert shares["value"].notna().all()
+        ranks = shares[shares["metric"] == "effective_rank"]["value"]
+        assert (ranks == 0).all() if factor == 0 else (ranks >= 1).all()
 
 
 @pytest.mark.parametrize("axes", [2, 4])
@@ -438,6 +466,8 @@ def test_unknown_names_offer_the_nearest():
         ("gram-spectrum", {"max_rank": "half"}, "got 'half'"),
         ("gram-spectrum", {"max_rank": True}, "got True"),
         ("gram-spectrum", {"normalize": 3}, "normalize must be 'none' or 'trace'; got 3"),
+        ("attention-map", {"sink_share": 2}, "sink_share must be a number from 0 to 1; got 2"),
+        ("attention-map", {"dead_norm": math.nan}, "got nan"),
         ("token-similarity", {"draws": 1}, "draws must be 0, or a whole number from 2 up; got 1"),
         ("token-similarity", {"draws": 2.5}, "got 2.5"),
         ("token-similarity", {"null": "uniform"}, "null must be 'gaussian' or 'permutation'"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from workbench import measurements
-from workbench.analyses.attention_maps import attention_report
+from workbench.analyses.attention_maps import ReportRules, attention_report
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement, NotMeasured, Rows
 from workbench.provenance import versions
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Option", "analyze", "capture_inputs", "check_request"]
 
+SMALLEST = math.log(sys.float_info.min)  # nats
 PROGRESS_AFTER = 2.0  # seconds of expected work from which a progress bar is shown
 
 
@@ -50,7 +53,7 @@ class Analysis:
     sites: tuple[str, ...]
     options: Mapping[str, Option]
     measure: Callable[[Layer, Mapping[str, Any]], Iterator[Measurement]]
-    findings: Callable[[pd.DataFrame], list[str]] = field(default=lambda frame: [])
+    findings: Callable[[pd.DataFrame, Mapping[str, Any]], list[str]] = lambda frame, options: []
     """Sentences worth telling beside the numbers."""
     per_head: bool = True
     counts_nonfinite: bool = False
@@ -82,8 +85,32 @@ def one_of(*words: str) -> Callable[[Any], Any]:
     return accept
 
 
-def _map_findings(frame: pd.DataFrame) -> list[str]:
-    report = attention_report(frame)
+def number(low: float, high: float) -> Callable[[Any], Any]:
+    """Accept a finite number between two bounds, both included."""
+
+    def accept(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    return accept
+
+
+def _spectrum_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
+    trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
+    equal, tiny = int((trace == -math.inf).sum()), int(((trace < SMALLEST) & (trace > -math.inf)).sum())
+    told = []
+    if equal:
+        told.append(f"{equal} of {len(trace)} spectra are zero: all keys of the head are equal")
+    if tiny and options["normalize"] == "none":
+        told.append(
+            f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize='trace' keeps them"
+        )
+    return told
+
+
+def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
+    report = attention_report(frame, ReportRules(**options))
     told = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
@@ -99,6 +126,7 @@ def _draws(value: Any) -> int:
     return value
 
 
+_RULES = ReportRules()
 _REGISTERED = (
     Analysis(
         "gram-spectrum",
@@ -117,12 +145,34 @@ _REGISTERED = (
             ),
         },
         measurements.gram_spectrum,
+        findings=_spectrum_findings,
     ),
     Analysis(
         "attention-map",
         "Entropy, reach and sinks of attention; dead heads and non-finite values",
         ("mask", "attn", "output"),
-        {},
+        {
+            "dead_norm": Option(
+                _RULES.dead_norm,
+                "report a head whose output norm is below this share of its layer's",
+                number(0, 1),
+            ),
+            "dead_entropy": Option(
+                _RULES.dead_entropy,
+                "report a head whose entropy is above this share of its maximum",
+                number(0, 1),
+            ),
+            "sink_share": Option(
+                _RULES.sink_share,
+                "report a head in which one key receives more than this share",
+                number(0, 1),
+            ),
+            "sink_over_uniform": Option(
+                _RULES.sink_over_uniform,
+                "and more than this many times what even attention would give it",
+                number(0, 1e6),
+            ),
+        },
         measurements.attention_map,
         findings=_map_findings,
         counts_nonfinite=True,
@@ -270,7 +320,7 @@ class _Run:
             raise InputError(f"there is no head {min(absent)}: heads are 0 to {self.most - 1}")
         model = self.stream.model
         frame = self.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
-        notes += [*self.stream.notes, *self.analysis.findings(frame)]
+        notes += [*self.stream.notes, *self.analysis.findings(frame, self.options)]
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {
             "analysis": self.analysis.name,
