@@ -98,13 +98,14 @@ def number(low: float, high: float) -> Callable[[Any], Any]:
 
 def _spectrum_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
     trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
-    equal, tiny = int((trace == -math.inf).sum()), int(((trace < SMALLEST) & (trace > -math.inf)).sum())
+    equal = int((trace == -math.inf).sum())
+    tiny = int((trace < SMALLEST).sum()) - equal
     told = []
     if equal:
         told.append(f"{equal} of {len(trace)} spectra are zero: all keys of the head are equal")
     if tiny and options["normalize"] == "none":
         told.append(
-            f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize='trace' keeps them"
+            f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize=trace keeps them"
         )
     return told
 

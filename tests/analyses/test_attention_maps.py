@@ -12,7 +12,6 @@ from workbench.analyses.attention_maps import (
     head_maps,
     head_output_norm,
     positions_of,
-    sink_labels,
     visible_keys,
 )
 from workbench.errors import InputError
@@ -222,10 +221,6 @@ def test_a_broken_head_is_reported_without_its_undefined_measures():
     found = attention_report(frame)
     assert found["finding"].tolist() == ["non-finite"]
     assert isinstance(found, pd.DataFrame)
-
-
-def test_sink_labels_name_the_key():
-    assert sink_labels(torch.tensor([1, -1]), [["class", "the"], ["class", "a"]]) == ["the", ""]
 
 
 def test_attention_that_does_not_fit_is_refused():

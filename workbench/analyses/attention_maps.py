@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
@@ -272,11 +272,3 @@ def positions_of(kinds: Sequence[str], grid: tuple[int, int] | None) -> Float[Te
     positions = torch.full((len(kinds), 2), math.nan, dtype=torch.float64)
     positions[patches] = grid_positions(grid)
     return positions
-
-
-def sink_labels(sink_key: Int[Tensor, " n"], labels: Sequence[Sequence[str]]) -> list[str]:
-    """The label of each input's sink key (empty where there is none), for a table or a hover text."""
-    return [
-        names[key] if 0 <= key < len(names) else ""
-        for key, names in zip(sink_key.tolist(), labels, strict=True)
-    ]
