@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from workbench.errors import InputError
 from workbench.recording.records import Call, WindowOrigin
+from workbench.recording.weights import attention_weights
 
 
 @dataclass
@@ -59,16 +61,19 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
         raise InputError(f"{adapter.__name__}.classes must be a tuple of 'package.module.Class' paths")
     for path in adapter.classes:
         _ADAPTERS[path] = adapter()
+    _find_by_class.cache_clear()
     return adapter
 
 
 def find_adapter(module: nn.Module) -> Adapter | None:
     """The adapter of a module's class or of a class it derives from."""
-    for cls in type(module).__mro__:
-        adapter = _ADAPTERS.get(f"{cls.__module__}.{cls.__qualname__}")
-        if adapter is not None:
-            return adapter
-    return None
+    return _find_by_class(type(module))
+
+
+@functools.cache
+def _find_by_class(cls: type) -> Adapter | None:
+    paths = (f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
+    return next((_ADAPTERS[path] for path in paths if path in _ADAPTERS), None)
 
 
 def adapted_classes() -> list[str]:
@@ -205,8 +210,6 @@ class SlidingWindow(Adapter):
 
     @staticmethod
     def _attn(call: Call) -> Tensor:
-        from workbench.recording.weights import attention_weights
-
         local = attention_weights(call.q, call.k, call.scale, call.mask)
         far = attention_weights(call.extra["q_global"], call.extra["k_global"], call.scale, call.mask)
         return torch.where(call.extra["global_tokens"][:, None, :, None], far, local)

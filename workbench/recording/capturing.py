@@ -20,10 +20,10 @@ from workbench.recording.keeping import Keeper
 from workbench.recording.layout import (
     Reading,
     after_attention,
-    attention_modules,
     block_path,
     class_path,
     hidden_reading,
+    is_attention,
     is_library_model,
     looks_like_attention,
 )
@@ -199,18 +199,21 @@ def _run(
     grad: bool,
     copy: bool,
 ) -> _Recorder:
-    owned = [*module.parameters(), *module.buffers(), *_tensors(arguments)]
-    recorder = _Recorder(module, name, chosen, sites, check, Keeper(owned, copy))
+    modules = dict(module.named_modules())
+    children = list(modules.values())
+    owned = [t for m in children for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    keeper = Keeper([*owned, *_tensors(arguments)], copy)
+    recorder = _Recorder(modules, name, chosen, sites, check, keeper)
     with ExitStack() as stack:
         # inference_mode(False): inference tensors could not be used in later computations in place or with
         # gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
-        stack.enter_context(_eager(module))
-        stack.enter_context(fused_kernels(module))
-        stack.enter_context(no_cache(module))
+        stack.enter_context(_eager(children))
+        stack.enter_context(fused_kernels(children))
+        stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_residual_stream())
-        stack.enter_context(watch_modules(module, recorder))
+        stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_attention(recorder))
         if isinstance(arguments, Tensor):
             recorder.result = module(arguments)
@@ -221,11 +224,10 @@ def _run(
     return recorder
 
 
-def _eager(module: nn.Module) -> Any:
+def _eager(modules: list[nn.Module]) -> Any:
     """Run compiled submodules as plain Python."""
     compiled = any(
-        hasattr(child, "_orig_mod") or vars(child).get("_compiled_call_impl") is not None
-        for child in module.modules()
+        "_orig_mod" in m._modules or vars(m).get("_compiled_call_impl") is not None for m in modules
     )
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
@@ -244,14 +246,15 @@ class _Recorder:
 
     def __init__(
         self,
-        module: nn.Module,
+        modules: dict[str, nn.Module],
         name: str,
         chosen: tuple[int, ...] | None,
         sites: tuple[str, ...],
         check: bool,
         keeper: Keeper,
     ) -> None:
-        self.module = module
+        self.modules = modules
+        self.module = modules[""]
         self.name = name
         self.chosen = chosen
         # Layers are only counted by running, so for layer -2 the last two are kept until the end.
@@ -263,7 +266,7 @@ class _Recorder:
         self.records: list[LayerRecord] = []
         self.count = 0
         self.token_count: int | None = None
-        self.paths = {child: path for path, child in module.named_modules()}
+        self.paths = {child: path for path, child in modules.items()}
         self.calls: Counter[str] = Counter()
         self.entered: set[str] = set()
         self.attended: set[str] = set()
@@ -280,9 +283,12 @@ class _Recorder:
         self.frames.append(_Frame(Visit(module, path, args, kwargs, parents)))
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        frame = self.frames.pop()
-        while frame.visit.module is not module:  # a submodule's exception was caught by the model
-            frame = self.frames.pop()
+        # A hook of someone else may have stopped the module before it was entered, and an exception that the
+        # model caught may have left visits open.
+        if not any(frame.visit.module is module for frame in self.frames):
+            return
+        while (frame := self.frames.pop()).visit.module is not module:
+            pass
         if output is None:
             return
         frame.visit.output = output
@@ -406,7 +412,7 @@ class _Recorder:
         if "after_attn" not in self.sites and "hidden" not in self.sites:
             return stack
         watched = set()
-        for path, _ in attention_modules(self.module):
+        for path in (path for path, child in self.modules.items() if is_attention(child)):
             block = self.block_of(path)
             if block is None:
                 continue
@@ -489,7 +495,7 @@ class _Recorder:
 
         Raises IncompleteCapture for library models and library modules, warns for a user's own.
         """
-        static = dict(attention_modules(self.module))
+        static = [path for path, child in self.modules.items() if is_attention(child)]
         unseen = [
             path for path in static if path in self.entered and not self.is_seen(path)
         ] + self.suspects()
@@ -497,14 +503,13 @@ class _Recorder:
             path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)
         ]
         if unseen:
-            modules = dict(self.module.named_modules())
-            named = ", ".join(f"{path} ({type(modules[path]).__name__})" for path in unseen)
+            named = ", ".join(f"{path} ({type(self.modules[path]).__name__})" for path in unseen)
             message = (
                 f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: "
                 f"{named}. "
                 "They may write their attention out, and then need an adapter (docs/capture.md)"
             )
-            if strict or any(is_library_model(modules[path]) for path in unseen):
+            if strict or any(is_library_model(self.modules[path]) for path in unseen):
                 raise IncompleteCapture(message + "; check=False returns what was seen")
             warnings.warn(message, stacklevel=3)
         return [path for path in static if path not in self.entered]
@@ -517,8 +522,8 @@ class _Recorder:
     def suspects(self) -> list[str]:
         return [
             path
-            for path, child in self.module.named_modules()
-            if path in self.entered and path and looks_like_attention(child) and not self.is_seen(path)
+            for path, child in self.modules.items()
+            if path in self.entered and path and not self.is_seen(path) and looks_like_attention(child)
         ]
 
     def suspects_hint(self) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.errors import InputError
+from workbench.recording.adapters import find_adapter
 
 # Names that a forward pass mentions when a route will see its attention.
 _ENTRY_POINTS = {"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "multi_head_attention_forward"}
@@ -50,8 +51,6 @@ def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a route or an adapter sees this module's attention."""
-    from workbench.recording.adapters import find_adapter
-
     if isinstance(module, nn.MultiheadAttention) or find_adapter(module) is not None:
         return True
     return _mentions_attention(type(module))

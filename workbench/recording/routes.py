@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -49,8 +49,8 @@ class Observer(Protocol):
 
 
 @contextmanager
-def watch_modules(module: nn.Module, observer: Observer) -> Generator[None]:
-    """Report every pass through a module, except torch's own layers, which compute no attention."""
+def watch_modules(modules: Sequence[nn.Module], observer: Observer) -> Generator[None]:
+    """Report every pass through one of ``modules``, root first, save torch's own layers."""
 
     def enter(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         observer.enter(child, args, kwargs)
@@ -60,8 +60,8 @@ def watch_modules(module: nn.Module, observer: Observer) -> Generator[None]:
 
     handles = []
     try:
-        for child in module.modules():
-            if child is module or not _is_plain_layer(child):
+        for child in modules:
+            if child is modules[0] or not _is_plain_layer(child):
                 handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
                 # always_call: a model that catches an exception of a submodule must not confuse the record.
                 handles.append(child.register_forward_hook(leave, always_call=True))
@@ -80,11 +80,11 @@ def _is_plain_layer(module: nn.Module) -> bool:
 
 
 @contextmanager
-def fused_kernels(module: nn.Module) -> Generator[None]:
+def fused_kernels(modules: Sequence[nn.Module]) -> Generator[None]:
     """Let modules that choose between a fused kernel and written-out attention (timm) use the kernel."""
     changed: list[Any] = []
     try:
-        for child in module.modules():
+        for child in modules:
             if vars(child).get("fused_attn") is False and is_attention(child):
                 changed.append(child)
                 changed[-1].fused_attn = True
@@ -95,12 +95,12 @@ def fused_kernels(module: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def no_cache(module: nn.Module) -> Generator[None]:
+def no_cache(modules: Sequence[nn.Module]) -> Generator[None]:
     """Keep transformers models from filling a cache of keys and values that nobody reads."""
     changed = []
     try:
-        for child in module.modules():
-            config: Any = getattr(child, "config", None)
+        for child in modules:
+            config: Any = vars(child).get("config")
             if getattr(config, "use_cache", None) is True:
                 changed.append(config)
                 config.use_cache = False

@@ -58,8 +58,7 @@ def image_tokens(size: int, prefix: tuple[str, ...], grid: tuple[int, int]) -> T
 
 def prefix_kinds(module: nn.Module) -> tuple[str, ...]:
     """Kinds of the tokens before the patches, in order, for vision models of timm and transformers."""
-    owners = [child for child in module.modules() if _holds_tokens(child)]
-    owner = owners[0] if owners else module
+    owner = next((child for child in module.modules() if _holds_tokens(child)), module)
     kinds = ["class"] if _is_tensor(owner, "cls_token") else []
     if _is_tensor(owner, "dist_token") or _is_tensor(owner, "distillation_token"):
         kinds.append("distillation")

@@ -1,0 +1,63 @@
+"""Capture of a ViT-S/16 against its bare fused forward pass, batch of 8."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+BATCH, ROUNDS = 8, 15
+
+
+def run() -> list[dict[str, Any]]:
+    """Median over interleaved rounds of (time with capture / time of the bare forward in the same round)."""
+    import timm
+    import torch
+
+    from workbench.recording import capture
+
+    torch.manual_seed(0)
+    model = timm.create_model("vit_small_patch16_224").eval()
+    images = torch.randn(BATCH, 3, 224, 224)
+
+    def bare() -> None:
+        with torch.no_grad():
+            model(images)
+
+    def operands() -> None:
+        capture(model, images, sites=("q", "k", "v"))
+
+    def everything() -> None:
+        capture(model, images)
+
+    times = interleaved([bare, operands, everything])
+    detail = f"vit_small_patch16_224, batch {BATCH}, bare forward {statistics.median(times[0]):.3f} s"
+    return [
+        {
+            "benchmark": name,
+            "ratio": statistics.median(slow / fast for slow, fast in zip(times[i], times[0], strict=True)),
+            "aim": aim,
+            "detail": detail,
+        }
+        for i, name, aim in ((1, "capture of q, k, v", 1.05), (2, "capture with attn and checks", 1.25))
+    ]
+
+
+def interleaved(functions: list[Callable[[], None]]) -> list[list[float]]:
+    """Seconds per round of each function, one after the other in every round."""
+    for function in functions:
+        function()
+    times: list[list[float]] = [[] for _ in functions]
+    for number in range(ROUNDS):
+        order = list(range(len(functions)))
+        for i in order if number % 2 else reversed(order):
+            start = time.perf_counter()
+            functions[i]()
+            times[i].append(time.perf_counter() - start)
+    return times
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(f"{row['benchmark']}: {row['ratio']:.3f} (aim {row['aim']}); {row['detail']}")
