@@ -50,7 +50,7 @@ def _apply(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 _SAMPLE = (
-    click.option("--n", default=25, show_default=True, type=click.IntRange(min=1), help="How many inputs."),
+    click.option("--n", type=click.IntRange(min=1), help="How many inputs. [default: 25, or all there are]"),
     click.option("--seed", default=0, show_default=True, type=int, help="Chooses the inputs, and all chance."),
     click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]"),
     click.option("--checkpoint", metavar="NAME", help="A training checkpoint of a bundled model, e.g. epoch-003."),
@@ -133,6 +133,8 @@ class _AnalyzeCommand(click.Command):
         with formatter.section("Analyses and their options"):
             for analysis in ANALYSES.values():
                 formatter.write_dl([(analysis.name, analysis.title)])
+                if not analysis.options:
+                    continue
                 with formatter.indentation():
                     formatter.write_dl(
                         [
@@ -220,14 +222,16 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
     from workbench.recording import Capture, compare
     from workbench.results import atomic_write
 
-    comparison = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
-    frame = comparison.frame
+    frame = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
     _print_table(frame.to_dict("records"), f"{first} against {second}", as_json=False)
     if out:
         atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
-    click.echo(str(comparison))
-    if comparison.first_past is not None:
-        sys.exit(1)
+    layer = frame.attrs["first_layer"]
+    if layer is None:
+        click.echo(f"the same in every layer and site, to within {tolerance:g}")
+        return
+    click.echo(f"they differ by more than {tolerance:g} from layer {layer} on")
+    sys.exit(1)
 
 
 @cli.command()

@@ -32,7 +32,7 @@ class Metric:
 
 _TABLE = (
     Metric(
-        "eigenvalue", "Eigenvalue of the centred Gram matrix", "", 0, INF,
+        "eigenvalue", "Gram eigenvalue", "", 0, INF,
         "μ_d of K̃ = C K_φ C, largest first; N times teo2024's λ_d",
         "teo2024 eq. 11; saritas2025 Tables 2, 3",
     ),
@@ -54,7 +54,7 @@ _TABLE = (
         "chen2023 Fig. 1",
     ),
     Metric(
-        "token_cosine", "Mean cosine similarity of tokens", "", -1, 1,
+        "token_cosine", "Mean token cosine", "", -1, 1,
         "mean over pairs i≠j of the cosine of two tokens' hidden states", "abdullaev2025 Fig. 5",
     ),
     Metric(
