@@ -1,0 +1,108 @@
+"""The model that comes with the package, and the record of how it was made."""
+
+import json
+import statistics
+
+import pandas as pd
+import pytest
+import torch
+
+import workbench
+from workbench.checkpoints import file_sha256, read_checkpoint, restore
+from workbench.datasets import digits_split
+from workbench.paths import data_dir
+from workbench.training import load_recipe
+from workbench.training.bundle import SEEDS, bundle
+from workbench.training.folder import METRIC_COLUMNS, read_metrics
+from workbench.training.tasks import load_task
+
+MODEL = data_dir() / "models" / "digits-vit"
+RECORD = data_dir() / "records" / "digits-vit"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return json.loads((MODEL / "model.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((RECORD / "record.json").read_text())
+
+
+def accuracy(path):
+    module, _ = restore(path)
+    test = digits_split("test")
+    with torch.inference_mode():
+        return (module(test.images).argmax(1) == test.labels).double().mean().item()
+
+
+def test_the_bundled_model_classifies_97_percent_of_unseen_digits(model):
+    assert accuracy(MODEL / model["checkpoints"][-1]["file"]) >= 0.97
+
+
+def test_the_median_of_three_seeds_does_too(record):
+    metrics = read_metrics(RECORD / "metrics.csv").query("split == 'test' and metric == 'accuracy'")
+    last = metrics[metrics["epoch"] == record["recipe"]["epochs"]].set_index("seed")["value"]
+    assert tuple(last.index) == tuple(record["seeds"]) == SEEDS
+    assert statistics.median(last) == record["test_accuracy_median"] >= 0.97
+    assert [run["test_accuracy"] for run in record["runs"]] == list(last)
+
+
+def test_every_checkpoint_has_the_accuracy_its_table_says(model):
+    assert len(model["checkpoints"]) == 10
+    for row in model["checkpoints"]:
+        # One image of 445 may fall either way on a machine that rounds differently.
+        assert accuracy(MODEL / row["file"]) == pytest.approx(row["test_accuracy"], abs=1.5 / 445)
+
+
+def test_loaded_by_name_on_the_bundled_digits_it_is_as_accurate(model):
+    loaded = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", loaded, n=len(digits_split("test").ids))
+    with torch.inference_mode():
+        predicted = loaded.module(inputs.batch).argmax(1)
+    right = (predicted == torch.tensor(inputs.targets)).double().mean().item()
+    assert right == pytest.approx(model["checkpoints"][-1]["test_accuracy"], abs=1.5 / 445)
+
+
+def test_files_are_the_ones_recorded(model, record):
+    for name, digest in record["files"].items():
+        assert file_sha256(RECORD / name) == digest, name
+    assert {(RECORD / name).resolve() for name in record["files"]} == {
+        *(path.resolve() for path in MODEL.iterdir()),
+        (RECORD / "metrics.csv").resolve(),
+    }
+    assert [row["sha256"] for row in model["checkpoints"]] == [
+        file_sha256(MODEL / row["file"]) for row in model["checkpoints"]
+    ]
+
+
+def test_model_and_record_are_of_the_recipe_and_data_that_the_package_has(model, record):
+    recipe = json.loads(json.dumps(load_recipe("digits").as_dict()))
+    assert recipe == model["recipe"] == record["recipe"]
+    assert load_task("digits").data == model["data"] == record["data"]
+    assert model["complete"]
+    for row in model["checkpoints"]:
+        _, meta = read_checkpoint(MODEL / row["file"])
+        assert meta["command"] == model["command"] == record["runs"][0]["command"]
+
+
+def test_the_bundled_files_stay_small():
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 6e6
+
+
+def test_bundling_again_fills_the_same_folders(tmp_path, model):
+    made = bundle("digits-vit", tmp_path / "data", tmp_path / "work", epochs=1, limit=40)
+    folder = tmp_path / "data" / "models" / "digits-vit"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "epoch-000.safetensors",
+        "epoch-001.safetensors",
+        "model.json",
+    ]
+    assert json.loads((folder / "model.json").read_text()).keys() == model.keys()
+    records = tmp_path / "data" / "records" / "digits-vit"
+    assert json.loads((records / "record.json").read_text()) == made
+    metrics = pd.read_csv(records / "metrics.csv")
+    assert tuple(metrics.columns) == METRIC_COLUMNS
+    assert set(metrics["seed"]) == set(SEEDS)
+    assert not (tmp_path / "work" / "digits-vit").exists()
