@@ -203,7 +203,7 @@ class Capture:
             value = record.extra.get(site) if site not in SITES else getattr(record, site)
             if value is None:
                 raise InputError(f"layer {record.index} ({record.path}) holds no {site!r}")
-            values.append(torch.as_tensor(value))
+            values.append(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64))
         for record, value in zip(self.layers, values, strict=True):
             if value.shape != values[0].shape:
                 first = self.layers[0]

@@ -91,7 +91,7 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
     records = capture.layers
     for site in SITES:
         values = [getattr(record, site) for record in records]
-        held = [torch.as_tensor(value) for value in values if value is not None]
+        held = [_as_tensor(value) for value in values if value is not None]
         if not held:
             continue
         alike = len(held) == len(records) and all(
@@ -104,7 +104,7 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
         else:
             for record, value in zip(records, values, strict=True):
                 if value is not None:
-                    tensors[f"layers.{record.index}.{site}"] = torch.as_tensor(value)
+                    tensors[f"layers.{record.index}.{site}"] = _as_tensor(value)
     for record in records:
         for name, value in record.extra.items():
             tensors[f"layers.{record.index}.extra.{name}"] = value
@@ -120,6 +120,10 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in tensors.items()
     }
+
+
+def _as_tensor(value: Tensor | float) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 def _metadata(capture: Capture) -> dict[str, Any]:
