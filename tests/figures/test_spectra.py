@@ -6,6 +6,7 @@ import pytest
 
 from workbench.errors import InputError
 from workbench.figures import spectrum_figure
+from workbench.metrics import METRICS
 from workbench.results import make_frame
 
 
@@ -65,7 +66,7 @@ def test_without_rounding_there_is_no_floor():
 def test_the_axis_is_logarithmic_and_names_the_metric():
     fig = spectrum_figure(spectra())
     assert fig.layout.yaxis.type == "log"
-    assert fig.layout.yaxis.title.text.replace("<br>", " ") == "Eigenvalue of the centred Gram matrix"
+    assert fig.layout.yaxis.title.text.replace("<br>", " ") == METRICS["eigenvalue"].axis_title
     assert fig.layout.xaxis.title.text == "Rank"
 
 

@@ -29,8 +29,11 @@ MAX_LAYERS = 4
 MAX_HEADS = 4
 MAX_TOKENS = 40
 LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
-# White paper to dark red, more and more opaque: on a faded image, in print and in grey, darker is more.
-OVERLAY = [[place, f"rgba(122,4,45,{0.92 * place:.2f})"] for place in (0.0, 0.25, 0.5, 0.75, 1.0)]
+# Transparent to dark red: on a faded image, in print and in grey, darker is more. Opacity rises fast at first, since
+# the small weights would be lost beside the one largest; the colour bar shows the same course.
+OVERLAY = [
+    [place, f"rgba(122,4,45,{0.92 * place**0.6:.3f})"] for place in (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1)
+]
 
 
 def attention_heatmap_figure(

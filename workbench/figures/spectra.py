@@ -59,17 +59,15 @@ def spectrum_figure(
         place = {"row": index // columns + 1, "col": index % columns + 1}
         floor = _floor(part)
         floored = bool((part["value"] <= floor).any())
-        for layer in layers:
-            own = part[part["layer"] == layer]
-            if own.empty:
-                continue
-            curve = _curve(own, floor)
-            where = "" if len(panels) == 1 else f", {title}"
-            if layer in banded and (curve["high"] > curve["low"]).any():
-                fig.add_trace(
-                    band(curve["rank"], curve["low"], curve["high"], translucent(colours[layer], 0.2)),
-                    **place,
-                )
+        own = {layer: part[part["layer"] == layer] for layer in layers}
+        curves = {layer: _curve(rows, floor) for layer, rows in own.items() if not rows.empty}
+        for layer in sorted(banded & set(curves)):  # behind every line
+            curve = curves[layer]
+            if (curve["high"] > curve["low"]).any():
+                shade = translucent(colours[layer], 0.2)
+                fig.add_trace(band(curve["rank"], curve["low"], curve["high"], shade), **place)
+        where = "" if len(panels) == 1 else f", {title}"
+        for layer, curve in curves.items():
             fig.add_trace(
                 go.Scatter(
                     x=curve["rank"],
@@ -89,7 +87,10 @@ def spectrum_figure(
     for column in range(1, columns + 1):  # a short last row leaves columns whose lowest panel is higher up
         if (lines - 1) * columns + column > len(panels):
             fig.update_xaxes(title_text="Rank", showticklabels=True, row=lines - 1, col=column)
-    fig.update_yaxes(type="log", dtick=_log_step(rows["value"], _floor(rows)))
+    step = _log_step(rows["value"], _floor(rows))
+    fig.update_yaxes(type="log", dtick=step)
+    if step == 1:
+        fig.update_yaxes(minor={"ticks": "outside", "ticklen": 2})
     fig.update_yaxes(title_text=axis_title(metric), col=1)
     _add_depth_key(fig, layers)
     fig.update_layout(height=170 * lines + 60 if len(panels) > 1 else 225)

@@ -256,9 +256,10 @@ def series_style(index: int) -> dict:
     slot = index % len(COLOURS)
     # A second round pairs every colour with another dash, so that 12 series are still told apart.
     dash = DASHES[(slot + index // len(COLOURS) * 2) % len(DASHES)]
+    outline = 1 if SYMBOLS[slot].endswith("-open") else 0
     return {
         "line": {"color": COLOURS[slot], "dash": dash},
-        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot]},
+        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot], "line": {"width": outline}},
     }
 
 
