@@ -1,10 +1,12 @@
 """Loading: what each spec gives, and what is said when it gives nothing."""
 
 import argparse
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -357,6 +359,62 @@ def test_an_unreachable_hub_is_told_within_seconds(tmp_path):
     env = environment(tmp_path, HF_ENDPOINT=CLOSED)
     done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:3] == ["MissingResource 3 True True"] * 3, done.stdout + done.stderr
+
+
+@pytest.fixture
+def refusing_hub(monkeypatch, tmp_path):
+    """A function that starts a hub which answers every question about a repository with one refusal."""
+    from huggingface_hub import constants
+
+    servers = []
+
+    def start(status: int, code: str) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.send_response(200 if self.path == "/" else status)
+                self.send_header("X-Error-Code", code)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_GET = do_HEAD
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+    yield start
+    for server in servers:
+        server.shutdown()
+
+
+def test_a_hub_that_answers_is_believed(refusing_hub):
+    refusing_hub(404, "RepoNotFound")
+    with pytest.raises(InputError, match=r"no repository google/electra-smal.*google/electra-small-disc"):
+        load("hf:google/electra-smal-discriminator")
+    with pytest.raises(UnknownName, match=r"'vit_tiny_patch16_224'.*the hub does not give it either"):
+        load("vit_tinny_patch16_224")
+    with pytest.raises(InputError, match="no repository some/thing"):
+        load("timm:hf-hub:some/thing")
+    with pytest.raises(
+        InputError, match=r"timm:vit_tiny_patch16_224: the hub has no repository timm/vit_tiny"
+    ):
+        load("vit_tiny_patch16_224")
+
+
+def test_gated_models_say_how_to_get_in(refusing_hub):
+    refusing_hub(403, "GatedRepo")
+    with pytest.raises(
+        MissingResource, match=r"gated: accept its terms at .*/some/model and run `hf auth login`"
+    ):
+        load("hf:some/model")
 
 
 def cache_repo(home: Path, repo: str, files: dict[str, bytes], kind: str = "models") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import ssl
@@ -9,14 +10,19 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from workbench.errors import MissingResource
+from workbench import catalog
+from workbench.errors import InputError, MissingResource
 
 REACH_SECONDS = 4.0
 _ASK_AGAIN_SECONDS = 60.0
 Result = TypeVar("Result")
+
+
+class NoSuchRepository(InputError):
+    """The hub was asked, and has no repository of that name."""
 
 
 def switched_off() -> bool:
@@ -51,8 +57,9 @@ def _obstacle_of(endpoint: str, minute: int) -> str | None:
                 urllib.request.Request(endpoint, method="HEAD"), timeout=REACH_SECONDS
             ).close()
             outcome.append(None)
-        except urllib.error.HTTPError:
-            outcome.append(None)  # it answered
+        except urllib.error.HTTPError as error:
+            # A refusal of the front page says nothing about a repository; a broken server does.
+            outcome.append(f"it answered {error.code}" if error.code >= 500 else None)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             # The hub's client brings its own certificates, so only it can judge those.
@@ -99,21 +106,70 @@ def cached_file(
     return None
 
 
-def from_cache_or_hub(
-    what: str, repo: str, fetch: Callable[[bool], Result], random_weights: bool = True
-) -> Result:
+def from_cache_or_hub(what: str, repo: str, fetch: Callable[[bool], Result]) -> Result:
     """``fetch(local_files_only)`` on the cache, then on the hub if it answers.
 
-    Raises MissingResource if neither has it because the hub cannot be asked; errors of the hub itself (no
-    such repository, no access) pass through as OSError.
+    Raises MissingResource if neither has it because the hub cannot be asked, or fails; NoSuchRepository if
+    the hub has none of that name. Other errors of `fetch` pass through.
     """
     try:
         return fetch(True)
     except OSError as error:
         problem = obstacle()
         if problem is not None:
-            raise missing(what, repo, problem, random_weights=random_weights) from error
-    return fetch(False)
+            raise missing(what, repo, problem) from error
+    return download(what, repo, lambda: fetch(False))
+
+
+def download(what: str, repo: str, fetch: Callable[[], Result]) -> Result:
+    """``fetch()``, with the hub's refusals told as they are: no such repository, no access, no answer."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    # A lost connection comes as the HTTP library's own error, which is the base of the hub's.
+    bases = [base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)]
+    network_errors: tuple[type[Exception], ...] = (OSError, *bases)
+    try:
+        return fetch()
+    except network_errors as error:
+        for cause in _causes(error):
+            if isinstance(cause, GatedRepoError):
+                raise MissingResource(
+                    f"{what} is gated: accept its terms at {_page(repo)} and run `hf auth login`"
+                ) from error
+            if isinstance(cause, RepositoryNotFoundError):
+                raise NoSuchRepository(
+                    f"{what}: the hub has no repository {repo}, or not for you "
+                    f"(`hf auth login` opens private ones){_near(repo)}"
+                ) from error
+            if isinstance(cause, (HfHubHTTPError, LocalEntryNotFoundError)):
+                reason = str(cause).partition("\n")[0]
+                raise MissingResource(f"{what}: the hub did not give {repo} ({reason})") from error
+        if isinstance(error, OSError):
+            raise
+        raise MissingResource(f"{what}: the connection to the hub was lost ({error})") from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _near(repo: str) -> str:
+    names = {entry.spec.partition(":")[2] for entry in catalog.CATALOG} - {repo}
+    near = difflib.get_close_matches(repo, names, n=2, cutoff=0.7)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _page(repo: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{repo}"
 
 
 def missing(

@@ -152,10 +152,11 @@ def load(
         origin = _elsewhere(entry, name) if entry and label is None else None
         try:
             source = sources.from_hugging_face(origin or name, label, pretrained, number)
-        except MissingResource as error:
-            if ":" not in spec:
-                raise _unknown_bare_name(spec, error) from error
-            raise
+        except (MissingResource, hub.NoSuchRepository) as error:
+            better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
+            if better is error:
+                raise
+            raise better from error
     elif scheme == "bundled":
         path = bundled_checkpoint(name, label)
         source = sources.from_checkpoint(path, path.stem, pretrained)
@@ -280,18 +281,19 @@ def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
     return entry.alias if old and not own else None
 
 
-def _unknown_bare_name(name: str, error: MissingResource) -> InputError | MissingResource:
+def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository) -> WorkbenchError:
     """For a name without a scheme that nothing here knows: misspelt if a known one is near, else far away."""
     import difflib
 
     import timm
 
-    if catalog.find(name):
-        return error
     known = {*catalog.aliases(), *timm.list_models()}
-    if "/" not in name and difflib.get_close_matches(name, known, n=1, cutoff=0.8):
-        hint = f"as a hub repository, hf:{name}, it is not cached either, and the hub was {hub.obstacle()}"
-        return UnknownName("model", name, known, hint)
+    far = isinstance(error, MissingResource)
+    if "/" not in name and (not far or difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
+        problem = f"was {hub.obstacle()}" if hub.obstacle() else "does not give it either"
+        return UnknownName("model", name, known, f"as hf:{name} it is not cached, and the hub {problem}")
+    if not far:
+        return error
     return MissingResource(
         f"{name!r} is neither in the catalog (`workbench models`) nor in timm, and {error}"
     )

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from workbench import hub
-from workbench.errors import InputError, MissingResource, UnknownName, WorkbenchError
+from workbench.errors import InputError, UnknownName, WorkbenchError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
-_SAFE_FILES = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "model.safetensors.index.json",
-    "pytorch_model.bin.index.json",
-)
+_SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
 _TIMM_PLACES = ("hf-hub", "hf_hub", "local-dir")
 
 
@@ -118,13 +113,15 @@ def _timm_from(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module
     what = f"timm:{place}:{where}"
     if place != "local-dir":
         cached = hub.cached_file(where, ["config.json"])
-        if cached and (hub.cached_file(where, _SAFE_FILES[:2]) or not pretrained):
+        if cached and (hub.cached_file(where, _SAFE_FILES) or not pretrained):
             place, where = "local-dir", str(Path(cached).parent)
         elif (problem := hub.obstacle()) is not None:
             raise hub.missing(what, where, problem)
     try:
         with _seeded():
-            module = timm.create_model(f"{place}:{where}", pretrained=pretrained)
+            module = hub.download(
+                what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
+            )
     except FileNotFoundError as error:
         raise InputError(
             f"{what}: expected config.json and model.safetensors in {where} ({error})"
@@ -148,18 +145,19 @@ def _timm_pretrained(name: str) -> nn.Module:
             )
         return timm.create_model(name, pretrained=True)
     wanted = getattr(config, "hf_hub_filename", None)
-    cached = hub.cached_file(repo, [wanted] if wanted else _SAFE_FILES[:2])
-    if cached is None:
-        problem = hub.obstacle()
-        if problem is not None:
-            raise hub.missing(f"timm:{name}", repo, problem)
-        return timm.create_model(name, pretrained=True)
-    if wanted:  # such files are read by the model's own reader, which wants them by their hub name
-        return timm.create_model(name, pretrained=True)
-    # By path: by name, timm asks the hub about a cached file too, and waits long where there is none.
-    return timm.create_model(
-        name, pretrained=True, pretrained_cfg_overlay={"file": cached, "custom_load": False}
-    )
+    cached = hub.cached_file(repo, [wanted] if wanted else _SAFE_FILES)
+    if cached is None and (problem := hub.obstacle()) is not None:
+        raise hub.missing(f"timm:{name}", repo, problem)
+    options: dict[str, Any] = {}
+    # By path: by name, timm asks the hub about a cached file too, and waits long where there is none. Files
+    # with names of their own are left to the model's own reader.
+    if cached is not None and not wanted:
+        options = {"pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
+    try:
+        return hub.download(f"timm:{name}", repo, lambda: timm.create_model(name, pretrained=True, **options))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        where = f"the cached {cached}" if cached else repo
+        raise InputError(f"timm:{name}: {where} cannot be read ({_first_lines(error)})") from error
 
 
 def _timm_with_file(architecture: str, path: Path) -> nn.Module:
@@ -320,24 +318,10 @@ def _fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool
             raise InputError(
                 f"{what}: a file of weights cannot be read ({error}); it may be truncated"
             ) from error
-        except OSError as error:
-            raise _not_loaded(what, is_folder, error) from error
-        except (ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
             raise InputError(f"{what} cannot be loaded: {_first_lines(error)}") from error
 
     return run
-
-
-def _not_loaded(what: str, is_folder: bool, error: OSError) -> WorkbenchError:
-    reason = _first_lines(error)
-    if is_folder:
-        return InputError(f"{what} cannot be loaded: {reason}")
-    if "gated" in str(error).lower() or "401" in str(error) or "token" in str(error).lower():
-        return MissingResource(
-            f"{what}: the hub gives no access, or has no such repository: {reason} "
-            "Check the name; for a gated one accept its terms on the hub and run `hf auth login`"
-        )
-    return InputError(f"{what} cannot be loaded from the hub: {reason}")
 
 
 def _auto_class(config: Any) -> Any:
