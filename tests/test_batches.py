@@ -442,8 +442,9 @@ def test_files_that_are_no_text(bert, tmp_path):
 
 def test_wikitext_from_the_cache_and_without_it(bert, tmp_path, monkeypatch):
     import pandas as pd
+    from huggingface_hub import constants
 
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(samples.hub, "cached_file", lambda *_: None)
     with pytest.raises(
         MissingResource, match=r"wikitext-103 is not on this machine(?s:.)*Salesforce/wikitext"

@@ -25,6 +25,10 @@ CLOSED = "http://127.0.0.1:9"  # the discard port: refuses at once
 
 @pytest.fixture
 def offline(monkeypatch):
+    # Imported first: the library keeps what the variable was at import, and later tests need it as it was.
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -385,6 +389,8 @@ def refusing_hub(monkeypatch, tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
         endpoint = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
