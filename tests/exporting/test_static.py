@@ -10,7 +10,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from tests.browser import needs_chrome
 from workbench.exporting import ExportFault, ExportJob, WarmChrome, export_static
-from workbench.exporting.static import PNG_SCALE, check_picture
+from workbench.exporting.static import check_picture, png_scale
 
 FIGURE = (
     go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
@@ -81,7 +81,7 @@ def test_a_closed_browser_may_be_closed_again():
 
 def test_a_blank_png_is_refused():
     written = io.BytesIO()
-    Image.new("RGB", (312 * PNG_SCALE, 200 * PNG_SCALE), "white").save(written, "PNG")
+    Image.new("RGB", (312 * png_scale(312), 200 * png_scale(312)), "white").save(written, "PNG")
     with pytest.raises(ExportFault, match="blank"):
         check_picture(written.getvalue(), "png", 312, 200)
 

@@ -20,9 +20,13 @@ from workbench.provenance import embed
 from workbench.results import atomic_write
 
 STATIC = ("pdf", "svg", "png")
-PNG_SCALE = 4  # 384 dots per inch; journals ask for 300
 START_SECONDS = 90.0
 FILE_SECONDS = 90.0
+
+
+def png_scale(width: int) -> int:
+    """Pixels per px: 384 dots per inch on paper, where journals ask for 300; a slide fills a screen with half that."""
+    return 4 if width <= 700 else 2
 
 
 class ExportFault(WorkbenchError):
@@ -101,7 +105,7 @@ class WarmChrome:
             "format": format,
             "width": width,
             "height": height,
-            "scale": PNG_SCALE if format == "png" else 1,
+            "scale": png_scale(width) if format == "png" else 1,
         }
         try:
             return self._wait(self._browser.calc_fig(figure, opts=options), FILE_SECONDS + 10)
@@ -190,7 +194,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
         try:
             content = browser.picture(job.figure, format, job.width, job.height)
             check_picture(content, format, job.width, job.height)
-            finished = embed(content, format, job.provenance, dpi=96 * PNG_SCALE)
+            finished = embed(content, format, job.provenance, dpi=96 * png_scale(job.width))
         except ExportFault as fault:
             result.failures[format] = str(fault)
             path.unlink(missing_ok=True)  # an older picture would pass for this one
@@ -211,7 +215,7 @@ def check_picture(content: bytes, format: str, width: int, height: int) -> None:
 
 
 def check_png(content: bytes, width: int, height: int) -> None:
-    """Pixels are size × `PNG_SCALE`, and not all of one colour."""
+    """Pixels are size × `png_scale`, and not all of one colour."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
@@ -220,8 +224,9 @@ def check_png(content: bytes, width: int, height: int) -> None:
             pixels = np.asarray(image.convert("RGB"))
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise ExportFault(f"the PNG cannot be read back: {_cause(error)}") from error
-    expected = (height * PNG_SCALE, width * PNG_SCALE)
-    if any(abs(got - want) > PNG_SCALE for got, want in zip(pixels.shape[:2], expected, strict=True)):
+    scale = png_scale(width)
+    expected = (height * scale, width * scale)
+    if any(abs(got - want) > scale for got, want in zip(pixels.shape[:2], expected, strict=True)):
         raise ExportFault(
             f"the PNG is {pixels.shape[1]} × {pixels.shape[0]} pixels, not {expected[1]} × {expected[0]}"
         )

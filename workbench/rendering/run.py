@@ -22,8 +22,8 @@ from workbench.exporting.page import write_html
 from workbench.exporting.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
 from workbench.exporting.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
-from workbench.gallery import read_report, write_gallery
 from workbench.provenance import dump, jsonable, sha256_file
+from workbench.rendering.gallery import read_report, write_gallery
 from workbench.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.rendering.progress import Progress
 from workbench.rendering.state import Outcome, result_key, shared_key, write_report

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import paths
-from workbench.gallery import REPORT
 from workbench.provenance import dump, jsonable, sha256_bytes, sha256_file, versions
+from workbench.rendering.gallery import REPORT
 from workbench.rendering.notebooks import Notebook
 from workbench.results import atomic_write
 

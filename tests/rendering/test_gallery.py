@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.exporting import save_figure
-from workbench.gallery import read_report, write_gallery
+from workbench.rendering.gallery import read_report, write_gallery
 
 
 @pytest.fixture
