@@ -16,8 +16,8 @@ TEXT_LENGTH = 11
 class Family:
     """``build`` makes the model, ``batch`` its input, ``layers`` is how many attention calls it makes.
 
-    ``project`` gives q, k, v of a module from its input where no rotary or other step follows the
-    projections. ``own_attention`` is a list of attention maps from the model's written-out attention.
+    ``project`` gives q, k, v of a module from its input; ``rotated`` says that a rotary embedding follows,
+    which keeps the length of every pair of channels.
     """
 
     name: str
@@ -25,7 +25,8 @@ class Family:
     batch: Callable[[], Any]
     layers: int
     own_attention: Callable[[nn.Module, Any], list[Tensor]]
-    project: Callable[[nn.Module, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+    project: Callable[[Any, Tensor], tuple[Tensor, ...]]
+    rotated: bool = False
 
 
 def heads_first(x: Tensor, heads: int) -> Tensor:
@@ -93,6 +94,20 @@ def packed(module: Any, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(heads_first(part, module.num_heads) for part in module.qkv(x).chunk(3, dim=-1))
 
 
+def normed(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    q, k, v = packed(module, x)
+    return module.q_norm(q), module.k_norm(k), v
+
+
+def eva_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    if module.qkv is None:
+        q, k, v = module.q_proj(x), module.k_proj(x), module.v_proj(x)
+    else:
+        bias = torch.cat((module.q_bias, module.k_bias, module.v_bias))
+        q, k, v = nn.functional.linear(x, module.qkv.weight, bias).chunk(3, dim=-1)
+    return tuple(heads_first(part, module.num_heads) for part in (q, k, v))
+
+
 def beit_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
     bias = torch.cat((module.q_bias, module.k_bias, module.v_bias))
     parts = nn.functional.linear(x, module.qkv.weight, bias).chunk(3, dim=-1)
@@ -146,13 +161,15 @@ def rest_of_block(block: Any, after: Tensor) -> Tensor:
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 4}
 VISION = [
     Family("vit", timm_model("vit_tiny_patch16_224", **VIT), images, 3, written_out, packed),
-    Family("vit-qk-norm", timm_model("vit_tiny_patch16_224", qk_norm=True, **VIT), images, 3, written_out),
+    Family("vit-qk-norm", timm_model("vit_tiny_patch16_224", qk_norm=True, **VIT), images, 3, written_out,
+           normed),
     Family("deit", timm_model("deit_tiny_patch16_224", **VIT), images, 3, written_out, packed),
     Family(
         "deit-distilled", timm_model("deit_tiny_distilled_patch16_224", **VIT), images, 3, written_out, packed
     ),
     Family("beit", timm_model("beit_base_patch16_224", **VIT), images, 3, written_out, beit_projections),
-    Family("eva", timm_model("eva02_tiny_patch14_224", **VIT | {"num_heads": 3}), images, 3, written_out),
+    Family("eva", timm_model("eva02_tiny_patch14_224", **VIT | {"num_heads": 3}), images, 3,
+           written_out, eva_projections, rotated=True),
     Family(
         "swin",
         timm_model(
@@ -278,6 +295,11 @@ def gpt2_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(heads_first(part, module.num_heads) for part in module.c_attn(x).chunk(3, dim=-1))
 
 
+def llama_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    layers = (module.q_proj, module.k_proj, module.v_proj)
+    return tuple(heads_first(p(x), p.out_features // module.head_dim) for p in layers)
+
+
 def vit_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
     layers = (module.q_proj, module.k_proj, module.v_proj)
     return tuple(heads_first(p(x), module.config.num_attention_heads) for p in layers)
@@ -313,7 +335,7 @@ TEXT = [
     ),
     Family(
         "luke-entities", hf_model("LukeModel", "LukeConfig", entity_vocab_size=9, entity_emb_size=10, **BERT),
-        words_and_entities, 2, own_eager,
+        words_and_entities, 2, own_eager, bert_projections,
     ),
     Family(
         "longformer", hf_model("LongformerModel", "LongformerConfig", attention_window=4, **BERT),
@@ -341,7 +363,7 @@ TEXT = [
             "LlamaForCausalLM", "LlamaConfig", vocab_size=60, hidden_size=24, num_hidden_layers=2,
             num_attention_heads=6, num_key_value_heads=2, intermediate_size=34, max_position_embeddings=40,
         ),
-        words, 2, own_eager,
+        words, 2, own_eager, llama_projections, rotated=True,
     ),
     Family(
         "albert",
@@ -350,7 +372,7 @@ TEXT = [
             num_hidden_layers=4,
             num_attention_heads=3, intermediate_size=34, max_position_embeddings=40,
         ),
-        words, 4, own_eager,
+        words, 4, own_eager, bert_projections,
     ),
     Family(
         "gemma2",
@@ -360,7 +382,7 @@ TEXT = [
             num_key_value_heads=2, head_dim=8, intermediate_size=34, attn_logit_softcapping=5.0,
             sliding_window=4, attn_implementation="eager",
         ),
-        words, 2, own_eager,
+        words, 2, own_eager, llama_projections, rotated=True,
     ),
     Family(
         "hf-vit",
