@@ -79,19 +79,29 @@ def test_a_capture_file_feeds_analyze_and_compares_equal_to_itself(run, tmp_path
         assert status == 0, err
     status, said, _ = run("compare", first, second)
     assert status == 0
+    assert "the same" in said
     out = tmp_path / "from-file.csv"
     status, _, err = run("analyze", "gram-spectrum", "--qkv", first, "--out", out)
     assert status == 0, err
     direct = tmp_path / "direct.csv"
     run("analyze", "gram-spectrum", *BUNDLED, "--n", 2, "--out", direct)
-    values = [pd.read_csv(path).sort_values(["layer", "head", "metric", "rank"])["value"] for path in (out, direct)]
+    values = [
+        pd.read_csv(path).sort_values(["layer", "head", "metric", "rank"])["value"] for path in (out, direct)
+    ]
     pd.testing.assert_series_equal(*[value.sort_values(ignore_index=True) for value in values], rtol=1e-9)
 
 
 def test_compare_ends_in_1_where_captures_differ(run, tmp_path):
     for name, checkpoint in (("a", "epoch-030"), ("b", "epoch-000")):
         status, _, err = run(
-            "capture", *BUNDLED, "--n", 2, "--checkpoint", checkpoint, "--out", tmp_path / f"{name}.safetensors"
+            "capture",
+            *BUNDLED,
+            "--n",
+            2,
+            "--checkpoint",
+            checkpoint,
+            "--out",
+            tmp_path / f"{name}.safetensors",
         )
         assert status == 0, err
     status, said, _ = run("compare", tmp_path / "a.safetensors", tmp_path / "b.safetensors")
@@ -118,8 +128,8 @@ WRONG = {
     "unknown analysis": (("analyze", "gram-spectrun", *BUNDLED, "--out", "x.csv"), "gram-spectrum"),
     "unknown option": (("analyze", "gram-spectrum", *BUNDLED, "--max-rnk", "3", "--out", "x.csv"), "max_rank"),
     "ill-typed option": (("analyze", "gram-spectrum", *BUNDLED, "--max-rank", "few", "--out", "x.csv"), "few"),
-    "unknown model": (("analyze", "gram-spectrum", "--model", "bundled:digit-vit", *BUNDLED[2:], "--out", "x.csv"), "digits-vit"),
-    "unknown input": (("analyze", "gram-spectrum", *BUNDLED[:2], "--inputs", "bundled:digit", "--out", "x.csv"), "digits"),
+    "unknown model": (("capture", "--model", "bundled:digit", *BUNDLED[2:], "--out", "x.safetensors"), "digits-vit"),
+    "unknown input": (("capture", *BUNDLED[:2], "--inputs", "bundled:digit", "--out", "x.safetensors"), "digits"),
     "no model": (("analyze", "gram-spectrum", "--out", "x.csv"), "model"),
     "layer out of range": (("analyze", "gram-spectrum", *BUNDLED, "--layers", "9", "--out", "x.csv"), "9"),
     "unknown suffix": (("analyze", "gram-spectrum", *BUNDLED, "--out", "x.xlsx"), ".parquet"),

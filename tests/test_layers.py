@@ -15,6 +15,7 @@ PACKAGE = Path(workbench.__file__).parent
 ROWS = [
     {"_version"},
     {"errors", "paths", "metrics"},
+    {"tables", "selection"},
     {"results", "provenance", "hub", "datasets", "architectures", "catalog"},
     {"checkpoints", "samples"},
     {"recording"},
@@ -35,7 +36,12 @@ ROWS = [
     {"cli"},
     {"__main__"},
 ]
-FORBIDDEN = {("figures", "analyses"), ("analyses", "figures"), ("figures", "recording"), ("analyses", "recording")}
+FORBIDDEN = {
+    ("figures", "analyses"),
+    ("analyses", "figures"),
+    ("figures", "recording"),
+    ("analyses", "recording"),
+}
 
 
 def _topic(path: Path) -> str:
@@ -56,7 +62,9 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts and path.parent != PACKAGE)
+MODULES = sorted(
+    path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts and path.parent != PACKAGE
+)
 MODULES += sorted(path for path in PACKAGE.glob("*.py") if path.name != "__init__.py")
 
 

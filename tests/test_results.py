@@ -15,11 +15,9 @@ from workbench.results import (
     atomic_write,
     conform,
     join_frames,
-    latex_table,
     make_frame,
     provenance_of,
     read_frame,
-    summarize,
     write_frame,
 )
 
@@ -158,22 +156,15 @@ def test_conform_keeps_rows_and_fills_columns():
     assert frame["value"].tolist() == [1.0, 2.0]
 
 
-def test_summary_is_mean_and_deviation_per_layer():
-    values = [[1.0, 10.0], [3.0, 30.0]]
-    frame = make_frame(values, "token_cosine", {"input": IDS, "layer": [0, 1]}, model="m")
-    summary = summarize(frame).set_index("layer")
-    assert summary["mean"].tolist() == [2.0, 20.0]
-    assert summary["std"].tolist() == pytest.approx([math.sqrt(2), math.sqrt(200)])
-    assert summary["count"].tolist() == [2, 2]
-
-
-def test_latex_table_escapes_and_keeps_small_numbers_apart_from_zero():
-    values = [[1.5e-7], [2.5e-7]]
-    frame = make_frame(values, "eigenvalue", {"input": IDS, "layer": [0]}, model="vit_tiny & co")
-    table = latex_table(frame)
+def test_a_latex_file_says_what_it_holds(tmp_path):
+    frame = make_frame(
+        [[1.5e-7], [2.5e-7]], "eigenvalue", {"input": IDS, "layer": [0]}, model="vit_tiny & co"
+    )
+    table = write_frame(frame, tmp_path / "spectrum.tex").read_text()
     assert r"vit\_tiny \& co" in table
     assert r"\toprule" in table
-    assert r"$2\times10^{-7}$" in table
+    assert r"$2\times 10^{-7}$" in table
+    assert r"\label{tab:spectrum}" in table
 
 
 def test_writing_leaves_no_half_file(tmp_path):

@@ -33,9 +33,14 @@ def _workbench(installed, cwd, *arguments):
 
 def test_the_wheel_is_what_answers(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    code = "import workbench; from workbench import paths; print(workbench.__file__, paths.data_dir(), paths.notebooks_dir())"
+    code = "from workbench import paths as p; print(p.__file__, p.data_dir(), p.notebooks_dir())"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert all(part.startswith(str(installed)) for part in done.stdout.split())
 
@@ -51,7 +56,16 @@ def test_an_analysis_of_the_bundled_model_runs_from_the_wheel(installed, tmp_pat
 
 def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     done = _workbench(
-        installed, tmp_path, "render", "cosine_decay", "--preset", "quick", "--formats", "html", "--out", "figures"
+        installed,
+        tmp_path,
+        "render",
+        "cosine_decay",
+        "--preset",
+        "quick",
+        "--formats",
+        "html",
+        "--out",
+        "figures",
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "figures" / "index.html").is_file()

@@ -146,12 +146,20 @@ class _AnalyzeCommand(click.Command):
 
 @cli.command(cls=_AnalyzeCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("name", metavar="ANALYSIS")
-@click.option("--model", metavar="SPEC", help="timm:NAME, hf:REPO-OR-FOLDER, bundled:NAME, file:CHECKPOINT or a name.")
-@click.option("--inputs", metavar="SPEC", help="bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE, wikitext-103.")
-@click.option("--qkv", type=click.Path(dir_okay=False), help="q, k, v from a file (.safetensors, .npz) instead.")
+@click.option(
+    "--model", metavar="SPEC", help="timm:NAME, hf:REPO-OR-FOLDER, bundled:NAME, file:CHECKPOINT or a name."
+)
+@click.option(
+    "--inputs", metavar="SPEC", help="bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE, wikitext-103."
+)
+@click.option(
+    "--qkv", type=click.Path(dir_okay=False), help="q, k, v from a file (.safetensors, .npz) instead."
+)
 @_apply(_SAMPLE)
 @click.option("--heads", metavar="LIST", help="Heads, from 0. [default: all]")
-@click.option("--out", required=True, type=click.Path(dir_okay=False), help="Result: .parquet, .csv, .json or .tex.")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False), help="Result: .parquet, .csv, .json or .tex."
+)
 @click.pass_context
 def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     """Run one ANALYSIS and write its tidy result.
@@ -181,7 +189,9 @@ def _own_options(words: Sequence[str]) -> dict[str, Any]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
-            raise InputError(f"unexpected argument {word!r}; options of an analysis are given as --NAME VALUE")
+            raise InputError(
+                f"unexpected argument {word!r}; options of an analysis are given as --NAME VALUE"
+            )
         key, equals, inline = word[2:].partition("=")
         if equals:
             value: Any = _value(inline)
@@ -236,14 +246,24 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 
 @cli.command()
 @click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...")
-@click.option("-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="KEY VALUE", help="Set a parameter.")
-@click.option("-f", "--file", "parameter_file", type=click.Path(dir_okay=False), help="Parameters from a YAML file.")
+@click.option(
+    "-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="KEY VALUE", help="Set a parameter."
+)
+@click.option(
+    "-f", "--file", "parameter_file", type=click.Path(dir_okay=False), help="Parameters from a YAML file."
+)
 @click.option("--preset", type=click.Choice(["quick", "default", "paper"]), default="default", show_default=True,
               help="Seconds; minutes; the papers' models and sample sizes.")  # fmt: skip
-@click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Notebooks at a time.")
-@click.option("--formats", default="pdf,svg,png,html", show_default=True, metavar="LIST", help="What to export.")
+@click.option(
+    "-j", "--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Notebooks at a time."
+)
+@click.option(
+    "--formats", default="pdf,svg,png,html", show_default=True, metavar="LIST", help="What to export."
+)
 @click.option("--theme", type=click.Choice(["paper", "talk"]), default="paper", show_default=True)
-@click.option("--out", default="figures", show_default=True, type=click.Path(file_okay=False), help="Output folder.")
+@click.option(
+    "--out", default="figures", show_default=True, type=click.Path(file_okay=False), help="Output folder."
+)
 @click.option("--force", is_flag=True, help="Render again what is up to date.")
 def render(
     notebooks: tuple[str, ...], pairs: tuple[tuple[str, str], ...], parameter_file: str | None, **options: Any

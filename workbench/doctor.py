@@ -54,7 +54,9 @@ def _devices() -> Iterator[Finding]:
     if torch.backends.mps.is_available():
         names.append("mps")
     cores = f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads)"
-    yield Finding("devices", "ok", ", ".join([cores, *names]), "" if names else "no GPU: --device cpu is the default")
+    yield Finding(
+        "devices", "ok", ", ".join([cores, *names]), "" if names else "no GPU: --device cpu is the default"
+    )
 
 
 def _chrome() -> Iterator[Finding]:
@@ -91,10 +93,14 @@ def _bundled() -> Iterator[Finding]:
     if names:
         yield Finding("bundled models", "ok", ", ".join(names))
     else:
-        yield Finding("bundled models", "missing", f"none in {folder}", "make train, or install again", needed=True)
+        yield Finding(
+            "bundled models", "missing", f"none in {folder}", "make train, or install again", needed=True
+        )
     notebooks = sorted(path.stem for path in paths.notebooks_dir().glob("*.ipynb"))
     state = "ok" if notebooks else "missing"
-    yield Finding("notebooks", state, ", ".join(notebooks) or "none", "" if notebooks else "install again", needed=True)
+    yield Finding(
+        "notebooks", state, ", ".join(notebooks) or "none", "" if notebooks else "install again", needed=True
+    )
     minilm = catalog.installed_minilm()
     if minilm:
         yield Finding("MiniLM weights", "ok", str(minilm))

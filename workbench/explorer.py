@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     import ipywidgets
     import pandas as pd
     import plotly.graph_objects as go
+    from jaxtyping import Float
+    from torch import Tensor
 
     from workbench.batches import Inputs
     from workbench.models import LoadedModel
-    from workbench.recording import Capture
+    from workbench.recording import Capture, TokenInfo
 
 NOTEBOOK = "explorer"
 _INPUTS = {"image": ("bundled:digits", "bundled:photos"), "text": ("bundled:prose",)}
-_MEAN_QUERY = "mean over all queries"
+_ALL = "all queries"
 
 
 class Explorer:
@@ -62,18 +64,27 @@ class Explorer:
         chosen = inputs or _INPUTS[loaded.modality][0]
         batch = self._feed(loaded, chosen)
         self.model, self.loaded, self.inputs, self.batch = model, loaded, chosen, batch
-        self.index, self.query = 0, None
+        self.choose_input(0)
         capture = self.capture
         self.layers = [record.index for record in capture if record.kind == "token" and record.origin is None]
         if not self.layers:
-            raise InputError(f"{model} has no layer whose attention runs over all tokens; the explorer has none to show")
+            raise InputError(
+                f"{model} has no layer whose attention runs over all tokens; the explorer has none to show"
+            )
         self.layer = self.layers[-1]
         self.head = 0
 
     def choose_inputs(self, inputs: str) -> None:
         """Take other inputs for the same model."""
         self.batch = self._feed(self.loaded, inputs)
-        self.inputs, self.index, self.query = inputs, 0, None
+        self.inputs = inputs
+        self.choose_input(0)
+
+    def choose_input(self, index: int) -> None:
+        """Take another of the inputs; the query becomes the class token of an image, all queries of a text."""
+        self.index = index
+        kinds = self.batch.tokens.kinds[index]
+        self.query = kinds.index("class") if self.batch.images and "class" in kinds else None
 
     @property
     def capture(self) -> Capture:
@@ -83,14 +94,31 @@ class Explorer:
     @property
     def heads(self) -> list[int]:
         """Heads of the chosen layer."""
-        return list(range(self.capture[self.layer].attn.shape[1]))
+        return list(range(self.attn.shape[0]))
+
+    @property
+    def attn(self) -> Float[Tensor, "head query key"]:
+        """Attention weights of the chosen layer on the chosen input."""
+        held = self.capture[self.layer].attn
+        assert held is not None  # it is the one site that is captured
+        return held[0]
+
+    @property
+    def tokens(self) -> TokenInfo:
+        """Labels and kinds of the chosen input's tokens; which are real."""
+        held = self.capture.tokens
+        assert held is not None  # inputs always come with their tokens
+        return held
 
     @property
     def queries(self) -> list[tuple[str, int | None]]:
-        """(label, index) of every real token of the chosen input, the mean over them first."""
-        tokens = self.capture.tokens
+        """(label, index) of every query that can be chosen, and all of them where no class token stands for them."""
+        tokens = self.tokens
         real = [i for i, here in enumerate(tokens.mask[0].tolist()) if here]
-        return [(_MEAN_QUERY, None), *((f"{i} · {tokens.labels[0][i]}", i) for i in real)]
+        if self.attn.shape[1] == 1:  # class attention asks for the class token only
+            real = real[:1]
+        one_by_one: list[tuple[str, int | None]] = [(f"{i} · {tokens.labels[0][i]}", i) for i in real]
+        return one_by_one if self.batch.images and "class" in tokens.kinds[0] else [(_ALL, None), *one_by_one]
 
     def _check(self, kind: str, number: int, known: list[int]) -> int:
         place = known[number] if -len(known) <= number < 0 else number
@@ -154,18 +182,18 @@ class Explorer:
 
     def reading(self) -> str:
         """One sentence on what the view shows, computed from its numbers."""
-        attn = self.capture[self.layer].attn[0, self.head].double()
-        real = self.capture.tokens.mask[0]
-        square = attn.shape[0] == attn.shape[1]
-        rows = attn[real] if square else attn
-        row = rows.mean(0) if self.query is None or not square else attn[self.query]
+        attn = self.attn[self.head].double()
+        labels = self.tokens.labels[0]
+        row = (
+            attn[self.tokens.mask[0]].mean(0) if self.query is None else attn[min(self.query, len(attn) - 1)]
+        )
         top = int(row.argmax())
-        whose = _MEAN_QUERY if self.query is None else f"query {self.capture.tokens.labels[0][self.query]!r}"
+        whose = _ALL if self.query is None else f"query {labels[self.query]!r}"
         frame = self.spectra()
         rank = frame[(frame["metric"] == "rank_90") & (frame["layer"] == self.layer)]["value"].iloc[0]
         return (
             f"Layer {self.layer}, head {self.head}, {self.batch.ids[self.index]}: the most attended token "
-            f"({whose}) is {self.capture.tokens.labels[0][top]!r} with {row[top]:.1%} of the attention; "
+            f"(of {whose}) is {labels[top]!r} with {row[top]:.1%} of the attention; "
             f"{rank:.0f} eigenvalues hold 90 % of the spectrum."
         )
 
@@ -203,8 +231,8 @@ class _Panel:
 
         self.explorer = explorer
         self.busy = False
-        wide = widgets.Layout(width="330px")
-        style = {"description_width": "60px"}
+        wide = widgets.Layout(width="300px")
+        style = {"description_width": "50px"}
         self.model = widgets.Combobox(
             value=explorer.model, options=_models_here(), description="model", layout=wide, style=style,
             continuous_update=False, placeholder="timm:NAME, hf:FOLDER, a name; then Enter",
@@ -218,10 +246,15 @@ class _Panel:
         self.head = widgets.SelectionSlider(options=[0], description="head", layout=wide, style=style)
         self.query = widgets.Dropdown(description="query", layout=wide, style=style)
         self.name = widgets.Text(value="explorer", description="name", layout=wide, style=style)
-        self.save = widgets.Button(description="Save figure", tooltip="PDF, SVG, PNG, HTML and data, into figures/")
+        self.save = widgets.Button(
+            description="Save figure", tooltip="PDF, SVG, PNG, HTML, the data and provenance"
+        )
         self.message = widgets.HTML()
-        self.attention = go.FigureWidget()
-        self.spectrum = go.FigureWidget()
+        # One figure for each kind of view: an image and a text differ in their axes, and what a figure in the
+        # browser once had (an axis, a picture) stays when its layout is replaced.
+        self.figures = {kind: go.FigureWidget() for kind in ("image", "text", "spectrum")}
+        self.frames = {kind: widgets.Box([figure]) for kind, figure in self.figures.items()}
+        pictures = widgets.HBox(list(self.frames.values()), layout=widgets.Layout(flex_flow="row wrap"))
         self._offer()
         for control, follow in (
             (self.model, self._model), (self.inputs, self._inputs), (self.index, self._index),
@@ -229,10 +262,18 @@ class _Panel:
         ):  # fmt: skip
             control.observe(lambda change, follow=follow: self._act(follow), names="value")
         self.save.on_click(lambda _: self._act(self._save))
-        controls = [self.model, self.inputs, self.index, self.layer, self.head, self.query, self.name, self.save]
-        pictures = widgets.HBox([self.attention, self.spectrum], layout=widgets.Layout(flex_flow="row wrap"))
-        right = widgets.VBox([pictures, self.message])
-        self.box = widgets.HBox([widgets.VBox(controls), right], layout=widgets.Layout(flex_flow="row wrap"))
+        controls = [
+            self.model,
+            self.inputs,
+            self.index,
+            self.layer,
+            self.head,
+            self.query,
+            self.name,
+            self.save,
+        ]
+        grid = widgets.GridBox(controls, layout=widgets.Layout(grid_template_columns="repeat(3, 310px)"))
+        self.box = widgets.VBox([grid, self.message, pictures])
         self._draw()
 
     def _act(self, follow: Any) -> None:
@@ -244,7 +285,7 @@ class _Panel:
         try:
             follow()
         except WorkbenchError as error:
-            self.message.value = f"<b>{_escape(str(error))}</b>"
+            self.message.value = f"<b style='white-space: pre-line'>{_escape(str(error))}</b>"
         finally:
             self.busy = False
 
@@ -256,7 +297,12 @@ class _Panel:
         _set(self.index, [(name, i) for i, name in enumerate(explorer.batch.ids)], explorer.index)
         _set(self.layer, explorer.layers, explorer.layer)
         _set(self.head, explorer.heads, explorer.head)
-        _set(self.query, explorer.queries, explorer.query)
+        # A dropdown shows a value of None as if nothing were chosen.
+        _set(
+            self.query,
+            [(text, -1 if i is None else i) for text, i in explorer.queries],
+            _number(explorer.query),
+        )
 
     def _model(self) -> None:
         self.explorer.choose_model(self.model.value)
@@ -269,7 +315,7 @@ class _Panel:
         self._draw()
 
     def _index(self) -> None:
-        self.explorer.index, self.explorer.query = self.index.value, None
+        self.explorer.choose_input(self.index.value)
         self._offer()
         self._draw()
 
@@ -284,26 +330,34 @@ class _Panel:
         self._draw()
 
     def _query(self) -> None:
-        self.explorer.query = self.query.value
+        self.explorer.query = None if self.query.value < 0 else self.query.value
         self._draw()
 
     def _save(self) -> None:
         self.explorer.save(self.name.value)
-        self.message.value = f"saved figures/{_escape(self.name.value)}.pdf, .svg, .png, .html, .csv"
+        folder = Path(os.environ.get("WORKBENCH_OUT", "figures")).resolve()
+        self.message.value = (
+            f"saved {_escape(self.name.value)} (PDF, SVG, PNG, HTML, data) in {_escape(str(folder))}"
+        )
 
     def _draw(self) -> None:
         from workbench.figures import apply_theme
 
-        for shown, fig in (
-            (self.attention, apply_theme(self.explorer.attention())),
-            (self.spectrum, apply_theme(self.explorer.spectrum())),
-        ):
-            fig.update_layout(width=480, height=430)
+        kind = self.explorer.loaded.modality
+        for name, frame in self.frames.items():
+            frame.layout.display = "flex" if name in (kind, "spectrum") else "none"
+        for name, fig in ((kind, self.explorer.attention()), ("spectrum", self.explorer.spectrum())):
+            themed = apply_theme(fig).update_layout(width=460, height=400)
+            shown = self.figures[name]
             with shown.batch_update():
                 shown.data = ()
-                shown.layout = fig.layout
-                shown.add_traces(fig.data)
+                shown.layout = themed.layout
+                shown.add_traces(themed.data)
         self.message.value = _escape(self.explorer.reading())
+
+
+def _number(query: int | None) -> int:
+    return -1 if query is None else query
 
 
 def _set(control: Any, options: list[Any], value: Any) -> None:
@@ -332,17 +386,25 @@ def open_explorer(port: int | None = None, browser: bool = True) -> int:
     """Start JupyterLab on the explorer notebook, token on, and wait for it; returns its exit status.
 
     In a checkout the notebook opens where it lies; from an installed wheel a copy goes into the current folder,
-    and a copy that is already there is kept. Raises `MissingResource` if the folder cannot be written to.
+    and a copy that is already there is kept. Figures are saved into ``figures/`` of the current folder.
+
+    Raises `MissingResource` if the folder cannot be written to.
     """
     notebook = notebook_to_open(Path.cwd())
-    command = [sys.executable, "-m", "jupyterlab", str(notebook)]
+    command = [
+        sys.executable, "-m", "jupyterlab",
+        # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
+        f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        # Nothing is fetched that was not asked for.
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
     command += [f"--port={port}"] if port else []
     command += [] if browser else ["--no-browser"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         # Jupyter refuses root unless told; in a container there is often nobody else. The token stays on.
         command.append("--allow-root")
     try:
-        return subprocess.call(command)
+        return subprocess.call(command, env={"WORKBENCH_OUT": str(Path.cwd() / "figures"), **os.environ})
     except KeyboardInterrupt:
         return 130
 
@@ -357,5 +419,7 @@ def notebook_to_open(folder: Path) -> Path:
         try:
             shutil.copy(source, target)
         except OSError as error:
-            raise MissingResource(f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder") from error
+            raise MissingResource(
+                f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder"
+            ) from error
     return target

@@ -20,8 +20,9 @@ from workbench.analyses import attention_maps, chance, kernel_pca, similarity
 from workbench.analyses.chance import Null
 from workbench.errors import InputError
 from workbench.metrics import METRICS
-from workbench.recording import LayerRecord, TokenInfo, attention_output, attention_weights, parse_layers
+from workbench.recording import LayerRecord, TokenInfo, attention_output, attention_weights
 from workbench.results import conform
+from workbench.selection import parse_numbers
 
 # timm's Swin keeps tokens of a shifted window apart with an additive −100, beside a position bias of a few
 # units.
@@ -71,7 +72,12 @@ class Layer:
     def choose_heads(self, tensor: Tensor) -> Tensor:
         """The chosen heads of a tensor (batch, head, …); remembers their numbers."""
         total = self.total_heads = tensor.shape[1]
-        self.heads = [head for head in parse_heads(self.chosen_heads, total) if head < total]
+        asked = parse_numbers("head", self.chosen_heads)
+        known = range(total)
+        # Layers may differ in heads: one that a layer has not got is left out there.
+        self.heads = (
+            [*known] if asked is None else sorted({known[head] for head in asked if -total <= head < total})
+        )
         if not self.heads:
             raise NotMeasured(f"has only {total} heads")
         return tensor if len(self.heads) == total else tensor[:, self.heads]
@@ -159,24 +165,6 @@ def over_windows(values: Tensor, image: Tensor) -> Tensor:
     image = image.to(values.device)
     inputs = int(image.max()) + 1
     return values[image.argsort(stable=True)].unflatten(0, (inputs, -1))
-
-
-def parse_heads(heads: str | int | Sequence[int] | None, total: int | None = None) -> list[int]:
-    """Head numbers from None (all), a number, numbers, or "0,3-5"; negative ones count from the end.
-
-    Raises `InputError` for what is no number. Numbers past ``total`` stay: layers may differ in heads.
-    """
-    try:
-        numbers = parse_layers(heads)
-    except InputError as error:
-        raise InputError(str(error).replace("layer", "head")) from None
-    if numbers is None:
-        return list(range(total or 0))
-    if total is None:
-        return list(numbers)
-    return sorted(
-        {number % total if -total <= number < 0 else number for number in numbers if number >= -total}
-    )
 
 
 def need_token_attention(layer: Layer) -> None:

@@ -20,6 +20,7 @@ from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement, NotMeasured, Rows
 from workbench.provenance import versions
 from workbench.recording import Capture
+from workbench.selection import parse_numbers, ranges
 from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def analyze(
         raise InputError(f"batch_size must be a whole number from 1 up; got {batch_size!r}")
     if heads is not None and not analysis.per_head:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
-    measurements.parse_heads(heads)
+    parse_numbers("head", heads)
     if qkv is not None and model is None and inputs is None:
         stream = stream_file(qkv, analysis.sites, layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
@@ -290,7 +291,7 @@ class _Run:
     ) -> None:
         self.analysis, self.options, self.stream = analysis, options, stream
         self.seed, self.heads = seed, heads
-        self.wanted = set(measurements.parse_heads(heads))
+        self.wanted = set(parse_numbers("head", heads) or ())
         self.met: set[int] = set()
         self.most = 0
         self.rows = Rows()
@@ -311,7 +312,7 @@ class _Run:
 
     def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
         notes = [
-            f"layer{'s' if len(indices) > 1 else ''} {_ranges(indices)} left out: {reason}"
+            f"layer{'s' if len(indices) > 1 else ''} {ranges(indices)} left out: {reason}"
             for reason, indices in self.left_out.items()
         ]
         if not self.rows:
@@ -334,17 +335,6 @@ class _Run:
             "versions": versions(),
         }
         return frame
-
-
-def _ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 @contextmanager

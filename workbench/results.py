@@ -16,6 +16,7 @@ import pandas as pd
 from workbench._version import __version__
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.metrics import METRICS
+from workbench.tables import latex_table
 
 SCHEMA_VERSION = 1
 COLUMNS = (
@@ -114,7 +115,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
         ".parquet": lambda handle: _write_parquet(frame, handle),
         ".csv": lambda handle: frame.to_csv(handle, index=False),
         ".json": lambda handle: handle.write(_json_records(frame).encode()),
-        ".tex": lambda handle: handle.write(latex_table(frame).encode()),
+        ".tex": lambda handle: handle.write(latex_table(frame, _caption(frame), path.stem).encode()),
     }
     check_suffix(path)
     return atomic_write(path, writers[path.suffix])
@@ -127,6 +128,13 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         raise InputError(
             f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
         )
+
+
+def _caption(frame: pd.DataFrame) -> str:
+    names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
+    return (
+        " of ".join(name for name in names if name) + ": mean and standard deviation over inputs and heads."
+    )
 
 
 def _json_records(frame: pd.DataFrame) -> str:
@@ -195,26 +203,3 @@ def _read_text(path: Path) -> pd.DataFrame:
         return conform(frame)
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} holds no result: {error}") from error
-
-
-def summarize(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard deviation (ddof = 1) and count of each metric per model and layer."""
-    keys = ["model", "checkpoint", "metric", "layer"]
-    keys = [key for key in keys if frame[key].notna().any()]
-    groups = frame.groupby(keys, dropna=False, sort=False)["value"]
-    return groups.agg(mean="mean", std="std", count="count").reset_index()
-
-
-def latex_table(frame: pd.DataFrame) -> str:
-    """A booktabs table of the frame's summary: one row per model and layer, mean ± standard deviation."""
-    summary = summarize(frame) if set(COLUMNS) <= set(frame.columns) else frame
-    numbers = summary.select_dtypes("float").columns
-    styled = summary.style.hide(axis="index")
-    styled.format(na_rep="--", escape="latex").format(_latex_number, subset=list(numbers), na_rep="--")
-    return styled.to_latex(hrules=True)
-
-
-def _latex_number(value: float) -> str:
-    """Four significant digits, with a power of ten where the number is very small or large."""
-    digits, power, exponent = f"{value:.4g}".partition("e")
-    return rf"${digits}\times10^{{{int(exponent)}}}$" if power else digits

@@ -19,9 +19,9 @@ from workbench.recording import (
     LayerRecord,
     TokenInfo,
     capture,
-    parse_layers,
     read_qkv,
 )
+from workbench.selection import parse_numbers
 
 if TYPE_CHECKING:
     from workbench.batches import Inputs
@@ -213,7 +213,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
 def _pick(held: Capture, layers: Any) -> list[int]:
     """Numbers of the chosen layers that the capture holds; negative ones count from its last."""
     present = [record.index for record in held]
-    chosen = parse_layers(layers)
+    chosen = parse_numbers("layer", layers)
     if chosen is None:
         return present
     return sorted({held[number].index for number in chosen})

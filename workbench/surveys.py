@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.errors import InputError, MissingResource
-from workbench.measurements import parse_heads
 from workbench.pipeline import analyze
 from workbench.results import join_frames
+from workbench.selection import Numbers, parse_numbers
 
 if TYPE_CHECKING:
     from workbench.batches import Inputs
@@ -47,7 +47,7 @@ def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments
 
 
 def attention_frame(
-    model: LoadedModel, inputs: Inputs, capture: Capture, heads: Iterable[int] | None = None, query: int | None = None
+    model: LoadedModel, inputs: Inputs, capture: Capture, heads: Numbers = None, query: int | None = None
 ) -> pd.DataFrame:
     """The attention of one input as rows: layer, head, query, key (numbers and labels) and value.
 
@@ -62,17 +62,21 @@ def attention_frame(
     real = [place for place, here in enumerate(tokens.mask[0].tolist()) if here]
     parts = []
     for record in capture:
+        assert record.attn is not None  # looked at above
         attn = record.attn[0].double().cpu().numpy()
-        chosen = parse_heads(None if heads is None else list(heads), attn.shape[0])
+        chosen = parse_numbers("head", heads, attn.shape[0])
         # Class attention has one query, the class token, which is the first of the tokens.
         queries = [0] if attn.shape[1] == 1 else real if query is None else [query]
-        rows = pd.MultiIndex.from_product([chosen, queries, real], names=["head", "query", "key"]).to_frame(index=False)
+        rows = pd.MultiIndex.from_product([chosen, queries, real], names=["head", "query", "key"]).to_frame(
+            index=False
+        )
         rows["value"] = attn[rows["head"], 0 if attn.shape[1] == 1 else rows["query"], rows["key"]]
         rows.insert(0, "layer", record.index)
         parts.append(rows)
     frame = pd.concat(parts, ignore_index=True)
     frame = frame.assign(
-        query_label=[labels[place] for place in frame["query"]], key_label=[labels[place] for place in frame["key"]]
+        query_label=[labels[place] for place in frame["query"]],
+        key_label=[labels[place] for place in frame["key"]],
     )
     frame.insert(0, "input", inputs.ids[0])
     frame.insert(0, "model", model.spec)

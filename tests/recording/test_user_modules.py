@@ -17,10 +17,10 @@ from workbench.recording import (
     attention_modules,
     attention_weights,
     capture,
-    parse_layers,
     register_block,
 )
 from workbench.recording.adapters import _ADAPTERS, Visit, _find_by_class
+from workbench.selection import parse_numbers
 
 BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5
 WIDTH = HEADS * HEAD_DIM
@@ -432,7 +432,7 @@ def test_layers_outside_the_range(x: Tensor, asked):
 @pytest.mark.parametrize("asked", ["", "a", "3-1", [], [1.5], [True], "1-", "-1-2"])
 def test_unreadable_layers(asked):
     with pytest.raises(InputError):
-        parse_layers(asked)
+        parse_numbers("layer", asked)
 
 
 def test_a_layer_that_was_not_captured(x: Tensor):

@@ -2,7 +2,6 @@
 
 from workbench.exporting.saving import FORMATS, check_formats, export_job, save_figure
 from workbench.exporting.static import STATIC, ExportFault, ExportJob, ExportResult, WarmChrome, export_static
-from workbench.exporting.tables import latex_table, summary_table
 
 __all__ = [
     "save_figure",
@@ -15,6 +14,4 @@ __all__ = [
     "check_formats",
     "FORMATS",
     "STATIC",
-    "summary_table",
-    "latex_table",
 ]

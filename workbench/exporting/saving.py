@@ -24,10 +24,10 @@ from workbench.exporting.static import (
     load_figure,
     shared_chrome,
 )
-from workbench.exporting.tables import latex_table
 from workbench.figures.theme import Width, apply_theme, find_theme
 from workbench.provenance import build_provenance, dump, sha256_bytes
 from workbench.results import atomic_write, provenance_of
+from workbench.tables import latex_table
 
 FORMATS = (*STATIC, "html")
 DEFER = "WORKBENCH_DEFER_EXPORT"
@@ -54,7 +54,7 @@ def save_figure(
     """Write a figure with its data and provenance, and return it in its theme, ready to be shown.
 
     Writes into `out`: ``NAME.pdf``, ``.svg``, ``.png`` (printed by Chrome), ``.html`` (interactive, with a local
-    plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.exporting.tables`),
+    plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.tables`),
     ``.figure.json`` (plotly specification) and ``.json`` (provenance, also inside PDF, SVG, PNG and HTML).
     Every file is whole or absent.
 

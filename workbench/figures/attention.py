@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from workbench.figures.frames import (
     whole_numbers,
 )
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
+from workbench.selection import Numbers, parse_numbers, ranges
 
 PREFIX = ("class", "distillation", "register")
 MAX_LAYERS = 4
@@ -39,8 +40,8 @@ OVERLAY = [
 def attention_heatmap_figure(
     capture: Any,
     input: int = 0,
-    layers: Iterable[int] | None = None,
-    heads: Iterable[int] | None = None,
+    layers: Numbers = None,
+    heads: Numbers = None,
     image: np.ndarray | None = None,
     query: int | None = None,
     max_tokens: int = MAX_TOKENS,
@@ -86,19 +87,16 @@ def _array(tensor: Any) -> np.ndarray:
     )
 
 
-def _choose(kind: str, asked: Iterable[int] | None, known: Sequence[int], most: int) -> list[int]:
+def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[int]:
     known = list(known)
-    if asked is None:
+    numbers = parse_numbers(kind, asked)
+    if numbers is None:
         return [known[index] for index in even_choice(len(known), most)]
-    chosen = []
-    for item in asked:
-        place = known[item] if -len(known) <= item < 0 else item
-        if place not in known:
-            raise InputError(f"no {kind} {item}; there are {known[0]} to {known[-1]}")
-        chosen.append(place)
-    if not chosen:
-        raise InputError(f"no {kind} was chosen; give at least one of {known[0]} to {known[-1]}")
-    return chosen
+    places = [known[number] if -len(known) <= number < 0 else number for number in numbers]
+    missing = [place for place in places if place not in known]
+    if missing:
+        raise InputError(f"no {kind} {missing[0]}; there are {ranges(known)}")
+    return sorted(set(places))
 
 
 # -------------------------------------------------------------------------------------------- over an image
@@ -143,7 +141,7 @@ def _over_image(
     for i, layer in enumerate(layers):
         if lead:
             # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
-            fig.add_trace(_cells(np.full((rows, columns), np.nan), "input"), row=i + 1, col=1)
+            fig.add_trace(_cells([[None] * columns] * rows, "input"), row=i + 1, col=1)
             fig.add_layout_image(source=picture, row=i + 1, col=1, **frame)
         for j, head in enumerate(heads):
             place = {"row": i + 1, "col": j + 1 + lead}
@@ -169,7 +167,7 @@ def _over_image(
     return fig
 
 
-def _cells(values: np.ndarray, label: str) -> go.Heatmap:
+def _cells(values: np.ndarray | list[list[None]], label: str) -> go.Heatmap:
     return go.Heatmap(
         z=values,
         coloraxis="coloraxis",

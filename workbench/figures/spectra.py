@@ -49,7 +49,7 @@ def spectrum_figure(
     fig = make_subplots(
         lines,
         columns,
-        shared_xaxes="all",
+        shared_xaxes="all" if heads == "panels" else False,  # models differ in how many ranks they have
         shared_yaxes="all",
         horizontal_spacing=0.04,
         vertical_spacing=0.12 if lines > 1 else 0,

@@ -5,7 +5,7 @@ reads anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teac
 """
 
 from workbench.recording.adapters import Adapter, Visit, merge_heads, register_adapter, split_heads
-from workbench.recording.capturing import capture, parse_layers
+from workbench.recording.capturing import capture
 from workbench.recording.comparing import compare
 from workbench.recording.layout import Reading, attention_geometry, attention_modules, register_block
 from workbench.recording.records import (
@@ -32,7 +32,6 @@ __all__ = [
     "compare",
     "read_qkv",
     "save_capture",
-    "parse_layers",
     "attention_modules",
     "attention_geometry",
     "attention_weights",

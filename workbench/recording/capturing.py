@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 import weakref
 from collections import Counter
@@ -31,14 +30,13 @@ from workbench.recording.records import DEFAULT_SITES, SITES, Call, Capture, Lay
 from workbench.recording.routes import fused_kernels, no_cache, watch_attention, watch_modules
 from workbench.recording.tokens import fit_tokens, token_info
 from workbench.recording.weights import call_weights, check_call
-
-Layers = None | int | str | Iterable[int]
+from workbench.selection import Numbers, parse_numbers
 
 
 def capture(
     model: Any,
     batch: Any,
-    layers: Layers = None,
+    layers: Numbers = None,
     sites: Iterable[str] = DEFAULT_SITES,
     check: bool = True,
     grad: bool = False,
@@ -67,7 +65,7 @@ def capture(
         module, "_orig_mod", module
     )  # torch.compile's wrapper; its compiled code hides the attention
     sites = _check_sites(sites)
-    chosen = parse_layers(layers)
+    chosen = parse_numbers("layer", layers)
     arguments = _place(getattr(batch, "batch", batch), module)
     name = getattr(model, "spec", None) or type(module).__name__
 
@@ -89,47 +87,6 @@ def capture(
         not_run=not_run,
         identity=_identity(model, module),
     )
-
-
-def parse_layers(layers: Layers, total: int | None = None) -> tuple[int, ...] | None:
-    """Layer numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or
-    "-2,-1".
-
-    With ``total`` negative numbers are resolved, the result is sorted, and numbers outside the range raise
-    InputError; without it, negative numbers stay as they are.
-    """
-    if layers is None:
-        return None if total is None else tuple(range(total))
-    numbers: list[int] = []
-    if isinstance(layers, str):
-        for part in layers.split(","):
-            match = re.fullmatch(r"\s*(-?\d+)(?:\s*-\s*(-?\d+))?\s*", part)
-            if match is None:
-                raise InputError(
-                    f"layers {layers!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
-                )
-            first, last = int(match[1]), int(match[2] if match[2] is not None else match[1])
-            if last < first or (first < 0 <= last):
-                raise InputError(
-                    f"layers {layers!r}: the range {part.strip()!r} holds no layer; write 3-5, or -3--1"
-                )
-            numbers += range(first, last + 1)
-    else:
-        numbers = [layers] if isinstance(layers, int) else list(layers)
-    for number in numbers:
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise InputError(f"layers must be whole numbers, got {number!r}")
-    numbers = [int(number) for number in numbers]
-    if not numbers:
-        raise InputError("layers is empty: name at least one, or None for all")
-    if total is not None:
-        for number in numbers:
-            if not -total <= number < total:
-                raise InputError(
-                    f"there is no layer {number}: layers are 0 to {total - 1} (or -{total} to -1)"
-                )
-        numbers = [number % total for number in numbers]
-    return tuple(sorted(set(numbers)))
 
 
 def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
@@ -399,7 +356,7 @@ class _Recorder:
                 + self.suspects_hint()
             )
         try:
-            numbers = parse_layers(self.chosen, self.count)
+            numbers = parse_numbers("layer", self.chosen, self.count)
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
         return [record for record in self.records if numbers is None or record.index in numbers]

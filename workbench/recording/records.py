@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.errors import InputError
+from workbench.selection import ranges
 
 SITES = ("input", "q", "k", "v", "scale", "mask", "attn", "output", "after_attn", "hidden")
 DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "output")
@@ -191,7 +192,7 @@ class Capture:
             if record.index == layer:
                 return record
         held = [record.index for record in self.layers]
-        raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {_ranges(held)}")
+        raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {ranges(held)}")
 
     def stack(self, site: str) -> Tensor:
         """One site of all layers, (layer, batch, …).
@@ -234,14 +235,3 @@ class Capture:
 
 class LayerNotCaptured(InputError, IndexError):
     """A layer that the capture does not hold."""
-
-
-def _ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2,5"."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts) or "none"

@@ -1,4 +1,4 @@
-"""The numbers of a figure as a table fit to print."""
+"""The numbers of a result or a figure as a table fit to print."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.metrics import METRICS
-from workbench.results import COLUMNS
 
+# The columns of a result frame that a table reads.
+_READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
 
@@ -20,13 +21,13 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. Any other frame
     is printed as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
     """
-    if not set(COLUMNS) <= set(data.columns):
+    if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
         numeric = data.select_dtypes("number")
         described = numeric if numeric.shape[1] else data
         return described.describe().reset_index(names="statistic")
-    frame = data[list(COLUMNS)].copy()
+    frame = data[list(_READ)].copy()
     frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
     ranked = frame["rank"].notna()
     if ranked.any():

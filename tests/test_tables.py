@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from workbench.exporting import latex_table, summary_table
 from workbench.results import make_frame
+from workbench.tables import latex_table, summary_table
 
 
 def spectra(layers=3, model="bundled:digits-vit"):
