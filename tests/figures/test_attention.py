@@ -93,7 +93,7 @@ def test_all_panels_share_one_scale_from_zero():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"layers": [5]}, "no layer 5; there are 0 to 4"),
+        ({"layers": [5]}, "no layer 5; there are 0-4"),
         ({"heads": [-4]}, "no head -4"),
         ({"layers": []}, "at least one"),
         ({"input": 2}, "holds 2"),

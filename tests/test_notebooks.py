@@ -1,0 +1,60 @@
+"""Every figure notebook runs with its quick preset, and is stored as a notebook should be."""
+
+import json
+
+import nbformat
+import pandas as pd
+import pytest
+
+from workbench.paths import notebooks_dir
+from workbench.rendering import render
+from workbench.rendering.notebooks import find_notebooks
+
+NOTEBOOKS = sorted(notebooks_dir().glob("*.ipynb"))
+COMMON = {"model", "inputs", "n", "seed", "out"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert "widgets" not in notebook.metadata
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+    assert [cell.metadata.get("tags") for cell in notebook.cells].count(["parameters"]) == 1
+
+
+@pytest.mark.parametrize("notebook", find_notebooks(), ids=lambda notebook: notebook.name)
+def test_it_takes_the_parameters_that_all_take_and_has_its_presets(notebook):
+    assert set(notebook.parameters) >= COMMON
+    assert set(notebook.presets) == {"quick", "paper"}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    out = tmp_path_factory.mktemp("figures")
+    report = render(preset="quick", out=out, formats=("html",), jobs=2, progress=False)
+    return out, report
+
+
+def test_every_notebook_renders_with_the_quick_preset(rendered):
+    out, report = rendered
+    assert report.failed == []
+    assert {path.stem for path in (out / "notebooks").glob("*.ipynb")} == {path.stem for path in NOTEBOOKS}
+    assert (out / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "name", ["gram_spectra", "cosine_decay", "attention_heatmaps", "attention_summary", "explorer"]
+)
+def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):
+    out, _ = rendered
+    provenance = json.loads((out / f"{name}.json").read_text())
+    assert provenance["parameters"]["model"] == "bundled:digits-vit"
+    assert provenance["seed"] == 0
+    assert len(provenance["models"][0]["sha256"]) == 64
+    assert len(pd.read_csv(out / f"{name}.csv")) > 0
+    assert "\\toprule" in (out / f"{name}.tex").read_text()

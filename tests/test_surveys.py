@@ -1,0 +1,58 @@
+"""Frames for figures."""
+
+import numpy as np
+import pytest
+
+import workbench
+from workbench.errors import InputError, MissingResource, UnknownName
+
+DIGITS = ("bundled:digits-vit", "bundled:digits")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def test_a_survey_is_its_analyses_under_one_another():
+    both = workbench.survey(
+        "gram-spectrum", [DIGITS, ("bundled:digits-vit", "bundled:photos")], n=2, layers=[1]
+    )
+    single = workbench.analyze("gram-spectrum", model=DIGITS[0], inputs=DIGITS[1], n=2, layers=[1])
+    assert both.iloc[: len(single)]["value"].tolist() == single["value"].tolist()
+    assert [run["inputs"]["spec"] for run in both.attrs["provenance"]] == ["bundled:digits", "bundled:photos"]
+
+
+def test_a_model_that_is_not_here_is_told_and_does_not_stop_the_others():
+    frame = workbench.survey("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
+    assert list(frame["model"].unique()) == ["bundled:digits-vit"]
+    assert "nobody/nothing" in frame.attrs["absent"]["hf:nobody/nothing"]
+
+
+def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():
+    assert len(workbench.survey("token-similarity", [DIGITS, (None, "bundled:prose")], n=2)) == 8
+    with pytest.raises(InputError, match="at least one"):
+        workbench.survey("token-similarity", [(None, "bundled:prose")])
+    with pytest.raises(MissingResource, match="nobody/nothing"):
+        workbench.survey("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
+
+
+def test_a_misspelt_model_is_a_mistake_not_an_absence():
+    with pytest.raises(UnknownName, match="digits-vit"):
+        workbench.survey("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)
+
+
+def test_attention_rows_are_the_captured_weights():
+    model = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", model, n=1, seed=3)
+    capture = workbench.capture(model, inputs, layers=[0, 2], sites=["attn"])
+    frame = workbench.attention_frame(model, inputs, capture, heads="1-2", query=4)
+    assert len(frame) == 2 * 2 * 65  # layers, heads, keys
+    row = frame[(frame["layer"] == 2) & (frame["head"] == 1) & (frame["key"] == 7)].iloc[0]
+    assert row["value"] == pytest.approx(float(capture[2].attn[0, 1, 4, 7]))
+    assert (row["query_label"], row["key_label"]) == (inputs.tokens.labels[0][4], inputs.tokens.labels[0][7])
+    np.testing.assert_allclose(frame.groupby(["layer", "head"])["value"].sum(), 1, atol=1e-6)
+    whole = workbench.attention_frame(model, inputs, capture)
+    assert len(whole) == 2 * 3 * 65 * 65
+    with pytest.raises(InputError, match="no head 3"):
+        workbench.attention_frame(model, inputs, capture, heads=[3])
