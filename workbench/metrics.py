@@ -96,7 +96,7 @@ _TABLE = (
     ),
     Metric(
         "attention_entropy_share",
-        "Attention entropy over its maximum",
+        "Relative attention entropy",
         "",
         0,
         1,

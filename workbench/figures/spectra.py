@@ -28,7 +28,7 @@ def spectrum_figure(
     A line is the median over inputs, and over heads where they share a panel; the band holds the middle half.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
-    positive: it is drawn at that floor, which a dotted line labelled "round-off" marks.
+    positive: a line or band that gets there is drawn at that floor, which a dotted line labelled "round-off" marks.
 
     Args:
         frame: rows of `metric` with columns layer, rank and value.
@@ -55,12 +55,15 @@ def spectrum_figure(
         vertical_spacing=0.12 if lines > 1 else 0,
         subplot_titles=[title for title, _ in panels] if len(panels) > 1 else None,
     )
+    drawn: list[pd.Series] = []
     for index, (title, part) in enumerate(panels):
         place = {"row": index // columns + 1, "col": index % columns + 1}
         floor = _floor(part)
-        floored = bool((part["value"] <= floor).any())
         own = {layer: part[part["layer"] == layer] for layer in layers}
         curves = {layer: _curve(rows, floor) for layer, rows in own.items() if not rows.empty}
+        shown = [curve["low" if layer in banded else "median"] for layer, curve in curves.items()]
+        drawn += shown
+        floored = any((values <= floor).any() for values in shown)
         for layer in sorted(banded & set(curves)):  # behind every line
             curve = curves[layer]
             if (curve["high"] > curve["low"]).any():
@@ -87,7 +90,7 @@ def spectrum_figure(
     for column in range(1, columns + 1):  # a short last row leaves columns whose lowest panel is higher up
         if (lines - 1) * columns + column > len(panels):
             fig.update_xaxes(title_text="Rank", showticklabels=True, row=lines - 1, col=column)
-    step = _log_step(rows["value"], _floor(rows))
+    step = _log_step(pd.concat([*drawn, rows["value"].nlargest(1)]), _floor(rows))
     fig.update_yaxes(type="log", dtick=step)
     if step == 1:
         fig.update_yaxes(minor={"ticks": "outside", "ticklen": 2})
