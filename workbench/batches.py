@@ -151,7 +151,7 @@ def inputs(
     if skipped:
         named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
         more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-        notes.append(f"{len(skipped)} unreadable pictures were skipped ({named}{more})")
+        notes.append(f"unreadable pictures skipped: {len(skipped)} ({named}{more})")
         warnings.warn(f"{spec}: {notes[-1]}", stacklevel=2)
     made = Inputs(
         spec=spec.strip(),

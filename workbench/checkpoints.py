@@ -48,15 +48,19 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 
     path = Path(path)
     _require_file(path)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path.name} is no checkpoint of `workbench train`, which writes .safetensors; to read weights of a timm "
+            "model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or "
-            "run "
-            "the training command once more"
+            f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or run the "
+            "training command once more"
         ) from error
     if METADATA_KEY not in metadata:
         raise InputError(

@@ -13,9 +13,10 @@ import errno
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -26,6 +27,8 @@ EXIT_CODES = (
     "Exit status: 0 done; 1 part of the work failed; 2 the request was wrong; "
     "3 this machine lacks something (weights, Chrome, disk); 130 interrupted."
 )
+_WARNED: set[str] = set()
+_show_library_warning = warnings.showwarning
 _LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 
 
@@ -178,8 +181,9 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     frame = analyze(name, progress=sys.stderr.isatty(), **arguments, **options)
     write_frame(frame, out)
     click.echo(f"{ANALYSES[name].title}: {len(frame)} rows written to {out}")
-    for note in frame.attrs.get("notes", []):
-        click.echo(f"note: {note}", err=True)
+    for note in frame.attrs["notes"]:
+        if not any(note in said for said in _WARNED):
+            click.echo(f"note: {note}", err=True)
 
 
 def _own_options(words: Sequence[str]) -> dict[str, Any]:
@@ -342,6 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in arguments or bool(os.environ.get("WORKBENCH_DEBUG"))
     # The flag is honoured wherever it stands, since it is added to a command that has just failed.
     arguments = [word for word in arguments if word != "--debug"]
+    _WARNED.clear()
+    warnings.showwarning = _warn  # ty: ignore[invalid-assignment] - Python documents it as the hook to replace
     try:
         cli.main(arguments, prog_name="workbench", standalone_mode=False)
         status = 0
@@ -372,6 +378,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             err=True,
         )
     sys.exit(status)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours as one line, without the place in the code; one of a library as Python shows it."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        _WARNED.add(str(message))
+        click.echo(f"warning: {message}", err=True)
+    else:
+        _show_library_warning(message, category, filename, lineno, file, line)
 
 
 def _status(error: BaseException) -> int:

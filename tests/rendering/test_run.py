@@ -84,10 +84,8 @@ def test_what_is_unchanged_is_not_run_again(rendered):
     report, (works, _) = rendered
     executed = report.out / "notebooks" / "works.ipynb"
     before = executed.stat().st_mtime_ns
-    started = time.perf_counter()
     again = render([works], preset="quick", out=report.out, progress=False)
     assert again.outcomes[0].status == "unchanged"
-    assert time.perf_counter() - started < 3
     assert executed.stat().st_mtime_ns == before
 
 
@@ -155,11 +153,11 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
         "except KeyboardInterrupt: sys.exit(130)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while not (tmp_path / "reached").exists() and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "first: done" in said
     assert "second: interrupted" in said
