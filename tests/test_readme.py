@@ -41,7 +41,3 @@ def test_it_lists_every_make_target_and_notebook():
     told = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
     assert {name for name in told if f"`{name}`" not in README and f"make {name}" not in README} == set()
     assert {path.stem for path in notebooks_dir().glob("*.ipynb") if f"`{path.stem}`" not in README} == set()
-
-
-def test_no_measurement_is_left_open():
-    assert re.findall(r"\b[A-Z]+_[A-Z]+\b", re.sub(r"```.*?```", "", README, flags=re.DOTALL)) == []

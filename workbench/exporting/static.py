@@ -8,7 +8,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from workbench.results import atomic_write
 STATIC = ("pdf", "svg", "png")
 START_SECONDS = 90.0
 FILE_SECONDS = 90.0
+TABS = 2  # of one Chrome; more help only where there are more cores
 
 
 def png_scale(width: int) -> int:
@@ -47,11 +48,11 @@ class ExportJob:
 
 @dataclass
 class ExportResult:
-    """What became of one job: files written, seconds per format, and a reason for each format that failed."""
+    """What became of one job: files written, the seconds they took, and a reason for each format that failed."""
 
     stem: Path
     files: dict[str, Path] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,7 +88,7 @@ class WarmChrome:
         )  # MathJax would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
         page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
-        browser = kaleido.Kaleido(n=1, timeout=FILE_SECONDS, page_generator=page, path=str(self._path))
+        browser = kaleido.Kaleido(n=TABS, timeout=FILE_SECONDS, page_generator=page, path=str(self._path))
         await browser.open()
         return browser
 
@@ -101,18 +102,39 @@ class WarmChrome:
 
     def picture(self, figure: Mapping[str, Any], format: str, width: int, height: int) -> bytes:
         """One figure as PDF, SVG or PNG bytes, unchecked."""
-        options = {
-            "format": format,
-            "width": width,
-            "height": height,
-            "scale": png_scale(width) if format == "png" else 1,
-        }
-        try:
-            return self._wait(self._browser.calc_fig(figure, opts=options), FILE_SECONDS + 10)
-        except WorkbenchError:
-            raise
-        except Exception as error:  # plotly.js, kaleido and choreographer raise types of their own
-            raise ExportFault(f"Chrome could not draw it: {_cause(error)}") from error
+        (content,) = self.pictures(figure, [format], width, height)
+        if isinstance(content, ExportFault):
+            raise content
+        return content
+
+    def pictures(
+        self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
+    ) -> list[bytes | ExportFault]:
+        """One figure in several formats, unchecked; a fault stands in the place of a picture that failed."""
+        drawn = self._wait(self._draw(figure, formats, width, height), (FILE_SECONDS + 10) * len(formats))
+        return [
+            # plotly.js, kaleido and choreographer raise types of their own
+            ExportFault(f"Chrome could not draw it: {_cause(content)}")
+            if isinstance(content, Exception)
+            else content
+            for content in drawn
+        ]
+
+    async def _draw(
+        self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
+    ) -> list[Any]:
+        # At once, in a tab each: a tab loads itself anew after every picture, and the others work meanwhile.
+        options = [
+            {
+                "format": format,
+                "width": width,
+                "height": height,
+                "scale": png_scale(width) if format == "png" else 1,
+            }
+            for format in formats
+        ]
+        drawing = (self._browser.calc_fig(figure, opts=choice) for choice in options)
+        return await asyncio.gather(*drawing, return_exceptions=True)
 
     def close(self) -> None:
         """Stop Chrome; safe to call twice."""
@@ -186,13 +208,17 @@ def export_static(jobs: Iterable[ExportJob], browser: WarmChrome | None = None) 
 
 def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
     result = ExportResult(job.stem)
-    for format in job.formats:
-        if format not in STATIC:
-            continue
-        started = time.perf_counter()
+    formats = [format for format in job.formats if format in STATIC]
+    started = time.perf_counter()
+    try:
+        pictures = browser.pictures(job.figure, formats, job.width, job.height)
+    except ExportFault as fault:  # no answer at all
+        pictures = [fault] * len(formats)
+    for format, content in zip(formats, pictures, strict=True):
         path = job.stem.with_name(f"{job.stem.name}.{format}")
         try:
-            content = browser.picture(job.figure, format, job.width, job.height)
+            if isinstance(content, ExportFault):
+                raise content
             check_picture(content, format, job.width, job.height)
             finished = embed(content, format, job.provenance, dpi=96 * png_scale(job.width))
         except ExportFault as fault:
@@ -200,7 +226,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
             path.unlink(missing_ok=True)  # an older picture would pass for this one
             continue
         result.files[format] = atomic_write(path, _writer(finished))
-        result.seconds[format] = time.perf_counter() - started
+    result.seconds = time.perf_counter() - started
     return result
 
 

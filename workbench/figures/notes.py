@@ -33,5 +33,7 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     """
     if not absent:
         return fig
-    missing = [note_figure(f"{model} is not shown: {reason.splitlines()[0]}") for model, reason in absent.items()]
+    missing = [
+        note_figure(f"{model} is not shown: {reason.splitlines()[0]}") for model, reason in absent.items()
+    ]
     return plate([fig, *missing], columns=2)
