@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,3 +82,14 @@ def _footprint(tensor: Tensor) -> int:
 
 def _compact(tensor: Tensor) -> Tensor:
     return _dense(tensor).clone(memory_format=torch.contiguous_format).expand(tensor.shape)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor in nested dicts, tuples and lists."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

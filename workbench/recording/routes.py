@@ -2,15 +2,12 @@
 
 Modules announce themselves through hooks; attention is seen where it is computed:
 
-- ``F.scaled_dot_product_attention`` through a ``TorchFunctionMode`` (timm with ``fused_attn`` on, any user's
-module);
-- ``nn.MultiheadAttention`` and ``nn.TransformerEncoder``, inside whose handler that mode is off, through the
-name
+- ``F.scaled_dot_product_attention`` through a ``TorchFunctionMode`` (timm with ``fused_attn`` on, any user's module);
+- ``nn.MultiheadAttention`` and ``nn.TransformerEncoder``, inside whose handler that mode is off, through the name
   ``torch.nn.functional.scaled_dot_product_attention``, with the inference fast path off;
 - transformers through the one function every model of it asks for its attention,
-``AttentionInterface.get_interface``:
-  the function it would have called is called with the same arguments, so nothing is switched and nothing
-  recomputed.
+  ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
+  is switched and nothing recomputed.
 """
 
 from __future__ import annotations
