@@ -51,3 +51,12 @@ def test_latex_is_escaped_and_has_rules_caption_and_label():
 def test_powers_of_ten_are_set_as_such():
     text = latex_table(spectra().assign(value=2.5e-12), "c", "n")
     assert r"$2.5\times 10^{-12}$" in text
+
+
+def test_the_number_of_a_token_is_not_averaged():
+    layers = {"input": ["a", "b"], "layer": [0]}
+    frame = pd.concat(
+        [make_frame([[3], [9]], name, layers, model="m") for name in ("attention_sink_key", "attention_sink")]
+    )
+    assert [column for column in summary_table(frame).columns if "Key" in column] == []
+    assert summary_table(frame).iloc[0, -1].startswith("6 ±")

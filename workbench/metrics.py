@@ -23,6 +23,8 @@ class Metric:
     high: float
     definition: str
     source: str
+    averaged: bool = True
+    """Whether a mean of it means anything: the number of a token has none."""
 
     @property
     def axis_title(self) -> str:
@@ -132,6 +134,7 @@ _TABLE = (
         INF,
         "index (from 0) of the key whose share is attention_sink",
         "Xiao et al. 2024",
+        averaged=False,
     ),
     Metric(
         "head_output_norm",

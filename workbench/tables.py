@@ -27,7 +27,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         numeric = data.select_dtypes("number")
         described = numeric if numeric.shape[1] else data
         return described.describe().reset_index(names="statistic")
-    frame = data[list(_READ)].copy()
+    averaged = [metric not in METRICS or METRICS[metric].averaged for metric in data["metric"]]
+    frame = data.loc[averaged, list(_READ)].copy()
     frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
     ranked = frame["rank"].notna()
     if ranked.any():
