@@ -43,17 +43,17 @@ def test_restored_model_computes_what_the_saved_one_did(model, tmp_path):
 
 
 def test_weights_of_another_width_are_refused_with_both_shapes(model, tmp_path):
-    write_checkpoint(tmp_path / "x", model, {"architecture": {**ARCHITECTURE, "embed_dim": 10}})
+    write_checkpoint(tmp_path / "x.safetensors", model, {"architecture": {**ARCHITECTURE, "embed_dim": 10}})
     with pytest.raises(InputError, match=r"bias is \(6,\) in the file and \(10,\) in the model;.* \d+ more"):
-        restore(tmp_path / "x")
+        restore(tmp_path / "x.safetensors")
 
 
 def test_missing_and_surplus_weights_are_named(model, tmp_path):
     state = model.state_dict()
     state["heads.bias"] = state.pop("head.bias")
-    write_checkpoint(tmp_path / "x", state, META)
+    write_checkpoint(tmp_path / "x.safetensors", state, META)
     with pytest.raises(InputError, match=r"head.bias is missing; heads.bias is not part of the model"):
-        restore(tmp_path / "x")
+        restore(tmp_path / "x.safetensors")
 
 
 def test_weights_without_our_metadata_are_refused(model, tmp_path):

@@ -148,7 +148,9 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
     write_notebook(tmp_path, "first")
     write_notebook(tmp_path, "second", extra="import time; open('reached', 'w').close(); time.sleep(300)")
     code = (
-        "import sys; from workbench.rendering import render\n"
+        # a shell starts background jobs with the signal ignored, and children inherit that
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from workbench.rendering import render\n"
         "try: render(['first.ipynb', 'second.ipynb'], out='figures', formats=['html'])\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )
