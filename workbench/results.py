@@ -18,10 +18,11 @@ from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.metrics import METRICS
 from workbench.tables import latex_table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2 added candidate and null; files of schema 1 are read, with both empty
 COLUMNS = (
     "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention",
-    "standardize", "rank", "value", "unit", "null_mean", "null_low", "null_high", "z", "version",
+    "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
+    "version",
 )  # fmt: skip
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")

@@ -108,15 +108,15 @@ def open_pool(spec: str) -> Pool:
 # Bundled ----------------------------------------------------------------------------------------------------
 
 
-def _digits() -> Pool:
+def _digits(split: str = "test") -> Pool:
     from workbench.datasets import digits_split
 
-    digits = digits_split("test")
+    digits = digits_split(split)
 
     def read(i: int) -> Sample:
         return Sample(digits.ids[i], digits.raw[i].astype(np.float32) / 16, int(digits.labels[i]))
 
-    return Pool("image", digits.ids, read, "the test split of the bundled digits")
+    return Pool("image", digits.ids, read, f"the {split} split of the bundled digits")
 
 
 def photo_files() -> dict[str, Path]:
@@ -245,7 +245,12 @@ def _wikitext() -> Pool:
     return _text_pool(samples, "the test split of WikiText-103")
 
 
-BUNDLED: dict[str, Callable[[], Pool]] = {"digits": _digits, "photos": _photos, "prose": _prose}
+BUNDLED: dict[str, Callable[[], Pool]] = {
+    "digits": _digits,
+    "digits-train": lambda: _digits("train"),
+    "photos": _photos,
+    "prose": _prose,
+}
 _OWN: dict[str, Callable[[Path], Pool]] = {"images": _image_folder, "imagenet": _imagenet, "text": _text_file}
 INPUT_SPECS = (
     *(f"bundled:{name}" for name in BUNDLED),
