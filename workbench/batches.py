@@ -115,9 +115,9 @@ def inputs(
 
     `spec` is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
-    ``val``), ``text:FILE`` or ``wikitext-103`` (raw, test split). A text is a line of more than 30 characters. The same `seed` gives the same inputs, and
-    the first ten of 25 are the ten that n = 10 gives. `n` is 25 unless given, or all there are where there
-    are fewer.
+    ``val``), ``text:FILE`` or ``wikitext-103`` (raw, test split). A text is a line of more than 30
+    characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
+    gives. `n` is 25 unless given, or all there are where there are fewer.
 
     Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input
     size (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model
