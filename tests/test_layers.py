@@ -15,7 +15,7 @@ PACKAGE = Path(workbench.__file__).parent
 ROWS = [
     {"_version"},
     {"errors", "paths", "metrics"},
-    {"tables", "selection"},
+    {"tables", "selection", "attention"},
     {"results", "provenance", "hub", "datasets", "architectures", "catalog"},
     {"checkpoints", "samples"},
     {"recording"},
@@ -41,6 +41,10 @@ FORBIDDEN = {
     ("analyses", "figures"),
     ("figures", "recording"),
     ("analyses", "recording"),
+    ("attention", "analyses"),
+    ("attention", "figures"),
+    ("analyses", "attention"),
+    ("figures", "attention"),
 }
 
 

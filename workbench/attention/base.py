@@ -1,0 +1,209 @@
+"""What the attention variants share: heads, masks, projections, and how capture sees inside.
+
+A variant is a free function on (batch, head, token, head_dim) tensors and, beneath it, a subclass of
+``AttentionModule`` that takes the place of ``timm.layers.Attention``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from workbench.errors import InputError, UnknownName
+
+CONVENTIONS = ("text", "code")
+
+
+class AttentionModule(nn.Module):
+    """Base of every variant: ``qkv`` projects into heads, ``attend`` mixes, ``proj`` puts the heads together.
+
+    Attribute names are timm's, so that weights can be kept. A subclass says what ``qkv`` holds
+    (``projections``), implements ``attend``, and takes its own options as further keyword arguments.
+    """
+
+    # What a capture of this variant can hold: ("q", "k", "v", "attn"), ("membership",), ("e_scores", "r_scores") …
+    sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "attn")
+    # Over what the softmax runs: "token" (attn is token × token), "channel", or "none" (no such map).
+    attends: ClassVar[str] = "token"
+    # What ``qkv`` computes, in this order, ``dim`` features each; weights are kept by these names.
+    projections: ClassVar[tuple[str, ...]] = ("q", "k", "v")
+    # "optional": causal=True can be asked for; "always"; "never".
+    causality: ClassVar[str] = "optional"
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        proj_bias: bool = True,
+        causal: bool = False,
+        num_tokens: int | None = None,
+        layer: int = 0,
+    ) -> None:
+        """``num_tokens``: the longest sequence, for variants that learn something per position. ``layer``:
+        the number of the layer from 0, for variants that differ between layers.
+
+        Raises InputError when num_heads does not divide dim, or the variant cannot be causal.
+        """
+        super().__init__()
+        if num_heads < 1 or dim % num_heads:
+            raise InputError(f"num_heads {num_heads} does not divide dim {dim}; choose a divisor of {dim}")
+        if causal and self.causality == "never":
+            raise InputError(
+                f"{type(self).__name__} mixes all tokens and has no causal form; leave out causal=True"
+            )
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
+        self.scale = 1 / math.sqrt(self.head_dim)
+        self.causal = causal or self.causality == "always"
+        self.num_tokens = num_tokens
+        self.layer = layer
+        self.qkv = nn.Linear(dim, len(self.projections) * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+
+    def attend(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, ...] | None = None,
+        *,
+        observe: bool = False,
+    ) -> tuple[Float[Tensor, "batch head token head_dim"], dict[str, Any]]:
+        """Output of every head before ``proj`` and, when observing, what lies inside.
+
+        ``mask`` is true where a token may be attended to, (batch, token) or (batch, head, query, key) or
+        four axes that broadcast to it.
+
+        Unless ``observe``, the dict is empty. Observed, the output is computed in the same way, and the dict
+        holds: with ``attends`` "token" ``q``, ``k``, ``v``, ``scale`` and ``mask`` (None, bool, or an additive
+        float) such that softmax(scale q kᵀ + mask) v is the output, or else the variant's own ``attn`` beside
+        them, with attn v the output (capture computes ``attn`` from q and k where it is not given); with
+        "channel" ``q``, ``k``, ``v``, ``scale`` such that (softmax(scale qᵀ k) vᵀ)ᵀ is; with "none" no such
+        thing. Everything else in it is a site of the variant's own: (batch, head, …) tensors.
+        """
+        raise TypeError(f"{type(self).__name__} defines no attend(x, mask)")
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """(batch, token, dim) → (batch, token, dim); the arguments are those timm's blocks pass."""
+        if is_causal and not self.causal:
+            raise InputError(
+                f"{type(self).__name__} was built without causal=True, but called with is_causal=True"
+            )
+        return self.proj(merge_heads(self.attend(x, attn_mask)[0]))
+
+    def project(self, x: Float[Tensor, "batch token dim"]) -> tuple[Tensor, ...]:
+        """One (batch, head, token, head_dim) tensor for each of ``projections``."""
+        return tuple(
+            split_heads(part, self.num_heads) for part in self.qkv(x).chunk(len(self.projections), -1)
+        )
+
+    def check_length(self, tokens: int) -> None:
+        """Raise InputError for a sequence longer than what was learned per position."""
+        if self.num_tokens is not None and tokens > self.num_tokens:
+            raise InputError(
+                f"{type(self).__name__} was built for at most num_tokens={self.num_tokens} tokens, but got "
+                f"{tokens}; shorten the input or build it with num_tokens={tokens}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, num_heads={self.num_heads}" + (", causal=True" if self.causal else "")
+
+
+def required_tokens(num_tokens: int | None, what: str) -> int:
+    """``num_tokens``, for a variant that learns ``what`` per position; InputError where it was not given."""
+    if num_tokens is None or num_tokens < 1:
+        raise InputError(
+            f"{what} needs num_tokens, the number of tokens of the longest input; got {num_tokens}"
+        )
+    return num_tokens
+
+
+def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) -> None:
+    """Raise UnknownName unless ``convention`` is one of ``choices``."""
+    if convention not in choices:
+        raise UnknownName("convention", convention, choices)
+
+
+def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token head_dim"]) -> float | Tensor:
+    """``scale``, or 1/√head_dim of ``x`` where it is None."""
+    return 1 / math.sqrt(x.shape[-1]) if scale is None else scale
+
+
+def split_heads(
+    x: Float[Tensor, "batch token width"], heads: int
+) -> Float[Tensor, "batch head token head_dim"]:
+    """(batch, token, head · head_dim) as (batch, head, token, head_dim)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token width"]:
+    """(batch, head, token, head_dim) as (batch, token, head · head_dim)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def attention_mask(
+    mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], *, causal: bool = False
+) -> Bool[Tensor, ...] | None:
+    """``mask`` with four axes that broadcast to (batch, head, query, key), joined with the causal mask.
+
+    Two axes always mean (batch, token). None where every token may attend to every token. ``x`` gives the
+    sizes: query and key are its tokens.
+    """
+    batch, heads, tokens, _ = x.shape
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise InputError(f"the mask must be bool, true = attend, but its dtype is {mask.dtype}")
+        full = (batch, heads, tokens, tokens)
+        given = tuple(mask.shape)
+        mask = mask[:, None, None, :] if mask.ndim == 2 else mask
+        if mask.ndim != 4 or any(have not in (1, want) for have, want in zip(mask.shape, full, strict=True)):
+            raise InputError(
+                f"the mask has shape {given}; accepted are (batch, token) = {(batch, tokens)} and four axes that "
+                f"broadcast to (batch, head, query, key) = {full}"
+            )
+    if causal:
+        earlier = causal_mask(tokens, x.device)
+        mask = earlier if mask is None else mask & earlier
+    return mask
+
+
+def token_mask(
+    mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], what: str
+) -> Bool[Tensor, "batch token"] | None:
+    """The mask as (batch, token), for a variant that never looks at pairs of tokens.
+
+    ``what`` names the variant in the InputError for a mask that differs between queries or heads.
+    """
+    mask = attention_mask(mask, x)
+    if mask is None:
+        return None
+    if mask.shape[1] != 1 or mask.shape[2] != 1:
+        raise InputError(
+            f"{what} has no pairs of tokens to mask: the mask must be (batch, token) or (batch, 1, 1, token), "
+            f"got {tuple(mask.shape)}"
+        )
+    return mask[:, 0, 0].expand(x.shape[0], x.shape[2])
+
+
+def causal_mask(tokens: int, device: torch.device | None = None) -> Bool[Tensor, "1 1 query key"]:
+    """True where the key is not later than the query."""
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, ...] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Softmax over keys that are allowed; a query that may attend to none has a row of zeros.
+
+    As ``F.scaled_dot_product_attention`` does it, its gradients included: an empty row gives none.
+    """
+    if mask is None:
+        return scores.softmax(dim=-1)
+    empty = mask.any(dim=-1, keepdim=True).logical_not()
+    scores = scores.masked_fill(mask.logical_not(), -math.inf).masked_fill(empty, 0.0)
+    return scores.softmax(dim=-1).masked_fill(empty, 0.0)
