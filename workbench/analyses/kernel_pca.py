@@ -77,8 +77,8 @@ def factored_gram(
     """
     if mask is None:
         _check_keys(k)
-        gram = _gram(k, validation.check_scale(scale, k.shape[:-2], k))
-        return gram._replace(values=_symmetric(gram.values))
+        gram, log_factor, _ = raw_gram(k, validation.check_scale(scale, k.shape[:-2], k))
+        return Factored(_symmetric(gram), log_factor)
     k, mask = _check_masked(k, mask)
     k = k.double()
     scores = (k @ k.mT) * validation.check_scale(scale, k.shape[:-2], k)
@@ -102,8 +102,10 @@ def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return clean, mask
 
 
-def _gram(k: Tensor, scale: Tensor) -> Factored:
+def raw_gram(k: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`factored_gram` of checked keys without a mask, symmetric up to rounding, in one piece of memory.
+
+    Returns values, log_factor and the log normalisers ℓ (*batch, token), both in nats.
 
     Most of the time beside the decomposition goes into passes over N×N numbers, so every step is in place.
     """
@@ -117,7 +119,7 @@ def _gram(k: Tensor, scale: Tensor) -> Factored:
     # rows, then columns of what is left: K̃1 stays at rounding size relative to K̃, not to K_φ
     kernel -= kernel.mean(-1, keepdim=True)
     kernel -= kernel.mean(-2, keepdim=True)
-    return Factored(kernel, log_factor)
+    return kernel, log_factor, log_normaliser
 
 
 def _symmetric(matrices: Tensor) -> Tensor:
@@ -204,8 +206,8 @@ def _spectrum(k: Tensor, scale: Tensor) -> Factored:
 
 
 def _matrix_spectrum(k: Tensor, scale: Tensor) -> Factored:
-    gram = _gram(k, scale)
-    return gram._replace(values=torch.linalg.eigvalsh(gram.values).flip(-1))
+    gram, log_factor, _ = raw_gram(k, scale)
+    return Factored(torch.linalg.eigvalsh(gram).flip(-1), log_factor)
 
 
 def gram_eigenvalues(
