@@ -84,8 +84,8 @@ def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
     frame = analyze(name, model=vit(), inputs=images())
     assert tuple(frame.columns) == COLUMNS
     assert set(frame["model"]) == {"VisionTransformer"}
-    assert set(frame["input"]) == {str(i) for i in range(INPUTS)}
-    assert set(frame["layer"]) == set(range(LAYERS))
+    assert set(frame["input"].dropna()) == {str(i) for i in range(INPUTS)}
+    assert set(frame["layer"].dropna()) == set(range(LAYERS))
     for metric, rows in frame.groupby("metric"):
         known = workbench.METRICS[metric]
         values = rows["value"].dropna()
@@ -171,7 +171,7 @@ def test_layers_and_heads_choose_rows_and_change_none():
         whole = analyze(name, model=model, inputs=images())
         chosen = analyze(name, model=model, inputs=images(), layers="1-2", heads=[1])
         rows = whole[whole["layer"].isin([1, 2]) & (whole["head"] == 1)].reset_index(drop=True)
-        same(chosen, rows)
+        same(chosen[chosen["layer"].notna()].reset_index(drop=True), rows)
     last = analyze("token-similarity", model=model, inputs=images(), layers=-1)
     assert set(last["layer"]) == {LAYERS - 1}
 
@@ -225,7 +225,7 @@ def test_causal_attention_is_judged_by_what_a_query_may_see():
 
 def test_grouped_queries_have_spectra_per_key_head_and_maps_per_query_head():
     model, batch = grouped_llama(), texts()
-    assert set(analyze("gram-spectrum", model=model, inputs=batch)["head"]) == {0, 1}
+    assert set(analyze("gram-spectrum", model=model, inputs=batch)["head"].dropna()) == {0, 1}
     assert set(analyze("attention-map", model=model, inputs=batch)["head"]) == set(range(6))
 
 
@@ -240,7 +240,7 @@ def test_windows_count_as_their_image():
     model = swin()
     whole = analyze("gram-spectrum", model=model, inputs=images(3, size=32))
     assert set(whole["input"]) == {"0", "1", "2"}
-    assert set(whole["statistic"]) == {"mean"}
+    assert set(whole[whole["layer"].notna()]["statistic"]) == {"mean"}
     keys = capture(model, images(3, size=32), layers=0, sites=("k", "scale"))[0]
     expected = gram_eigenvalues(keys.k, keys.scale)[:, 1, 0].unflatten(0, (3, 4)).mean(1)
     found = whole.query("metric == 'eigenvalue' and layer == 0 and head == 1 and rank == 1")["value"]
@@ -286,7 +286,7 @@ def test_a_users_own_module_is_measured():
     batch = torch.randn(4, 6, 12, generator=torch.manual_seed(3))
     for name in ("gram-spectrum", "attention-map"):
         frame = analyze(name, model=model, inputs=batch)
-        assert set(frame["head"]) == {0, 1, 2}
+        assert set(frame["head"].dropna()) == {0, 1, 2}
         assert frame["value"].notna().all()
 
 
@@ -382,7 +382,7 @@ def test_hidden_states_are_not_in_q_k_v(tmp_path):
 
 def test_layers_of_a_file_are_chosen_or_refused(tmp_path):
     write_qkv(tmp_path / "a.npz")
-    assert set(analyze("gram-spectrum", qkv=tmp_path / "a.npz", layers=-1)["layer"]) == {1}
+    assert set(analyze("gram-spectrum", qkv=tmp_path / "a.npz", layers=-1)["layer"].dropna()) == {1}
     with pytest.raises(InputError, match=r"layer 5 is not in this capture"):
         analyze("gram-spectrum", qkv=tmp_path / "a.npz", layers="0,5")
 
@@ -403,7 +403,7 @@ def test_inputs_by_name_keep_their_names_and_their_provenance(tiny, tmp_path):
     assert frame["input"].unique().tolist() == chosen.ids
     told = frame.attrs["provenance"]
     assert told["analysis"] == "gram-spectrum"
-    assert told["options"] == {"max_rank": 3, "normalize": "none"}
+    assert told["options"] == {"max_rank": 3, "standardize": "none", "normalize": "none"}
     assert told["model"] == tiny.identity
     assert told["inputs"]["sha256"] == chosen.sha256
     assert told["inputs"]["n"] == 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from workbench import measurements
 from workbench.analyses.attention_maps import ReportRules, attention_report
 from workbench.errors import InputError, UnknownName
-from workbench.measurements import Layer, Measurement, NotMeasured, Rows
+from workbench.measurements import Layer, Measurement, NotMeasured, Rows, Tally
 from workbench.provenance import versions
 from workbench.recording import Capture
 from workbench.selection import parse_numbers, ranges
@@ -128,6 +128,40 @@ def _draws(value: Any) -> int:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _standardize(what: str = "the keys before anything else") -> Option:
+    return Option(
+        "none",
+        f"standardize {what}: none, per-token (over features, as published) or per-feature (over tokens)",
+        one_of("none", "per-token", "per-feature"),
+    )
+
+
+def _chance(what: str) -> dict[str, Option]:
+    """The options of an analysis of heads whose chance level comes from drawn values."""
+    return {
+        "padding": Option(
+            "mask", "mask: real tokens alone; keep: padding counts as tokens, as published",
+            one_of("mask", "keep"),
+        ),
+        "draws": Option(20, f"draws of the chance level of {what}, at least 2; 0 leaves it out", _draws),
+        "null": Option(
+            "both",
+            "chance: gaussian (values of the same shape and mean square), permutation (tokens of the values "
+            "permuted) or both",
+            one_of("gaussian", "permutation", "both"),
+        ),
+        "per_head": Option(
+            False, "one row per input, layer and head, in place of means with the chance level of a mean", _flag
+        ),
+    }  # fmt: skip
+
+
 _RULES = ReportRules()
 _REGISTERED = (
     Analysis(
@@ -140,6 +174,7 @@ _REGISTERED = (
                 "how many eigenvalues per head: a number, head_dim (as the papers' tables) or all",
                 whole_number(1, "head_dim", "all"),
             ),
+            "standardize": _standardize(),
             "normalize": Option(
                 "none",
                 "none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow",
@@ -294,12 +329,14 @@ class _Run:
         self.wanted = set(parse_numbers("head", heads) or ())
         self.met: set[int] = set()
         self.most = 0
-        self.rows = Rows()
+        # analyses with the option say what they measure head by head; the others have no means to take
+        self.rows = Rows(aggregate=not options.get("per_head", True))
+        self.tally = Tally()
         self.left_out: dict[str, list[int]] = {}
 
     def add(self, part: Part) -> None:
         for record in part.capture:
-            layer = Layer(record, part.ids, part.capture.tokens, self.seed, self.heads)
+            layer = Layer(record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally)
             try:
                 for measurement in self.analysis.measure(layer, self.options):
                     self.rows.add(measurement, layer)
@@ -322,7 +359,8 @@ class _Run:
             raise InputError(f"there is no head {min(absent)}: heads are 0 to {self.most - 1}")
         model = self.stream.model
         frame = self.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
-        notes += [*self.stream.notes, *self.analysis.findings(frame, self.options)]
+        notes += [*self.tally.notes(), *self.rows.notes(), *self.stream.notes]
+        notes += [*_silent_nulls(frame), *self.analysis.findings(frame, self.options)]
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {
             "analysis": self.analysis.name,
@@ -335,6 +373,20 @@ class _Run:
             "versions": versions(),
         }
         return frame
+
+
+def _silent_nulls(frame: pd.DataFrame) -> list[str]:
+    """Which quantities chance cannot move: all draws agree, and there is no z."""
+    drawn = frame[frame["null_low"].notna()]
+    if drawn.empty:
+        return []
+    places = ["metric", "axis", "statistic", "convention", "candidate", "null"]
+    moved = drawn["z"].notna().groupby([drawn[place] for place in places], dropna=False, sort=False).any()
+    return [
+        " ".join(str(part) for part in place[:-1] if pd.notna(part))
+        + f": all draws of the {place[-1]} null agree, so it has no z"
+        for place in moved.index[~moved]
+    ]
 
 
 @contextmanager

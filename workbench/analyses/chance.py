@@ -23,6 +23,9 @@ def generator(seed: int, *place: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derived_seed(seed, *place))
 
 
+ROUNDING = 1e-12  # relative; draws closer than this differ in the order of their sums
+
+
 class Null(NamedTuple):
     """What chance gives for one number: mean, central 95 % band, and the observed value's z-score."""
 
@@ -35,10 +38,10 @@ class Null(NamedTuple):
 def null_of_draws(observed: Float[Tensor, "*batch"], draws: Float[Tensor, "*batch draw"]) -> Null:
     """Mean and 95 % band of draws under chance, and z = (observed − mean) / standard deviation (ddof = 1).
 
-    z is NaN where all draws agree. With 20 draws the band is close to their range.
+    z is NaN where all draws agree up to rounding. With 20 draws the band is close to their range.
     """
     draws = draws.double()
     low, high = torch.quantile(draws, draws.new_tensor([0.025, 0.975]), dim=-1)
     spread = draws.std(-1)
-    z = torch.where(spread > 0, (observed - draws.mean(-1)) / spread, torch.nan)
+    z = torch.where(spread > ROUNDING * draws.abs().amax(-1), (observed - draws.mean(-1)) / spread, torch.nan)
     return Null(draws.mean(-1), low, high, z)

@@ -1,0 +1,21 @@
+"""From one captured layer to the rows of a result: what each analysis measures there.
+
+The functions in ``workbench.analyses`` know tensors; these know which tokens are padding, where the patches
+lie, which windows belong to one input, and which layers a measure does not apply to.
+"""
+
+from workbench.measurements.layers import Layer, NotMeasured, Tally
+from workbench.measurements.maps import attention_map, token_similarity
+from workbench.measurements.rows import Measurement, Rows
+from workbench.measurements.spectra import gram_spectrum
+
+__all__ = [
+    "Layer",
+    "Measurement",
+    "NotMeasured",
+    "Rows",
+    "Tally",
+    "attention_map",
+    "gram_spectrum",
+    "token_similarity",
+]

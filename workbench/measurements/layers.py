@@ -1,0 +1,161 @@
+"""One captured layer as an analysis reads it: its real tokens, its places, its windows, its chosen heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from workbench.analyses import attention_maps, chance
+from workbench.errors import InputError
+from workbench.recording import LayerRecord, TokenInfo
+from workbench.selection import parse_numbers
+
+
+class NotMeasured(Exception):
+    """A layer that an analysis does not apply to; the message says why."""
+
+
+class Tally:
+    """Counts of heads in which something a reader should know happened."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+
+    def add(self, message: str, where: Tensor) -> None:
+        """Count the true entries of ``where`` under a message that goes on from "3 of 40 "."""
+        counted = self._counts.setdefault(message, [0, 0])
+        counted[0] += int(where.sum())
+        counted[1] += where.numel()
+
+    def notes(self) -> list[str]:
+        return [f"{count} of {total} {message}" for message, (count, total) in self._counts.items() if count]
+
+
+@dataclass
+class Layer:
+    """One layer of one batch of inputs, with what is needed to read its tensors."""
+
+    record: LayerRecord
+    ids: Sequence[str]
+    tokens: TokenInfo | None
+    seed: int
+    chosen_heads: str | int | Sequence[int] | None = None
+    heads: list[int] = field(default_factory=list)
+    """The heads that were measured, set by `choose_heads`."""
+    total_heads: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def index(self) -> int:
+        return self.record.index
+
+    def site(self, name: str) -> Tensor:
+        value = getattr(self.record, name)
+        if value is None:
+            raise InputError(
+                f"layer {self.index} holds no {name!r}, which this analysis needs; capture it as well"
+            )
+        return value
+
+    def choose_heads(self, tensor: Tensor) -> Tensor:
+        """The chosen heads of a tensor (batch, head, …); remembers their numbers."""
+        total = self.total_heads = tensor.shape[1]
+        asked = parse_numbers("head", self.chosen_heads)
+        known = range(total)
+        # Layers may differ in heads: one that a layer has not got is left out there.
+        self.heads = (
+            [*known] if asked is None else sorted({known[head] for head in asked if -total <= head < total})
+        )
+        if not self.heads:
+            raise NotMeasured(f"has only {total} heads")
+        return tensor if len(self.heads) == total else tensor[:, self.heads]
+
+    def scale(self, head_dim: int, total_heads: int) -> float | Tensor:
+        """The scale of the chosen heads: one number, or one per head where each head learns its own."""
+        scale = self.record.scale
+        if scale is None:
+            return head_dim**-0.5
+        if not isinstance(scale, Tensor) or scale.numel() == 1:
+            return scale
+        per_head = scale.reshape(-1)
+        if len(per_head) != total_heads:
+            raise InputError(
+                f"layer {self.index}: a scale of shape {tuple(scale.shape)} does not fit {total_heads} heads"
+            )
+        return per_head[self.heads]
+
+    def head_mask(self, tensor: Tensor, padding: str = "mask") -> Tensor | None:
+        """Mask of the real tokens of a tensor (batch, head, token, …) as (batch, 1, token); None for all."""
+        real = None if padding == "keep" else self.real_tokens(tensor.shape[2])
+        return None if real is None else real[:, None].to(tensor.device)
+
+    def seeds(self, batch: int) -> list[int]:
+        """One seed per (input or window, chosen head), in the order of a flattened batch.
+
+        They depend on the run's seed, the input's name, layer, head and place of the window, not on batches.
+        """
+        origin = self.record.origin
+        if origin is None:
+            places: list[tuple[str | int, ...]] = [(name,) for name in self.ids]
+        else:
+            rows = zip(origin.image.tolist(), origin.row.tolist(), origin.column.tolist(), strict=True)
+            places = [(self.ids[image], row, column) for image, row, column in rows]
+        if len(places) != batch:
+            raise InputError(f"layer {self.index} holds {batch} inputs; {len(places)} are named")
+        return [
+            chance.derived_seed(self.seed, name, self.index, head, *window)
+            for name, *window in places
+            for head in self.heads
+        ]
+
+    def real_tokens(self, count: int) -> Tensor | None:
+        """Mask (batch, token), true at real tokens; None where all ``count`` tokens are real."""
+        if self.record.origin is not None or self.tokens is None:
+            return None
+        mask = self.tokens.mask
+        if mask.shape[1] != count:
+            if mask.all():  # patches before the class token joins them
+                return None
+            raise InputError(
+                f"layer {self.index} has {count} tokens (axis token), but the mask of the inputs has "
+                f"{mask.shape[1]}"
+            )
+        return None if mask.all() else mask
+
+    def positions(self, count: int) -> Tensor | None:
+        """Coordinates of ``count`` tokens of this layer, or None where they are not known."""
+        if self.record.origin is not None:
+            return attention_maps.grid_positions(self.record.origin.size)
+        if self.tokens is None:
+            return attention_maps.positions_of(["token"] * count, None)
+        kinds = self.tokens.kinds[0]
+        if len(kinds) != count:
+            kinds = [kind for kind in kinds if kind == "patch"]
+        return attention_maps.positions_of(kinds, self.tokens.grid) if len(kinds) == count else None
+
+    def per_input(self, values: Tensor) -> Tensor:
+        """Mean over the windows of each input, leaving out windows without a value."""
+        origin = self.record.origin
+        return values if origin is None else over_windows(values, origin.image).nanmean(1)
+
+    def joined(self, tensor: Tensor) -> Tensor:
+        """(batch, head, token, …) with the windows of one input joined along the token axis."""
+        if self.record.origin is None:
+            return tensor
+        grouped = over_windows(tensor, self.record.origin.image)  # input, window, head, token, …
+        return grouped.transpose(1, 2).flatten(2, 3)
+
+
+def over_windows(values: Tensor, image: Tensor) -> Tensor:
+    """(window, …) as (input, window of that input, …)."""
+    image = image.to(values.device)
+    inputs = int(image.max()) + 1
+    return values[image.argsort(stable=True)].unflatten(0, (inputs, -1))
+
+
+def need_token_attention(layer: Layer) -> None:
+    """Raise `NotMeasured` for attention between channels."""
+    if layer.record.kind != "token":
+        raise NotMeasured("attends from channel to channel and has no attention between tokens")

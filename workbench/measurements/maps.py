@@ -1,0 +1,111 @@
+"""Attention maps and the similarity of tokens through depth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from workbench.analyses import attention_maps, chance, similarity
+from workbench.analyses.chance import Null
+from workbench.errors import InputError
+from workbench.measurements.layers import Layer, NotMeasured, need_token_attention, over_windows
+from workbench.measurements.rows import Measurement
+from workbench.recording import attention_output, attention_weights
+
+# timm's Swin keeps tokens of a shifted window apart with an additive −100, beside a position bias of a few
+# units.
+WINDOW_MASK = -50.0
+
+
+def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
+    need_token_attention(layer)
+    record = layer.record
+    attn = record.attn
+    if attn is None:
+        scale = record.scale if record.scale is not None else layer.site("q").shape[-1] ** -0.5
+        attn = attention_weights(layer.site("q").double(), layer.site("k").double(), scale, record.mask)
+    output = record.output
+    if output is None and record.v is not None:
+        output = attention_output(attn, record.v)
+    kept = layer.choose_heads(attn)
+    n_queries, n_keys = kept.shape[-2:]
+    real = layer.real_tokens(n_keys)
+    real = None if real is None else real.to(attn.device)
+    square = n_queries == n_keys
+    mask = record.mask
+    if mask is not None and mask.ndim == 4 and mask.shape[1] == attn.shape[1] > 1:
+        mask = mask[:, layer.heads]
+    visible = None
+    if mask is not None:
+        hidden_at = WINDOW_MASK if record.origin is not None else attention_maps.NEVER
+        visible = attention_maps.visible_keys(mask, kept, hidden_at)
+    positions = layer.positions(n_keys)
+    maps = attention_maps.head_maps(
+        kept,
+        visible=visible,
+        queries=real if square else None,
+        keys=real,
+        query_positions=positions if square else None,
+        key_positions=positions if square else None,
+    )
+    windows: dict[str, Any] = {} if record.origin is None else {"statistic": "mean"}
+    yield Measurement("attention_entropy", layer.per_input(maps.entropy), columns=windows)
+    yield Measurement("attention_entropy_share", layer.per_input(maps.entropy_share), columns=windows)
+    if square and positions is not None:
+        unit = "patches" if positions.shape[-1] == 2 else "tokens"
+        yield Measurement(
+            "attention_distance", layer.per_input(maps.distance), columns={**windows, "unit": unit}
+        )
+    even = layer.per_input(maps.sink_uniform)
+    undefined = torch.full_like(even, math.nan)
+    null = Null(even, undefined, undefined, undefined)
+    yield Measurement(
+        "attention_sink", layer.per_input(maps.sink), null=null, columns={**windows, "null": "uniform"}
+    )
+    if record.origin is None:  # in windows the keys of one index are different tokens
+        key = maps.sink_key.double()
+        yield Measurement("attention_sink_key", key.masked_fill(key < 0, math.nan))
+    counts = maps.nonfinite
+    if record.origin is not None:
+        counts = over_windows(counts, record.origin.image).sum(1)
+    yield Measurement("nonfinite", counts.double())
+    if output is not None:
+        norms = attention_maps.head_output_norm(layer.joined(output), real if square else None)
+        yield Measurement("head_output_norm", layer.choose_heads(norms))
+
+
+def token_similarity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Mean cosine over the pairs of tokens of the block's output, beside what chance gives."""
+    hidden = layer.site("hidden")
+    if hidden.ndim == 4:  # (batch, row, column, width): Swin keeps the grid
+        hidden = hidden.flatten(1, 2)
+    if hidden.shape[1] < 2:
+        raise NotMeasured("puts out a single token, which has no pairs")
+    real = layer.real_tokens(hidden.shape[1])
+    real = None if real is None else real.to(hidden.device)
+    try:
+        observed = similarity.token_cosine_similarity(hidden, real)
+    except InputError as error:
+        raise InputError(f"layer {layer.index}: {error}") from None
+    null = None
+    if options["draws"] and options["null"] == "gaussian":
+        counts = hidden.shape[1] if real is None else real.sum(-1)
+        null = similarity.isotropic_null(observed, counts, hidden.shape[-1])
+    elif options["draws"]:
+        draws = [
+            similarity.permuted_null(
+                states,
+                None if real is None else real[number],
+                options["draws"],
+                chance.generator(layer.seed, name, layer.index),
+            )
+            for number, (name, states) in enumerate(zip(layer.ids, hidden, strict=True))
+        ]
+        null = Null(*(torch.stack(parts) for parts in zip(*draws, strict=True)))
+    name = "isotropic" if options["null"] == "gaussian" else options["null"]
+    columns = {} if null is None else {"null": name}
+    yield Measurement("token_cosine", observed, ("input",), null, columns=columns)
