@@ -1,8 +1,144 @@
 """The papers' attention mechanisms: one paper, one file, free functions first, the module beneath.
 
-The one table of variants is ``VARIANTS``; ``attention_module`` builds any of them by name.
+``VARIANTS`` is the one table of them; ``attention_module`` builds any by name, ``replace_attention`` puts it
+into a timm vision transformer. A new variant is a file, and an entry here.
 """
 
-from workbench.attention.base import AttentionModule, merge_heads, split_heads
+from __future__ import annotations
 
-__all__ = ["AttentionModule", "merge_heads", "split_heads"]
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import lazy_loader
+
+from workbench.errors import UnknownName
+
+if TYPE_CHECKING:
+    from workbench.attention.base import AttentionModule
+    from workbench.attention.replacing import Replacement, replace_attention
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "base": ["AttentionModule", "merge_heads", "split_heads"],
+        "replacing": ["Replacement", "replace_attention"],
+    },
+)
+
+__all__ = [
+    "VARIANTS",
+    "attention_module",
+    "replace_attention",
+    "Replacement",
+    "Variant",
+    "Option",
+    "AttentionModule",
+    "split_heads",
+    "merge_heads",
+]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a variant lets a person choose: its default, and what it means."""
+
+    default: Any
+    help: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table. ``where`` is "file:Class"; ``fixed`` are options that make the name what it is.
+
+    ``papers`` are keys of the bibliography. ``options`` belong to this variant; beside them every variant
+    takes qkv_bias, proj_bias, causal, num_tokens and layer (see ``AttentionModule``).
+    """
+
+    title: str
+    where: str
+    papers: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    @property
+    def module(self) -> type[AttentionModule]:
+        """The class, imported when first asked for."""
+        file, _, name = self.where.partition(":")
+        return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What a capture can hold of it."""
+        return self.module.sites
+
+    @property
+    def attends(self) -> str:
+        """ "token", "channel" or "none": over what its softmax runs."""
+        return self.module.attends
+
+    @property
+    def causality(self) -> str:
+        """ "optional", "always" or "never"."""
+        return "always" if self.fixed.get("causal") else self.module.causality
+
+
+# What every variant takes (``AttentionModule``).
+SHARED_OPTIONS = ("qkv_bias", "proj_bias", "causal", "num_tokens", "layer")
+
+_RPC = {
+    "lambd": Option(4.0, "weight λ of the sparse part; ∞ leaves nothing sparse"),
+    "convention": Option("text", "threshold and step: text λ/μ, per head; code λμ, over the full width"),
+}
+_ITERATIONS = "steps of the pursuit; a list gives one number per layer, 0 and beyond its end none"
+
+VARIANTS: dict[str, Variant] = {
+    "softmax": Variant("softmax attention", "softmax:SoftmaxAttention"),
+    "softmax-sym": Variant("symmetric softmax attention", "softmax:SymmetricAttention", ("teo2024",)),
+    "rpc-sym": Variant(
+        "RPC-Attention, symmetric",
+        "rpc:RPCAttention",
+        ("teo2024",),
+        {"symmetry": "sym"},
+        {"num_iter": Option(4, _ITERATIONS), **_RPC},
+    ),
+    "rpc-asym": Variant(
+        "RPC-Attention, asymmetric",
+        "rpc:RPCAttention",
+        ("teo2024",),
+        {"symmetry": "asym"},
+        {"num_iter": Option(4, _ITERATIONS), **_RPC},
+    ),
+    "rpc-sym-asym": Variant(
+        "RPC-Attention, symmetric in its robust layers",
+        "rpc:RPCAttention",
+        ("teo2024",),
+        {"symmetry": "sym-asym"},
+        {"num_iter": Option((4,), _ITERATIONS), **_RPC},
+    ),
+    "scaled-free": Variant("Scaled Attention, free S", "scaled:ScaledFree", ("teo2024",)),
+    "scaled-alpha": Variant("Scaled Attention, S = α A", "scaled:ScaledAlpha", ("teo2024",)),
+}
+
+
+def attention_module(name: str, dim: int, num_heads: int, **options: Any) -> AttentionModule:
+    """The attention variant ``name`` with fresh random weights, ``dim`` wide, in ``num_heads`` heads.
+
+    Raises UnknownName for a name or an option that does not exist, InputError for values that do not fit
+    together.
+    """
+    variant = find_variant(name)
+    accepted = {*variant.options, *SHARED_OPTIONS} - set(variant.fixed)
+    for option in options:
+        if option not in accepted:
+            raise UnknownName(f"option of attention {name!r}", option, accepted)
+    defaults = {key: option.default for key, option in variant.options.items()}
+    return variant.module(dim, num_heads, **(defaults | options | dict(variant.fixed)))
+
+
+def find_variant(name: str) -> Variant:
+    """The row of the table; UnknownName otherwise."""
+    if name not in VARIANTS:
+        raise UnknownName("attention variant", name, VARIANTS)
+    return VARIANTS[name]

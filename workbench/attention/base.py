@@ -30,7 +30,7 @@ class AttentionModule(nn.Module):
     # Over what the softmax runs: "token" (attn is token × token), "channel", or "none" (no such map).
     attends: ClassVar[str] = "token"
     # What ``qkv`` computes, in this order, ``dim`` features each; weights are kept by these names.
-    projections: ClassVar[tuple[str, ...]] = ("q", "k", "v")
+    projections: tuple[str, ...] = ("q", "k", "v")
     # "optional": causal=True can be asked for; "always"; "never".
     causality: ClassVar[str] = "optional"
 

@@ -1,0 +1,120 @@
+import math
+
+import pytest
+import torch
+
+from tests.attention.modules import (
+    BATCH,
+    HEADS,
+    TOKENS,
+    assert_causal,
+    assert_observing_changes_nothing,
+    assert_padding_is_ignored,
+    heads,
+    perturb,
+    randn,
+)
+from workbench.attention import attention_module
+from workbench.attention.base import causal_mask
+from workbench.attention.scaled import exact_scaling, log_exact_scaling, scaled_attention
+from workbench.attention.softmax import softmax_attention
+from workbench.errors import InputError
+
+
+def test_a_zero_s_is_softmax_attention():
+    q, k, v = heads(1), heads(2), heads(3, width=4)
+    zero = torch.zeros(TOKENS, TOKENS, dtype=torch.float64)
+    assert torch.equal(scaled_attention(q, k, v, zero), softmax_attention(q, k, v))
+
+
+@pytest.mark.parametrize("name", ["scaled-free", "scaled-alpha"])
+def test_the_modules_start_as_softmax_attention(name):
+    scaled = attention_module(name, 15, 3, num_tokens=TOKENS).double()
+    plain = attention_module("softmax", 15, 3).double()
+    plain.load_state_dict(
+        {key: value for key, value in scaled.state_dict().items() if key in plain.state_dict()}
+    )
+    x = randn(BATCH, TOKENS, 15)
+    assert torch.equal(scaled(x), plain(x))
+    scaled(x).square().sum().backward()
+    learned = scaled.scaling if name == "scaled-free" else scaled.alpha
+    assert learned.grad.abs().min() > 0
+
+
+def test_it_is_the_product_of_three_matrices():
+    q, k, v, s = heads(1), heads(2), heads(3, width=4), randn(HEADS, TOKENS, TOKENS, seed=4)
+    attn = torch.softmax(0.3 * q @ k.mT, -1)
+    expected = attn @ (torch.eye(TOKENS, dtype=torch.float64) - s) @ v
+    torch.testing.assert_close(scaled_attention(q, k, v, s, scale=0.3), expected, rtol=0, atol=1e-13)
+
+
+def test_the_exact_s_is_the_ratio_of_normalisers_and_of_attention():
+    k = heads(1)
+    s = exact_scaling(k, scale=0.3)
+    g = (0.3 * k @ k.mT).exp().sum(-1)
+    for j in range(TOKENS):
+        for other in range(TOKENS):
+            ratio = g[:, :, other] / (TOKENS * g[:, :, j])
+            torch.testing.assert_close(s[:, :, j, other], ratio, rtol=1e-13, atol=0)
+    attn = torch.softmax(0.3 * k @ k.mT, -1)
+    torch.testing.assert_close(s, attn / attn.mT / TOKENS, rtol=1e-12, atol=0)
+    torch.testing.assert_close(s.diagonal(dim1=-2, dim2=-1), torch.full(g.shape, 1 / TOKENS, dtype=g.dtype))
+
+
+def test_the_exact_s_stays_finite_for_large_keys():
+    k = 100 * heads(1)
+    log, s = log_exact_scaling(k), exact_scaling(k)
+    assert torch.isfinite(log).all()
+    assert torch.isfinite(s).all()
+    assert log.max() > math.log(torch.finfo(torch.float64).max)  # or there would be nothing to see
+    # The logarithm is exact: rows differ by a constant, and columns by the opposite one.
+    scores = k @ k.mT / math.sqrt(k.shape[-1])
+    largest = scores.amax(-1)
+    log_g = largest + (scores - largest[..., None]).exp().sum(-1).log()
+    expected = log_g[..., None, :] - log_g[..., None] - math.log(TOKENS)
+    torch.testing.assert_close(log, expected, rtol=1e-12, atol=1e-12)
+    inside = expected < math.log(torch.finfo(torch.float64).max)
+    torch.testing.assert_close(s[inside], expected[inside].exp(), rtol=1e-9, atol=0)
+
+
+def test_the_exact_s_of_the_real_tokens_ignores_padding_and_the_future():
+    k = heads(1)
+    mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    mask[:, 5:] = False
+    padded = exact_scaling(k, mask=mask)
+    torch.testing.assert_close(padded[:, :, :5, :5], exact_scaling(k[:, :, :5]), rtol=1e-12, atol=0)
+    assert not padded[:, :, :, 5:].any()
+    earlier = exact_scaling(k, mask=causal_mask(TOKENS))
+    scores = (k @ k.mT / math.sqrt(k.shape[-1])).tril()
+    g = torch.stack([scores[:, :, j, : j + 1].exp().sum(-1) for j in range(TOKENS)], -1)
+    torch.testing.assert_close(earlier[:, :, 4, 2], g[:, :, 2] / (5 * g[:, :, 4]), rtol=1e-12, atol=0)
+    nobody = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
+    assert not exact_scaling(k, mask=nobody).any()
+
+
+def test_alpha_scales_symmetric_attention():
+    module = perturb(attention_module("scaled-alpha", 15, 3))
+    x = randn(BATCH, TOKENS, 15)
+    output, inside = module.attend(x, observe=True)
+    q, k, v = (inside[site] for site in ("q", "k", "projected_v"))
+    s = module.alpha * torch.softmax(module.scale * k @ k.mT, -1)
+    torch.testing.assert_close(output, scaled_attention(q, k, v, s), rtol=0, atol=1e-13)
+    torch.testing.assert_close(inside["v"], v - s @ v, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["scaled-free", "scaled-alpha"])
+def test_tokens_see_what_they_may(name):
+    assert_causal(perturb(attention_module(name, 15, 3, causal=True, num_tokens=TOKENS)))
+    assert_padding_is_ignored(perturb(attention_module(name, 15, 3, num_tokens=TOKENS)))
+    assert_observing_changes_nothing(perturb(attention_module(name, 15, 3, num_tokens=TOKENS)))
+
+
+def test_a_free_s_knows_how_long_it_is():
+    with pytest.raises(InputError, match="num_tokens"):
+        attention_module("scaled-free", 15, 3)
+    module = attention_module("scaled-free", 15, 3, num_tokens=6)
+    assert module.scaling.shape == (3, 6, 6)
+    with pytest.raises(InputError, match=r"at most num_tokens=6 tokens, but got 7"):
+        module(torch.zeros(1, 7, 15))
+    with pytest.raises(InputError, match=r"\(3, 6, 6\).*7 tokens"):
+        scaled_attention(heads(1), heads(2), heads(3), torch.zeros(3, 6, 6, dtype=torch.float64))

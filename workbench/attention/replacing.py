@@ -1,0 +1,179 @@
+"""Put a variant in the place of the attention of a timm vision transformer, and take it out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.attention import attention_module, find_variant
+from workbench.attention.base import AttentionModule
+from workbench.errors import InputError
+from workbench.selection import Numbers, parse_numbers
+
+
+@dataclass
+class Replacement:
+    """What was replaced, which weights went where, and the way back.
+
+    ``kept``, ``new`` and ``dropped`` name weights by module path; a part of a joint projection is
+    "qkv.weight[k]". ``new`` ones hold fresh values, ``dropped`` ones found no place (dropout and norms of
+    the old module among them). As a context manager it undoes itself at the end of the block.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    kept: dict[str, tuple[str, ...]]
+    new: dict[str, tuple[str, ...]]
+    dropped: dict[str, tuple[str, ...]]
+    _model: nn.Module
+    _before: dict[str, nn.Module]
+    _after: dict[str, nn.Module]
+
+    def undo(self) -> None:
+        """Put the modules back that were there before; what the new ones learned goes with them.
+
+        Raises InputError when one of them has been replaced again since: undo that first.
+        """
+        for path, module in self._after.items():
+            if self._model.get_submodule(path) is not module:
+                raise InputError(
+                    f"{path} is no longer the {self.name!r} that was put there; undo the later change first"
+                )
+        for path, module in self._before.items():
+            self._model.set_submodule(path, module)
+        self._after.clear()
+        self._before.clear()
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} in layers {', '.join(map(str, self.layers))}"]
+        for path in self.kept:
+            parts = [
+                f"{what} {', '.join(names)}"
+                for what, names in (
+                    ("kept", self.kept[path]),
+                    ("new", self.new[path]),
+                    ("dropped", self.dropped[path]),
+                )
+                if names
+            ]
+            lines.append(f"  {path}: {'; '.join(parts)}")
+        return "\n".join(lines)
+
+
+def replace_attention(
+    model: Any, name: str, layers: Numbers = None, *, seed: int = 0, **options: Any
+) -> Replacement:
+    """Put the variant ``name`` (see ``VARIANTS``) into layers of a timm vision transformer, in place.
+
+    model: what ``load`` returned, or a ``torch.nn.Module`` whose attention is ``timm.layers.Attention`` or a
+        variant. layers: None for all, numbers (negative ones count from the end), or "0,3-5".
+    options: those of the variant. num_tokens is read off the model's position embedding where it has one.
+
+    Weights that mean the same in both (projections by name, proj) are copied, the rest starts fresh from
+    ``seed``; the report says which. The new modules are on the old ones' device, in their dtype and mode.
+    Raises UnknownName for a name or an option that does not exist, InputError for a layer that does not
+    exist and for a model without such attention; nothing is replaced then.
+    """
+    find_variant(name)
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
+        )
+    found = [(path, child) for path, child in module.named_modules() if path and _is_replaceable(child)]
+    if not found:
+        raise InputError(
+            f"{type(module).__name__} has no timm.layers.Attention and no variant that could be replaced by {name!r}"
+        )
+    numbers = parse_numbers("layer", layers, len(found))
+    if "num_tokens" not in options and (tokens := _token_count(module)) is not None:
+        options["num_tokens"] = tokens
+    before = {found[number][0]: found[number][1] for number in numbers}
+    after, kept, new, dropped = {}, {}, {}, {}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for number in numbers:
+            path, old = found[number]
+            after[path] = _build(name, old, {"layer": number} | options)
+            kept[path], new[path], dropped[path] = _carry_over(old, after[path])
+    for path, variant in after.items():
+        module.set_submodule(path, variant)
+    return Replacement(name, numbers, kept, new, dropped, module, before, dict(after))
+
+
+def _is_replaceable(module: nn.Module) -> bool:
+    from timm.layers import Attention
+
+    return isinstance(module, (AttentionModule, Attention))
+
+
+def _token_count(model: nn.Module) -> int | None:
+    """Tokens of the model's own image size, prefix tokens included."""
+    patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
+    prefix = getattr(model, "num_prefix_tokens", None)
+    if isinstance(patches, int) and isinstance(prefix, int):
+        return patches + prefix
+    return None
+
+
+def _build(name: str, old: Any, options: dict[str, Any]) -> AttentionModule:
+    qkv, proj = old.qkv, old.proj
+    shapes = {"qkv_bias": qkv.bias is not None, "proj_bias": proj.bias is not None}
+    if old.num_heads * old.head_dim != qkv.in_features or proj.out_features != qkv.in_features:
+        raise InputError(
+            f"the attention to replace has {old.num_heads} heads of width {old.head_dim} between {qkv.in_features} and "
+            f"{proj.out_features} features; variants need head_dim = features / heads"
+        )
+    # A causal model stays causal, or is told that the variant has no such form.
+    if getattr(old, "causal", False) and find_variant(name).causality != "always":
+        shapes["causal"] = True
+    new = attention_module(name, qkv.in_features, old.num_heads, **(shapes | options))
+    return new.to(qkv.weight.device, qkv.weight.dtype).train(old.training)
+
+
+def _carry_over(old: nn.Module, new: AttentionModule) -> tuple[tuple[str, ...], ...]:
+    """Copy what means the same; the names of the weights that were kept, are new, and found no place.
+
+    Beside the projections only a variant of the same class gives its names the same meaning.
+    """
+    source, target = _named_parts(old), _named_parts(new)
+    alike = type(old) is type(new)
+    kept = [
+        key
+        for key, value in target.items()
+        if key in source and source[key].shape == value.shape and (alike or key.startswith(("qkv.", "proj.")))
+    ]
+    with torch.no_grad():
+        for key in kept:
+            target[key].copy_(source[key])
+    fresh = tuple(key for key in target if key not in kept)
+    unused = (*(key for key in source if key not in kept), *_active_dropout(old))
+    return tuple(kept), fresh, unused
+
+
+def _named_parts(module: Any) -> dict[str, Tensor]:
+    """Parameters by name; a joint projection is cut into views, "qkv.weight[q]" and so on."""
+    names: tuple[str, ...] = getattr(module, "projections", ("q", "k", "v"))
+    parts: dict[str, Tensor] = {}
+    for name, value in module.named_parameters():
+        if name in ("qkv.weight", "qkv.bias"):
+            rows = value.detach().chunk(len(names))
+            parts |= {f"{name}[{part}]": row for part, row in zip(names, rows, strict=True)}
+        else:
+            parts[name] = value.detach()
+    return parts
+
+
+def _active_dropout(old: nn.Module) -> list[str]:
+    """Dropout of the old attention, which variants do not have."""
+    layers = [(name, child) for name, child in old.named_children() if isinstance(child, nn.Dropout)]
+    return [f"{name}(p={child.p:g})" for name, child in layers if child.p > 0]
