@@ -86,7 +86,7 @@ def text(tmp_path):
 # Choosing ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["bundled:digits", "bundled:photos"])
+@pytest.mark.parametrize("spec", ["bundled:digits", "bundled:digits-train", "bundled:photos"])
 def test_same_seed_same_inputs_and_fewer_are_the_first_of_more(vit, spec):
     nine, four, other = inputs(spec, vit, n=9), inputs(spec, vit, n=4), inputs(spec, vit, n=9, seed=1)
     assert nine.ids[:4] == four.ids

@@ -42,6 +42,45 @@ def test_a_misspelt_model_is_a_mistake_not_an_absence():
         workbench.survey("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)
 
 
+def test_pairs_give_each_model_the_inputs_of_its_kind():
+    assert workbench.model_pairs("a", "x") == [("a", "x")]
+    assert workbench.model_pairs(["a", "b"], "x", "c", "y") == [("a", "x"), ("b", "x"), ("c", "y")]
+    assert workbench.model_pairs(["a", "b"], ["x", "z"], None, "y") == [("a", "x"), ("b", "z")]
+    assert workbench.model_pairs(None, "x", ["c"], ["y"]) == [("c", "y")]
+    with pytest.raises(InputError, match="2 models with 3 inputs"):
+        workbench.model_pairs(["a", "b"], ["x", "y", "z"])
+    with pytest.raises(InputError, match="1 text_models with 0 text_inputs"):
+        workbench.model_pairs("a", "x", "c")
+
+
+def test_checkpoints_are_measured_one_after_another_with_their_epochs():
+    options = {"n": 2, "layers": [0], "max_rank": 1}
+    frame = workbench.survey_checkpoints(
+        "gram-spectrum", DIGITS[0], "bundled:digits-train", [30, "epoch-003"], **options
+    )
+    assert frame.attrs["epochs"] == {"epoch-003": 3, "epoch-030": 30}
+    assert frame["checkpoint"].unique().tolist() == ["epoch-003", "epoch-030"]
+    assert all(name.startswith("digits/train/") for name in frame["input"].unique())
+    alone = workbench.analyze(
+        "gram-spectrum", model=DIGITS[0], inputs="bundled:digits-train", checkpoint="epoch-003", **options
+    )
+    assert frame.iloc[: len(alone)]["value"].tolist() == alone["value"].tolist()
+    assert [run["model"]["checkpoint"] for run in frame.attrs["provenance"]] == ["epoch-003", "epoch-030"]
+    every = workbench.survey_checkpoints(
+        "gram-spectrum", "digits-vit", DIGITS[1], n=1, layers=[0], max_rank=1
+    )
+    assert list(every.attrs["epochs"].values()) == [0, 1, 2, 3, 5, 8, 12, 18, 24, 30]
+
+
+def test_only_bundled_models_have_checkpoints():
+    with pytest.raises(InputError, match="bundled models only"):
+        workbench.survey_checkpoints("gram-spectrum", "timm:vit_tiny_patch16_224", DIGITS[1])
+    with pytest.raises(UnknownName, match="epoch-003"):
+        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[4])
+    with pytest.raises(InputError, match="at least one"):
+        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[])
+
+
 def test_attention_rows_are_the_captured_weights():
     model = workbench.load("bundled:digits-vit")
     inputs = workbench.inputs("bundled:digits", model, n=1, seed=3)

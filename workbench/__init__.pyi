@@ -16,4 +16,6 @@ from .rendering import reproduce as reproduce
 from .results import read_frame as read_frame
 from .results import write_frame as write_frame
 from .surveys import attention_frame as attention_frame
+from .surveys import model_pairs as model_pairs
 from .surveys import survey as survey
+from .surveys import survey_checkpoints as survey_checkpoints

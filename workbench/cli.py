@@ -249,6 +249,60 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 
 
 @cli.command()
+@click.option("--paper", metavar="KEY", help="teo2024 or saritas2025. [default: all]")
+@click.option(
+    "--model", default="bundled:digits-vit", show_default=True, metavar="SPEC", help="Measure on this model."
+)
+@click.option(
+    "--inputs", default="bundled:digits", show_default=True, metavar="SPEC", help="And on these inputs."
+)
+@click.option("--n", default=25, show_default=True, type=click.IntRange(min=2), help="How many inputs.")
+@click.option("--seed", default=0, show_default=True, type=int, help="Chooses the inputs, and all chance.")
+@click.option("--draws", default=20, show_default=True, type=int, help="Draws of the chance level.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Also write the table: .csv.")
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
+    """Measure what the papers claim, and say which claims hold."""
+    import workbench
+    from workbench.results import atomic_write
+
+    if out and not out.endswith(".csv"):
+        raise InputError(f"claims are written as .csv; {Path(out).name!r} ends otherwise")
+    frame = workbench.claims(progress=sys.stderr.isatty(), **arguments)
+    if out:
+        atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
+    if as_json:
+        click.echo(frame.to_json(orient="records", indent=1, force_ascii=False))
+    else:
+        title = f"Claims on {arguments['model']} with {arguments['inputs']}"
+        _print_table([_claim_row(claim) for claim in frame.to_dict("records")], title, as_json=False)
+    for note in frame.attrs.get("notes", ()):
+        click.echo(f"note: {note}", err=True)
+
+
+def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
+    """A claim as the printed table shows it: intervals in one cell, what is absent left empty."""
+
+    def interval(middle: str, low: str, high: str) -> str:
+        if claim[middle] != claim[middle] or claim[middle] is None:
+            return ""
+        band = "" if claim[low] != claim[low] else f" [{claim[low]:.3g}, {claim[high]:.3g}]"
+        return f"{claim[middle]:.3g}{band}"
+
+    published = claim["published"]
+    reading = f" ({claim['reading']})" if claim["reading"] else ""
+    return {
+        "paper": claim["paper"],
+        "place": claim["place"],
+        "claim": claim["claim"] + reading,
+        "published": None if published != published else published,
+        "measured [95 %]": interval("measured", "low", "high"),
+        "chance [95 %]": interval("null_mean", "null_low", "null_high"),
+        "verdict": claim["verdict"],
+    }
+
+
+@cli.command()
 @click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...")
 @click.option(
     "-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="KEY VALUE", help="Set a parameter."

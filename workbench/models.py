@@ -224,8 +224,25 @@ def _is_timm(name: str) -> bool:
     return isinstance(about, dict) and "architecture" in about and "model_type" not in about
 
 
+def bundled_checkpoints(name: str) -> dict[str, int]:
+    """Name and epoch of every checkpoint of a bundled model, from the first to the last."""
+    found = _checkpoint_files(name)
+    return {found[epoch].stem: epoch for epoch in sorted(found)}
+
+
 def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
     """File of one checkpoint of a bundled model; the last one unless `checkpoint` names another."""
+    found = _checkpoint_files(name)
+    if checkpoint is None:
+        return found[max(found)]
+    asked = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
+    if asked is None or int(asked[1]) not in found:
+        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in found.values()])
+    return found[int(asked[1])]
+
+
+def _checkpoint_files(name: str) -> dict[int, Path]:
+    """Epoch → file of a bundled model; there is at least one."""
     root = paths.data_dir() / "models"
     folder = root / name
     if not (folder / "model.json").is_file():
@@ -236,12 +253,7 @@ def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
     }
     if not found:
         raise MissingResource(f"bundled:{name} has no checkpoints in {folder}; install the package again")
-    if checkpoint is None:
-        return found[max(found)]
-    asked = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
-    if asked is None or int(asked[1]) not in found:
-        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in found.values()])
-    return found[int(asked[1])]
+    return found
 
 
 def list_models() -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -43,6 +43,68 @@ def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments
         raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in absent.items()))
     joined = join_frames(frames)
     joined.attrs |= {"absent": absent, "notes": notes}
+    return joined
+
+
+def model_pairs(
+    models: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    text_models: str | Sequence[str] | None = None,
+    text_inputs: str | Sequence[str] | None = None,
+) -> list[tuple[str, str]]:
+    """(model, inputs) pairs for `survey`: the image models with their inputs, then the text models with theirs.
+
+    Each argument is one spec, several, or None. One inputs spec serves all models of its kind; several are one
+    per model. None for the models leaves that kind out. Raises `InputError` where the numbers do not fit.
+    """
+    pairs = []
+    for kind, names, specs in (("", models, inputs), ("text_", text_models, text_inputs)):
+        chosen, given = _several(names), _several(specs)
+        if len(given) == 1:
+            given *= len(chosen)
+        if chosen and len(given) != len(chosen):
+            raise InputError(
+                f"{len(chosen)} {kind}models with {len(given)} {kind}inputs; give one inputs spec for all, or one "
+                "for each model"
+            )
+        pairs += zip(chosen, given, strict=False)
+    return pairs
+
+
+def _several(value: str | Sequence[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [item for item in value if item is not None]
+
+
+def survey_checkpoints(
+    name: str, model: str, inputs: str, checkpoints: Iterable[str | int] | None = None, **arguments: Any
+) -> pd.DataFrame:
+    """Run `analyze` at several training checkpoints of a bundled model and put the frames under one another.
+
+    ``checkpoints`` are names or epochs (``"epoch-003"``, 3); all of them for None. The column ``checkpoint``
+    names each row's, and ``frame.attrs["epochs"]`` says which epoch each is. Raises `InputError` for a model
+    that is not bundled, `UnknownName` for a checkpoint it has not got, and what `analyze` raises.
+    """
+    from workbench import catalog
+    from workbench.models import bundled_checkpoint, bundled_checkpoints
+
+    entry = catalog.find(model)
+    scheme, _, short = (entry.spec if entry else model).partition(":")
+    if scheme != "bundled":
+        raise InputError(f"checkpoints travel with bundled models only; got {model!r}, give bundled:NAME")
+    chosen = bundled_checkpoints(short)
+    if checkpoints is not None:
+        asked = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in checkpoints}
+        chosen = {stem: epoch for stem, epoch in chosen.items() if stem in asked}
+    if not chosen:
+        raise InputError("no checkpoint to run; give at least one, or None for all")
+    frames, notes = [], []
+    for checkpoint in chosen:
+        frames.append(analyze(name, model=model, inputs=inputs, checkpoint=checkpoint, **arguments))
+        notes += [f"{checkpoint}: {note}" for note in frames[-1].attrs["notes"]]
+    joined = join_frames(frames)
+    joined.attrs |= {"epochs": chosen, "notes": notes, "absent": {}}
     return joined
 
 
