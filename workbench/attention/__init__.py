@@ -7,6 +7,7 @@ into a timm vision transformer. A new variant is a file, and an entry here.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,23 @@ _RPC = {
     "convention": Option("text", "threshold and step: text λ/μ, per head; code λμ, over the full width"),
 }
 _ITERATIONS = "steps of the pursuit; a list gives one number per layer, 0 and beyond its end none"
+_CONTENT = {
+    "h_y": Option(None, "bandwidth of the content at the start; none: head_dim^¼, the usual scale"),
+    "learn_bandwidths": Option(True, "learn the bandwidths, one of each per layer"),
+}
+
+_TSSA = {
+    "convention": Option(
+        "text", "membership: text eq. 10; code as trained, from features of unit norm over tokens"
+    )
+}
+_PRIMAL = {
+    "low_rank": Option(96, "directions s kept of the kernel"),
+    "rank_multi": Option(10, "data-dependent weights read this many times s tokens, or all where fewer"),
+    "convention": Option(
+        "text", "of the KSVD objective: text per input and head; code of their means, Λ squared"
+    ),
+}
 
 VARIANTS: dict[str, Variant] = {
     "softmax": Variant("softmax attention", "softmax:SoftmaxAttention"),
@@ -119,6 +137,49 @@ VARIANTS: dict[str, Variant] = {
     ),
     "scaled-free": Variant("Scaled Attention, free S", "scaled:ScaledFree", ("teo2024",)),
     "scaled-alpha": Variant("Scaled Attention, S = α A", "scaled:ScaledAlpha", ("teo2024",)),
+    "tssa": Variant(
+        "Token Statistics Self-Attention", "tssa:TokenStatisticsAttention", ("wu2025",), options=_TSSA
+    ),
+    "tssa-causal": Variant(
+        "Token Statistics Self-Attention, causal",
+        "tssa:TokenStatisticsAttention",
+        ("wu2025",),
+        {"causal": True},
+        _TSSA,
+    ),
+    "mssa": Variant("multi-head subspace self-attention of CRATE", "mssa:SubspaceAttention", ("wu2025",)),
+    "xca": Variant("cross-covariance attention of XCiT", "xca:CrossCovarianceAttention", ("wu2025",)),
+    "primal": Variant("Primal-Attention", "primal:PrimalAttention", ("chen2023",), options=_PRIMAL),
+    "primal-independent": Variant(
+        "Primal-Attention, data-independent weights",
+        "primal:PrimalAttention",
+        ("chen2023",),
+        {"independent": True},
+        {key: option for key, option in _PRIMAL.items() if key != "rank_multi"},
+    ),
+    "primal-causal": Variant(
+        "Primal-Attention, causal",
+        "primal:PrimalAttention",
+        ("chen2023",),
+        {"causal": True},
+        {key: option for key, option in _PRIMAL.items() if key != "rank_multi"},
+    ),
+    "bilateral": Variant(
+        "bilateral self-attention",
+        "bilateral:BilateralAttention",
+        ("abdullaev2025",),
+        {},
+        {"h_p": Option(None, "bandwidth of the positions at the start; none: head_dim^¼"), **_CONTENT},
+    ),
+    "nonlocal": Variant(
+        "non-local self-attention, without positions",
+        "bilateral:BilateralAttention",
+        ("abdullaev2025",),
+        {"h_p": math.inf},
+        _CONTENT,
+    ),
+    "alibi": Variant("attention with linear biases (ALiBi)", "bilateral:AlibiAttention", ("abdullaev2025",)),
+    "twicing": Variant("twicing attention, (2A − A²)V", "bilateral:TwicingAttention", ("abdullaev2025",)),
 }
 
 
