@@ -1,0 +1,160 @@
+"""What was transcribed: complete, consistent with itself, and in the words that results use."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from workbench import catalog, paths, verdicts
+from workbench.errors import InputError, UnknownName
+from workbench.metrics import METRICS
+from workbench.publications import PRINTED_ONLY, published, stated_claims
+
+SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
+
+
+def _table(number: str) -> pd.DataFrame:
+    return published("saritas2025", number)
+
+
+@pytest.mark.parametrize(
+    ("table", "models", "rows"), [("1", 10, 40), ("2", 10, 40), ("3", 6, 72), ("4", 9, 36)]
+)
+def test_every_cell_of_a_table_has_a_row(table, models, rows):
+    frame = _table(table)
+    assert frame["model"].nunique() == models
+    assert len(frame) == rows
+    cell = ["row", "metric", "statistic", "standardize"]
+    assert not frame.duplicated(cell).any()
+    empty = frame[frame["value"].isna()]
+    assert (empty["note"] == "unreadable in our copy").all()
+    assert len(empty) == (12 if table == "3" else 0)  # six cells, each a value and its arrow
+
+
+def test_the_tables_list_the_models_of_the_catalog():
+    listed = {
+        kind: {
+            entry.alias
+            for entry in catalog.CATALOG
+            if "saritas2025" in entry.papers and entry.modality == kind
+        }
+        for kind in ("image", "text")
+    }
+    for table in "12":
+        assert set(_table(table)["model"]) == listed["image"]
+    assert set(_table("4")["model"]) == listed["text"]
+
+
+def test_statistics_over_ranks_are_in_order():
+    for table in "23":
+        values = _table(table).query("metric == 'eigenvalue_profile'")
+        wide = values.pivot_table(index=["row", "standardize"], columns="statistic", values="value")
+        wide = wide.dropna()
+        assert len(wide) == {"2": 10, "3": 8}[table]
+        for low, high in [("min", "median"), ("median", "mean"), ("mean", "max")]:
+            assert (wide[low] <= wide[high]).all()
+
+
+def test_table_3_repeats_table_2_and_its_arrows_follow_from_its_values():
+    second = _table("2").set_index(["row", "statistic"])[["value", "spread"]]
+    third = _table("3").set_index(["metric", "standardize", "row", "statistic"]).sort_index()
+    same = third.loc[("eigenvalue_profile", "per-token")][["value", "spread"]]
+    pd.testing.assert_frame_equal(same, second.loc[same.index])
+    starred = third.loc[("eigenvalue_profile", "none")]["value"]
+    arrow = third.loc[("eigenvalue_profile_change", "none")]["value"]
+    change = starred / same["value"] - 1
+    assert (change.isna() == arrow.isna()).all()
+    off = (change - arrow).abs().dropna()
+    assert len(off) == 18
+    assert (off <= 0.005 + 1e-9).all()
+
+
+def test_the_abstract_quotes_the_largest_of_table_1():
+    for metric in ("MOC", "LCKA", "KCKA"):
+        bound = published("saritas2025", "abstract", metric)["value"].item()
+        assert bound == _table("1").query("metric == @metric")["value"].max()
+
+
+def test_the_number_of_tests_is_that_of_the_heads():
+    heads = 0
+    for name in set(_table("1")["model"]):
+        layers, per_layer = SIZES[name.split("_")[1]]
+        heads += layers * per_layer
+    assert published(metric="allclose_tests")["value"].item() == 100 * heads
+
+
+def test_values_come_in_the_units_of_results():
+    row = published("saritas2025", "2", model="timm:vit_tiny_patch16_224").query("statistic == 'max'").iloc[0]
+    assert (row["value"], row["spread"]) == (pytest.approx(147e-6), pytest.approx(11e-6))
+    assert published("teo2024", metric="eigenvalue_profile")["value"].tolist() == [648.46, 4.65, 40.07, 17.73]
+    toy = published(metric="cross_term")["value"].tolist()
+    h = [1, 2]
+    for axes, printed in zip([([1, 1], [-1, 0]), ([-1, 0], [1, 1])], toy, strict=True):
+        total = sum(
+            h[m] * h[n] * sum(a * b for a, b in zip(axes[m], axes[n], strict=True))
+            for m in range(2)
+            for n in range(2)
+        )
+        assert total == printed
+    assert math.log(published(metric="phi_norm2").query("convention == 'teo2024-code'")["value"].item()) == (
+        pytest.approx(35, abs=1e-3)
+    )
+
+
+def test_a_model_is_found_by_any_of_its_names_and_a_misspelt_one_is_offered_the_nearest():
+    by_alias, by_spec, by_short = (
+        published(table="4", model=name)
+        for name in ("bert-base-uncased", "hf:google-bert/bert-base-uncased", "bert-base")
+    )
+    assert by_alias.equals(by_spec)
+    assert by_alias.equals(by_short)
+    assert by_alias["spec"].unique().tolist() == ["hf:google-bert/bert-base-uncased"]
+    assert published(model="bundled:digits-vit").empty
+    with pytest.raises(UnknownName, match="bert-base"):
+        published(model="bert-bas")
+    with pytest.raises(UnknownName, match="saritas2025"):
+        published("saritas2024")
+    with pytest.raises(UnknownName, match="table"):
+        published(table="7")
+
+
+def test_claims_are_stated_in_words_that_the_library_knows():
+    stated = stated_claims()
+    assert set(stated["paper"]) == {"teo2024", "saritas2025"}
+    assert not stated.duplicated(["paper", "place", "claim", "reading"]).any()
+    for claim in stated.to_dict("records"):
+        terms = verdicts.parse_measure(claim["measure"])
+        assert {term.metric for term in terms} <= set(METRICS), claim
+        assert claim["over"] in verdicts.OVER
+        assert claim["comparison"] in verdicts.COMPARISONS
+        assert claim["needs"] in {
+            "",
+            "image model of the paper",
+            "text model of the paper",
+            "training on ImageNet",
+        }
+        assert claim["setting"], claim
+        chance = verdicts.Chance("gaussian", 0.0, -1.0, 1.0)
+        low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, chance)
+        assert low < high
+    assert len(stated_claims("teo2024")) == (stated["paper"] == "teo2024").sum()
+    with pytest.raises(UnknownName, match="teo2024"):
+        stated_claims("teo2023")
+
+
+@pytest.mark.parametrize("typo", ["4·65", "4,65"])
+def test_a_changed_table_says_what_is_wrong_with_it(monkeypatch, tmp_path, typo):
+    (tmp_path / "published").mkdir()
+    source = paths.data_dir() / "published"
+    for name in ("teo2024.csv", "saritas2025.csv"):
+        text = (source / name).read_text(encoding="utf-8")
+        (tmp_path / "published" / name).write_text(text.replace("4.65", typo), encoding="utf-8")
+    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    from workbench import publications
+
+    with pytest.raises(InputError, match="published"):
+        publications._numbers.__wrapped__()
+
+
+def test_quantities_that_only_papers_print_do_not_hide_a_metric():
+    assert not set(PRINTED_ONLY) & set(METRICS)
