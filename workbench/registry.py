@@ -1,0 +1,241 @@
+"""The analyses by name: what each reads, its options, and what it measures in a layer."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from workbench import measurements
+from workbench.analyses.attention_maps import ReportRules, attention_report
+from workbench.errors import InputError, UnknownName
+from workbench.measurements import Layer, Measurement
+
+SMALLEST = math.log(sys.float_info.min)  # nats
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of one analysis: its default, what it means, and what turns a given value into a valid one.
+
+    ``accept`` returns the value to use, or raises `ValueError` saying what would be accepted.
+    """
+
+    default: Any
+    help: str
+    accept: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis by name: the capture sites it reads, its options, and what it measures in one layer."""
+
+    name: str
+    title: str
+    sites: tuple[str, ...]
+    options: Mapping[str, Option]
+    measure: Callable[[Layer, Mapping[str, Any]], Iterator[Measurement]]
+    findings: Callable[[pd.DataFrame, Mapping[str, Any]], list[str]] = lambda frame, options: []
+    """Sentences worth telling beside the numbers."""
+    per_head: bool = True
+    counts_nonfinite: bool = False
+    """Whether NaN and infinite values are a result rather than an error."""
+
+
+def whole_number(minimum: int, *words: str) -> Callable[[Any], Any]:
+    """Accept an int of at least ``minimum``, or one of some words."""
+    expected = " or ".join([*map(repr, words), f"a whole number from {minimum} up"])
+
+    def accept(value: Any) -> Any:
+        if isinstance(value, str) and value in words:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(expected)
+        return value
+
+    return accept
+
+
+def one_of(*words: str) -> Callable[[Any], Any]:
+    """Accept one of some words."""
+
+    def accept(value: Any) -> Any:
+        if value not in words:
+            raise ValueError(" or ".join(map(repr, words)))
+        return value
+
+    return accept
+
+
+def number(low: float, high: float) -> Callable[[Any], Any]:
+    """Accept a finite number between two bounds, both included."""
+
+    def accept(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    return accept
+
+
+def _spectrum_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
+    trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
+    equal = int((trace == -math.inf).sum())
+    tiny = int((trace < SMALLEST).sum()) - equal
+    told = []
+    if equal:
+        told.append(f"{equal} of {len(trace)} spectra are zero: all keys of the head are equal")
+    if tiny and options["normalize"] == "none":
+        told.append(
+            f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize=trace keeps them"
+        )
+    return told
+
+
+def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
+    report = attention_report(frame, ReportRules(**options))
+    told = [
+        f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
+        + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
+        for row in report.head(10).to_dict("records")
+    ]
+    more = len(report) - len(told)
+    return told + ([f"and {more} more findings: attention_report lists them"] if more else [])
+
+
+def _draws(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value == 1:
+        raise ValueError("0, or a whole number from 2 up")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _standardize(what: str = "the keys before anything else") -> Option:
+    return Option(
+        "none",
+        f"standardize {what}: none, per-token (over features, as published) or per-feature (over tokens)",
+        one_of("none", "per-token", "per-feature"),
+    )
+
+
+def _chance(what: str) -> dict[str, Option]:
+    """The options of an analysis of heads whose chance level comes from drawn values."""
+    return {
+        "padding": Option(
+            "mask", "mask: real tokens alone; keep: padding counts as tokens, as published",
+            one_of("mask", "keep"),
+        ),
+        "draws": Option(20, f"draws of the chance level of {what}, at least 2; 0 leaves it out", _draws),
+        "null": Option(
+            "both",
+            "chance: gaussian (values of the same shape and mean square), permutation (tokens of the values "
+            "permuted) or both",
+            one_of("gaussian", "permutation", "both"),
+        ),
+        "per_head": Option(
+            False, "one row per input, layer and head, in place of means with the chance level of a mean", _flag
+        ),
+    }  # fmt: skip
+
+
+_RULES = ReportRules()
+_REGISTERED = (
+    Analysis(
+        "gram-spectrum",
+        "Spectrum of the centred Gram matrix of the keys",
+        ("k", "scale"),
+        {
+            "max_rank": Option(
+                "head_dim",
+                "how many eigenvalues per head: a number, head_dim (as the papers' tables) or all",
+                whole_number(1, "head_dim", "all"),
+            ),
+            "standardize": _standardize(),
+            "normalize": Option(
+                "none",
+                "none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow",
+                one_of("none", "trace"),
+            ),
+        },
+        measurements.gram_spectrum,
+        findings=_spectrum_findings,
+    ),
+    Analysis(
+        "attention-map",
+        "Entropy, reach and sinks of attention; dead heads and non-finite values",
+        ("mask", "attn", "output"),
+        {
+            "dead_norm": Option(
+                _RULES.dead_norm,
+                "report a head whose output norm is below this share of its layer's",
+                number(0, 1),
+            ),
+            "dead_entropy": Option(
+                _RULES.dead_entropy,
+                "report a head whose entropy is above this share of its maximum",
+                number(0, 1),
+            ),
+            "sink_share": Option(
+                _RULES.sink_share,
+                "report a head in which one key receives more than this share",
+                number(0, 1),
+            ),
+            "sink_over_uniform": Option(
+                _RULES.sink_over_uniform,
+                "and more than this many times what even attention would give it",
+                number(0, 1e6),
+            ),
+        },
+        measurements.attention_map,
+        findings=_map_findings,
+        counts_nonfinite=True,
+    ),
+    Analysis(
+        "token-similarity",
+        "Mean cosine similarity of tokens through depth",
+        ("hidden",),
+        {
+            "null": Option(
+                "gaussian",
+                "chance: gaussian (random directions, exact) or permutation (features shuffled over tokens)",
+                one_of("gaussian", "permutation"),
+            ),
+            "draws": Option(
+                20, "draws of the permutation null, at least 2; 0 leaves out the chance level", _draws
+            ),
+        },
+        measurements.token_similarity,
+        per_head=False,
+    ),
+)
+ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
+
+
+def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an analysis, complete and valid.
+
+    Raises `UnknownName` for an analysis or option that does not exist, with the nearest names, and
+    `InputError` for a value of the wrong kind.
+    """
+    if name not in ANALYSES:
+        raise UnknownName("analysis", name, ANALYSES)
+    known = ANALYSES[name].options
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of {name}", option, known)
+    complete = {}
+    for option, rule in known.items():
+        try:
+            complete[option] = rule.accept(options.get(option, rule.default))
+        except ValueError as error:
+            raise InputError(f"{name}: {option} must be {error}; got {options[option]!r}") from None
+    return complete
