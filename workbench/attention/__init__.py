@@ -103,12 +103,12 @@ _TSSA = {
         "text", "membership: text eq. 10; code as trained, from features of unit norm over tokens"
     )
 }
-_PRIMAL = {
+_PRIMAL_INDEPENDENT = {
     "low_rank": Option(96, "directions s kept of the kernel"),
+    "convention": Option("text", "of the KSVD objective: text per input and head; code of means, Λ squared"),
+}
+_PRIMAL = _PRIMAL_INDEPENDENT | {
     "rank_multi": Option(10, "data-dependent weights read this many times s tokens, or all where fewer"),
-    "convention": Option(
-        "text", "of the KSVD objective: text per input and head; code of their means, Λ squared"
-    ),
 }
 
 VARIANTS: dict[str, Variant] = {
@@ -149,20 +149,22 @@ VARIANTS: dict[str, Variant] = {
     ),
     "mssa": Variant("multi-head subspace self-attention of CRATE", "mssa:SubspaceAttention", ("wu2025",)),
     "xca": Variant("cross-covariance attention of XCiT", "xca:CrossCovarianceAttention", ("wu2025",)),
-    "primal": Variant("Primal-Attention", "primal:PrimalAttention", ("chen2023",), options=_PRIMAL),
+    "primal": Variant(
+        "Primal-Attention", "primal:PrimalAttention", ("chen2023",), {"independent": False}, _PRIMAL
+    ),
     "primal-independent": Variant(
         "Primal-Attention, data-independent weights",
         "primal:PrimalAttention",
         ("chen2023",),
-        {"independent": True},
-        {key: option for key, option in _PRIMAL.items() if key != "rank_multi"},
+        {"independent": True, "rank_multi": 10},
+        _PRIMAL_INDEPENDENT,
     ),
     "primal-causal": Variant(
         "Primal-Attention, causal",
         "primal:PrimalAttention",
         ("chen2023",),
-        {"causal": True},
-        {key: option for key, option in _PRIMAL.items() if key != "rank_multi"},
+        {"causal": True, "independent": True, "rank_multi": 10},
+        _PRIMAL_INDEPENDENT,
     ),
     "bilateral": Variant(
         "bilateral self-attention",
