@@ -8,11 +8,13 @@ from .models import LoadedModel as LoadedModel
 from .models import load as load
 from .pipeline import ANALYSES as ANALYSES
 from .pipeline import analyze as analyze
+from .publications import published as published
 from .recording import Capture as Capture
 from .recording import capture as capture
 from .recording import compare as compare
 from .rendering import render as render
 from .rendering import reproduce as reproduce
+from .reproduction import claims as claims
 from .results import read_frame as read_frame
 from .results import write_frame as write_frame
 from .surveys import attention_frame as attention_frame

@@ -1,0 +1,221 @@
+"""``claims``: what the papers claim, measured on one model, with a computed verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from workbench import catalog, verdicts
+from workbench.errors import InputError
+from workbench.pipeline import ANALYSES, analyze, check_request
+from workbench.publications import published, stated_claims
+from workbench.results import join_frames, provenance_of
+from workbench.surveys import survey_checkpoints
+from workbench.verdicts import Chance, Finding
+
+COLUMNS = (
+    "paper", "place", "claim", "reading", "setting", "model", "inputs", "analysis", "measure", "over",
+    "comparison", "threshold", "published", "measured", "low", "high", "n", "null", "null_mean", "null_low",
+    "null_high", "verdict", "why",
+)  # fmt: skip
+# The papers follow the error on images that the model is trained on.
+_TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
+_NOTHING = Finding(math.nan, math.nan, math.nan, 0)
+
+
+class _Run(NamedTuple):
+    """What has to be computed for a group of claims: an analysis, its options (alternatives are joined), and whether
+    through training."""
+
+    analysis: str
+    alternatives: tuple[tuple[tuple[str, Any], ...], ...]
+    training: bool
+
+
+def claims(
+    paper: str | None = None,
+    model: str = "bundled:digits-vit",
+    inputs: str = "bundled:digits",
+    n: int = 25,
+    seed: int = 0,
+    *,
+    draws: int = 20,
+    progress: bool = False,
+    **arguments: Any,
+) -> pd.DataFrame:
+    """Every claim of the papers (or of one ``paper``) about kernel PCA, measured on ``n`` inputs of one model.
+
+    One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs with a 95 %
+    t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null columns hold what
+    chance gives, from ``draws`` draws. ``verdict`` follows from the interval: "holds" where all of it meets
+    ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
+    scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
+    checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are
+    ours, and ``reading`` says so. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
+
+    Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
+    ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
+
+    Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
+    """
+    stated = stated_claims(paper)
+    settings = {"n": n, "seed": seed, "progress": progress, **arguments}
+    frames: dict[_Run, pd.DataFrame | str] = {}
+    rows = []
+    for claim in stated.to_dict("records"):
+        try:
+            expected = _published_value(claim, model)
+            if claim["over"] != "inputs" and not _has_checkpoints(model):
+                raise _NotTested("it is about training, and this model has no checkpoints of its training")
+            run = _run_of(claim, draws)
+            if run not in frames:
+                frames[run] = _measure(run, model, inputs, settings)
+            found = _judge(claim, frames[run], expected)
+            strange = _other_scale(claim, model)
+            if strange:
+                found |= {"verdict": verdicts.NOT_TESTED, "why": strange}
+        except _NotTested as reason:
+            found = _row(_NOTHING, None, verdicts.NOT_TESTED, str(reason))
+            expected = _number(claim["published"])
+        rows.append({**claim, **found, "published": expected, "model": model, "inputs": inputs})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    made = [held for held in frames.values() if isinstance(held, pd.DataFrame)]
+    frame.attrs["provenance"] = [source for held in made for source in provenance_of(held)]
+    frame.attrs["notes"] = list(dict.fromkeys(note for held in made for note in held.attrs.get("notes", ())))
+    return frame
+
+
+class _NotTested(Exception):
+    """A claim that this model cannot speak to; the message says why."""
+
+
+def _run_of(claim: Mapping[str, str], draws: int) -> _Run:
+    training = claim["over"] != "inputs"
+    name = claim["analysis"]
+    known = ANALYSES[name].options if name in ANALYSES else {}
+    alternatives = []
+    for text in claim["options"].split(" | "):
+        chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
+        if "draws" in known:
+            chosen["draws"] = 0 if training else int(chosen.get("draws", draws))
+        alternatives.append(tuple(sorted(check_request(name, chosen).items())))
+    return _Run(name, tuple(alternatives), training)
+
+
+def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame | str:
+    """The frame of a run, or why there is none."""
+    if run.training:
+        measure = partial(survey_checkpoints, run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs))
+    else:
+        measure = partial(analyze, run.analysis, model=model, inputs=inputs)
+    frames = []
+    for options in run.alternatives:
+        try:
+            frames.append(measure(**settings, **dict(options)))
+        except InputError as error:
+            if "nothing to measure" not in str(error):
+                raise
+            return str(error)
+    if len(frames) == 1:
+        return frames[0]
+    joined = join_frames(frames)
+    joined.attrs["notes"] = [note for frame in frames for note in frame.attrs.get("notes", ())]
+    return joined
+
+
+def _judge(claim: Mapping[str, str], frame: pd.DataFrame | str, expected: float) -> dict[str, Any]:
+    if isinstance(frame, str):
+        raise _NotTested(frame)
+    terms = verdicts.parse_measure(claim["measure"])
+    chance = None
+    if claim["over"] == "inputs":
+        ratio = len(terms) > 1
+        findings = [verdicts.average(verdicts.per_input(frame, terms), ratio)]
+        chance = verdicts.chance_of(frame, terms)
+    else:
+        findings = verdicts.through_training(frame, terms, claim["over"], frame.attrs["epochs"])
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
+    finding, verdict = verdicts.weakest(findings, allowed)
+    if not finding.n:
+        raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
+    return _row(finding, chance, verdict, _sentence(claim, finding, allowed, chance))
+
+
+def _row(finding: Finding, chance: Chance | None, verdict: str, why: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"verdict": verdict, "why": why, "n": finding.n, "measured": finding.value}
+    row |= {"low": finding.low, "high": finding.high}
+    if chance is not None:
+        row |= {
+            "null": chance.null,
+            "null_mean": chance.mean,
+            "null_low": chance.low,
+            "null_high": chance.high,
+        }
+    return row
+
+
+def _sentence(
+    claim: Mapping[str, str],
+    finding: Finding,
+    allowed: tuple[float, float] | None,
+    chance: Chance | None,
+) -> str:
+    if allowed is None:
+        return "the run holds no chance level to compare with (draws=0)"
+    if math.isnan(finding.low):
+        reason = "one input has no interval" if finding.n == 1 else "not every input has a finite value"
+        return f"{finding.value:.3g}: {reason}"
+    comparison, against = claim["comparison"], claim["threshold"].replace("..", " to ")
+    if chance is not None and comparison.endswith("chance"):
+        comparison, against = "chance", f"{chance.low:.3g} to {chance.high:.3g}"
+    elif comparison == "near":
+        comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
+    told = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"
+    return " ".join(told.split()) + (
+        ", at the least favourable epoch" * (claim["over"] == "every checkpoint")
+    )
+
+
+def _number(text: str) -> float:
+    return float(text) if text and not text.startswith("table ") else math.nan
+
+
+def _published_value(claim: Mapping[str, str], model: str) -> float:
+    """The number a paper gives for a claim; "table N" stands for what that table lists for this model."""
+    if not claim["published"].startswith("table "):
+        return _number(claim["published"])
+    table = claim["published"].removeprefix("table ")
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if catalog.find(model) is None:
+        raise _NotTested(f"Table {table} does not list this model")
+    listed = published(claim["paper"], table, term.metric, model)
+    for column in ("statistic", "standardize"):
+        if listed[column].notna().any():  # Tables 1 and 4 do not say which statistic they hold
+            listed = listed[listed[column] == term.where[column]]
+    if listed.empty:
+        raise _NotTested(f"Table {table} does not list this model")
+    value = float(listed["value"].iloc[0])
+    if math.isnan(value):
+        raise _NotTested(f"the cell of Table {table} is {listed['note'].iloc[0]}")
+    return value
+
+
+def _has_checkpoints(model: str) -> bool:
+    return any(model in (entry.spec, entry.alias) for entry in catalog.bundled_models())
+
+
+def _other_scale(claim: Mapping[str, str], model: str) -> str | None:
+    """Why the paper's setting is of another kind than this model; None where it is not."""
+    needs = claim["needs"]
+    if needs == "training on ImageNet":
+        return f"the paper says it of {claim['setting']}"
+    if needs:
+        modality = needs.split()[0]
+        entry = catalog.find(model)
+        if entry is None or entry.modality != modality or claim["paper"] not in entry.papers:
+            return f"the paper says it of its own {modality} models ({claim['setting']})"
+    return None
