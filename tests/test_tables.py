@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from workbench.results import make_frame
+from workbench.results import conform, make_frame
 from workbench.tables import latex_table, summary_table
 
 
@@ -60,3 +60,29 @@ def test_the_number_of_a_token_is_not_averaged():
     )
     assert [column for column in summary_table(frame).columns if "Key" in column] == []
     assert summary_table(frame).iloc[0, -1].startswith("6 ±")
+
+
+def test_means_become_a_row_per_quantity_with_every_chance_level():
+    inputs = [
+        {"metric": "MOC", "axis": axis, "input": name, "value": value + (axis == "tokens"), "null": null}
+        for axis in ("features", "tokens")
+        for name, value in (("a", 0.1), ("b", 0.3))
+        for null in ("gaussian", "permutation")
+    ]
+    overall = [
+        {"metric": "MOC", "axis": axis, "value": 0.2 + (axis == "tokens"), "null": null, "z": z}
+        | {"null_mean": 0.5, "null_low": 0.25, "null_high": 0.75}
+        for axis in ("features", "tokens")
+        for null, z in (("gaussian", 2.5), ("permutation", np.nan))
+    ]
+    layers = [{"metric": "MOC", "axis": "features", "layer": 0, "value": 9.0}]
+    ranks = [{"metric": "eigen_residual", "rank": rank, "value": rank / 8} for rank in range(1, 8)]
+    frame = conform(pd.DataFrame([*layers, *inputs, *overall, *ranks]).assign(model="m"))
+    table = summary_table(frame)
+    assert table["axis"].tolist()[:2] == ["features", "tokens"]
+    assert table["mean ± sd"].tolist() == ["0.2 ± 0.14", "1.2 ± 0.14", "0.125", "0.5", "0.875"]
+    assert table["rank"].tolist()[2:] == [1, 4, 7]
+    assert table["permutation chance"].tolist()[:2] == ["0.5 [0.25, 0.75]"] * 2
+    assert table["z (gaussian)"].tolist() == ["2.5", "2.5", None, None, None]
+    assert "layer" not in table
+    assert "z (permutation)" not in table  # no quantity has one

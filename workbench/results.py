@@ -16,7 +16,7 @@ import pandas as pd
 from workbench._version import __version__
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.metrics import METRICS
-from workbench.tables import latex_table
+from workbench.tables import is_overall, latex_table
 
 SCHEMA_VERSION = 2  # 2 added candidate and null; files of schema 1 are read, with both empty
 COLUMNS = (
@@ -133,9 +133,8 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 def _caption(frame: pd.DataFrame) -> str:
     names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
-    return (
-        " of ".join(name for name in names if name) + ": mean and standard deviation over inputs and heads."
-    )
+    over = "inputs, and chance" if is_overall(frame).any() else "inputs and heads"
+    return f"{' of '.join(name for name in names if name)}: mean and standard deviation over {over}."
 
 
 def _json_records(frame: pd.DataFrame) -> str:

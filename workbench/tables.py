@@ -11,6 +11,11 @@ from workbench.metrics import METRICS
 
 # The columns of a result frame that a table reads.
 _READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
+# What tells the quantities of a result of means apart, and what its table reads beside them.
+_KEYS = (
+    "model", "checkpoint", "metric", "axis", "statistic", "convention", "standardize", "candidate", "rank"
+)  # fmt: skip
+_STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
 
@@ -18,7 +23,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     """What a printed table says about a frame.
 
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
-    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. Any other frame
+    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
+    becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Any other frame
     is printed as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
     """
     if not set(_READ) <= set(data.columns):
@@ -28,6 +34,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         described = numeric if numeric.shape[1] else data
         return described.describe().reset_index(names="statistic")
     averaged = [metric not in METRICS or METRICS[metric].averaged for metric in data["metric"]]
+    if set(_STUDY) <= set(data.columns) and is_overall(data).any():
+        return _means_table(data)
     frame = data.loc[averaged, list(_READ)].copy()
     frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
     ranked = frame["rank"].notna()
@@ -49,6 +57,38 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     table.columns = [str(column) for column in table.columns]
     if len(table) > MAX_ROWS and "layer" in keys:
         return summary_table(data.assign(layer=pd.NA))
+    return table.astype(object).where(table.notna(), None)
+
+
+def is_overall(data: pd.DataFrame) -> pd.Series:
+    """The rows that are means over all inputs, layers and heads."""
+    return data[["input", "layer", "head"]].isna().all(axis=1)
+
+
+def _means_table(data: pd.DataFrame) -> pd.DataFrame:
+    keys = list(_KEYS)
+    inputs = data[data["input"].notna() & data["layer"].isna() & data["head"].isna()]
+    inputs = inputs.drop_duplicates([*keys, "input"])
+    deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()
+    whole = data[is_overall(data)].merge(deviation, "left", keys)
+    rows = []
+    for key, part in whole.groupby(keys, dropna=False, sort=False):
+        named = dict(zip(keys, key, strict=True))
+        named["metric"] = _quantity(named["metric"])
+        row = named | {"mean ± sd": _spread(part["value"].iloc[0], part["sd"].iloc[0])}
+        for _, chance in part[part["null_mean"].notna()].iterrows():
+            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**chance)
+            row |= {f"{chance['null']} chance": level}
+            row |= {f"z ({chance['null']})": f"{chance['z']:.3g}" if pd.notna(chance["z"]) else None}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    ranks = sorted(table["rank"].dropna().unique())
+    if ranks:
+        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
+        if table["rank"].isna().sum() + table["rank"].isin(kept).sum() > MAX_ROWS:
+            kept = {ranks[0]}
+        table = table[table["rank"].isna() | table["rank"].isin(kept)]
+    table = table.dropna(axis="columns", how="all").reset_index(drop=True)
     return table.astype(object).where(table.notna(), None)
 
 
