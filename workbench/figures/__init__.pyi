@@ -1,8 +1,15 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
+from .claims import claims_figure as claims_figure
+from .comparison import comparison_figure as comparison_figure
+from .eigenvectors import eigenvector_figure as eigenvector_figure
+from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
 from .plates import plate as plate
+from .projection import norms_figure as norms_figure
+from .projection import projection_error_figure as projection_error_figure
+from .projection_training import projection_training_figure as projection_training_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .theme import apply_theme as apply_theme

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -51,17 +52,24 @@ def short_name(model: object) -> str:
 
 
 def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """One (label, rows) per model and checkpoint, in order of appearance; the checkpoint is named where it varies."""
+    """One (label, rows) per model, checkpoint and way of standardising, in order of appearance.
+
+    The checkpoint is named where it varies within a model, standardisation where there is any.
+    """
+    names = ["model", "checkpoint", "standardize"]
     keyed = frame.assign(
-        model=frame["model"].astype("string").fillna("") if "model" in frame else "",
-        checkpoint=frame["checkpoint"].astype("string").fillna("") if "checkpoint" in frame else "",
+        **{name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
     )
     checkpoints = keyed.groupby("model")["checkpoint"].nunique()
     groups = []
-    for key, rows in keyed.groupby(["model", "checkpoint"], sort=False):
-        model, checkpoint = key if isinstance(key, tuple) else (key, "")
-        label = short_name(model)
-        groups.append((f"{label} {checkpoint}" if checkpoints[model] > 1 else label, rows))
+    for key, rows in keyed.groupby(names, sort=False):
+        model, checkpoint, standardize = key if isinstance(key, tuple) else (key, "", "")
+        parts = [
+            short_name(model),
+            checkpoint if checkpoints[model] > 1 else "",
+            f"({standardize})" if standardize else "",
+        ]
+        groups.append((" ".join(part for part in parts if part), rows))
     return groups
 
 
@@ -129,3 +137,27 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
 def whole_numbers(count: int, first: int = 0) -> dict:
     """Axis settings for layers or heads: whole numbers, at most about eight of them."""
     return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}
+
+
+def log_ticks(values: pd.Series) -> dict:
+    """Axis settings for a log scale that holds these values: about six ticks, whatever the number of decades."""
+    positive = values[values > 0]
+    if positive.empty:
+        raise InputError("no value is positive and finite: there is nothing to draw on a log scale")
+    low, high = np.log10(positive.min()), np.log10(positive.max())
+    if high - low < 1.2:  # powers of ten alone would leave one tick, or none
+        powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+        ticks = [(digit, power) for power in powers for digit in (1, 2, 5)]
+        return {
+            "tickmode": "array",
+            "tickvals": [digit * 10.0**power for digit, power in ticks],
+            "ticktext": [_decimal(digit, power) for digit, power in ticks],
+        }
+    step = max(1, int(np.ceil((high - low) / 6)))
+    return {"dtick": step, **({"minor": {"ticks": "outside", "ticklen": 2}} if step == 1 else {})}
+
+
+def _decimal(digit: int, power: int) -> str:
+    if -3 < power < 4:
+        return f"{digit * 10.0**power:g}"
+    return f"{digit}·10<sup>{power}</sup>".replace("-", "−")

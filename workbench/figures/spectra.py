@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import axis_title, band, rows_of, series_of, whole_numbers
+from workbench.figures.frames import axis_title, band, log_ticks, rows_of, series_of, whole_numbers
 from workbench.figures.theme import GREY, depth_colours, depth_scale, even_choice, translucent
 
 MAX_PANELS = 12
@@ -90,12 +90,10 @@ def spectrum_figure(
     for column in range(1, columns + 1):  # a short last row leaves columns whose lowest panel is higher up
         if (lines - 1) * columns + column > len(panels):
             fig.update_xaxes(title_text="Rank", showticklabels=True, row=lines - 1, col=column)
-    step = _log_step(pd.concat([*drawn, rows["value"].nlargest(1)]), _floor(rows))
-    fig.update_yaxes(type="log", dtick=step)
-    if step == 1:
-        fig.update_yaxes(minor={"ticks": "outside", "ticklen": 2})
+    lowest = pd.concat(drawn).clip(lower=_floor(rows))
+    fig.update_yaxes(type="log", **log_ticks(pd.concat([lowest, rows["value"].nlargest(1)])))
     fig.update_yaxes(title_text=axis_title(metric), col=1)
-    _add_depth_key(fig, layers)
+    add_depth_key(fig, layers)
     fig.update_layout(height=170 * lines + 60 if len(panels) > 1 else 225)
     fig.update_layout(margin={"l": 58, "r": 60, "t": 24 if len(panels) > 1 else 10, "b": 38})
     return fig
@@ -160,13 +158,7 @@ def _mark_floor(fig: go.Figure, floor: float, last: int, place: dict[str, int]) 
     )
 
 
-def _log_step(values: pd.Series, floor: float) -> int:
-    """Decades between ticks: about six ticks, whatever the range."""
-    decades = np.log10(values.max()) - np.log10(max(values.min(), floor))
-    return max(1, int(np.ceil(decades / 6)))
-
-
-def _add_depth_key(fig: go.Figure, layers: list[int]) -> None:
+def add_depth_key(fig: go.Figure, layers: list[int]) -> None:
     """A colour bar for depth: it stays readable at 48 layers, where a legend would not."""
     if len(layers) == 1:
         return

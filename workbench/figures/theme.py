@@ -223,7 +223,7 @@ def apply_theme(
         # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here.
         themed.update_layout(margin=None)
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
-        if axis.type == "log" and axis.tickfont.size is None:
+        if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = (
                 look.font / 1.25
             )  # plotly writes powers of ten a quarter larger than it is told

@@ -1,0 +1,77 @@
+"""Claims as a table in print."""
+
+import pandas as pd
+import pytest
+
+from tests.figures.study import titles
+from workbench.errors import InputError, UnknownName
+from workbench.figures import claims_figure
+from workbench.figures.claims import VERDICTS
+
+NAN = float("nan")
+
+
+def claims(model="bundled:digits-vit", **more):
+    row = {
+        "paper": "saritas2025", "place": "Table 1", "claim": "The largest cosine stays at most 0.32.",
+        "reading": "", "published": 0.32, "measured": 0.3441, "low": 0.33, "high": 0.36, "null_mean": 1.5e-7,
+        "null_low": 1e-7, "null_high": 2e-7, "verdict": "fails", "why": "0.33 lies above 0.32", "model": model,
+    }  # fmt: skip
+    second = {**row, "claim": "Training lowers J.", "published": NAN, "measured": NAN, "null_mean": NAN}
+    return pd.DataFrame([row, {**second, "verdict": "not tested at this scale"}]).assign(**more)
+
+
+def test_a_claim_shows_what_was_published_measured_and_chance():
+    text = titles(claims_figure(claims()))
+    assert "0.32" in text
+    assert "0.344 [0.33, 0.36]" in text
+    assert any("chance 1.5·10<sup>−7</sup>" in line for line in text)
+    assert any("fails" in line for line in text)
+    assert "–" in text
+
+
+def test_a_verdict_has_a_marker_a_colour_and_its_reason_under_the_pointer():
+    (marks,) = claims_figure(claims()).data
+    assert list(marks.marker.symbol) == [VERDICTS[name][1] for name in ("fails", "not tested at this scale")]
+    assert list(marks.text) == ["fails", "not tested at this scale"]
+    assert marks.customdata[0] == "0.33 lies above 0.32"
+    assert (
+        len({shape for _, shape in VERDICTS.values()})
+        == len({colour for colour, _ in VERDICTS.values()})
+        == 4
+    )
+
+
+def test_rows_do_not_overlap_and_all_lie_on_the_page():
+    fig = claims_figure(claims(claim="word " * 60))
+    rules = sorted(shape.y0 for shape in fig.layout.shapes)
+    bottom, _ = fig.layout.yaxis.range
+    assert rules == sorted(set(rules))
+    assert max(note.y for note in fig.layout.annotations) < bottom
+    assert max(note.x for note in fig.layout.annotations) < fig.layout.xaxis.range[1]
+    assert fig.layout.height >= bottom
+
+
+def test_models_stand_beside_each_other():
+    both = pd.concat([claims(), claims("hf:google-bert/bert-base-uncased", verdict="holds")])
+    fig = claims_figure(both)
+    assert {"<b>digits-vit</b>", "<b>bert-base-uncased</b>"} <= set(titles(fig))
+    assert len(set(fig.data[0].x)) == 2
+    assert titles(fig).count("The largest cosine stays at most 0.32.") == 1
+
+
+def test_readings_and_papers_are_told_apart():
+    text = titles(claims_figure(pd.concat([claims(reading="by columns"), claims(paper="teo2024")])))
+    assert "<i>(by columns)</i>" in text
+    assert any(line.startswith("teo2024") for line in text)
+
+
+def test_what_is_no_table_of_claims_is_refused():
+    with pytest.raises(InputError, match="published"):
+        claims_figure(claims().drop(columns="published"))
+    with pytest.raises(InputError, match="rows"):
+        claims_figure(claims()[:0])
+    with pytest.raises(UnknownName, match="perhaps"):
+        claims_figure(claims(verdict="perhaps"))
+    with pytest.raises(InputError, match="at most 3"):
+        claims_figure(pd.concat([claims(f"m{number}") for number in range(4)]))

@@ -1,0 +1,108 @@
+"""Measured, published and chance side by side."""
+
+import pandas as pd
+import pytest
+
+from tests.figures.study import levels, named, study, titles
+from workbench.errors import InputError
+from workbench.figures import comparison_figure
+from workbench.figures.levels import interval
+
+INPUTS = (0.31, 0.35, 0.42)
+
+
+def similarities(model="bundled:digits-vit"):
+    gaussian = {"null": "gaussian", "null_mean": 0.3, "null_low": 0.28, "null_high": 0.33}
+    permutation = {"null": "permutation", "null_mean": 0.2, "null_low": 0.19, "null_high": 0.22}
+    rows = []
+    for statistic in ("max", "mean"):
+        for null in (gaussian, permutation):
+            rows += levels(0.36, inputs=INPUTS, metric="MOC", axis="features", statistic=statistic, **null)
+    rows += levels(0.1, inputs=INPUTS, layers=(0.05, 0.15), metric="LCKA", **gaussian)
+    return study(*rows, model=model)
+
+
+def test_every_quantity_has_a_panel():
+    assert titles(comparison_figure(similarities())) == ["MOC, features, max", "MOC, features, mean", "LCKA"]
+
+
+def test_the_dot_is_the_overall_value_and_its_bar_the_interval_over_inputs():
+    dot = named(comparison_figure(similarities()), "measured")[0]
+    _, low, high = interval(pd.Series(INPUTS))
+    assert list(dot.x) == [0.36]
+    assert dot.error_x.array[0] == pytest.approx(high - 0.36)
+    assert dot.error_x.arrayminus[0] == pytest.approx(0.36 - low)
+    assert dot.mode == "markers"
+
+
+def test_the_bar_can_be_the_standard_deviation():
+    dot = named(comparison_figure(similarities(), spread="deviation"), "measured")[0]
+    series = pd.Series(INPUTS)
+    assert dot.error_x.array[0] == pytest.approx(series.mean() + series.std() - 0.36)
+    assert "standard deviation" in dot.name
+
+
+def test_each_null_is_a_bar_of_its_own_beside_the_dot():
+    fig = comparison_figure(similarities())
+    gaussian, permuted = named(fig, "chance: Gaussian")[0], named(fig, "chance: permuted")[0]
+    assert list(gaussian.x) == [0.28, 0.3, 0.33]
+    assert list(permuted.x) == [0.19, 0.2, 0.22]
+    assert gaussian.y[0] > named(fig, "measured")[0].y[0] > permuted.y[0]
+    assert gaussian.line.color != permuted.line.color
+    assert sum(trace.showlegend for trace in named(fig, "chance")) == 2
+
+
+def test_a_published_value_without_a_statistic_stands_beside_every_reading():
+    published = pd.DataFrame({"model": ["digits-vit"], "metric": ["MOC"], "value": [0.32]})
+    marks = named(comparison_figure(similarities(), published), "published")
+    assert [list(mark.x) for mark in marks] == [[0.32], [0.32]]
+    one = published.assign(statistic="mean", axis="features")
+    (mark,) = named(comparison_figure(similarities(), one), "published")
+    assert mark.xaxis == "x2"
+
+
+def test_models_match_by_name_and_several_values_become_a_range():
+    published = pd.DataFrame(
+        {"model": ["all-MiniLM-L6-v2"] * 2 + ["bert"], "metric": "LCKA", "value": [0.05, 0.11, 0.9]}
+    )
+    frame = similarities("hf:sentence-transformers/all-MiniLM-L6-v2")
+    (mark,) = named(comparison_figure(frame, published), "published")
+    assert list(mark.x) == [0.05, 0.11]
+    assert "range" in mark.name
+
+
+def test_a_published_spread_is_drawn_as_a_bar():
+    published = pd.DataFrame({"model": ["digits-vit"], "metric": ["LCKA"], "value": [0.1], "spread": [0.02]})
+    (mark,) = named(comparison_figure(similarities(), published), "published")
+    assert list(mark.error_x.array) == [0.02]
+
+
+def test_models_are_rows_from_top_to_bottom():
+    other = similarities("hf:google-bert/bert-base-uncased")
+    other["value"] += 1
+    fig = comparison_figure(pd.concat([similarities(), other]))
+    assert list(fig.layout.yaxis.ticktext) == ["bert-base-uncased", "digits-vit"]
+    drawn = {(trace.y[0], round(trace.x[0], 9)) for trace in named(fig, "measured")}
+    assert drawn == {(1, 0.36), (0, 1.36), (1, 0.1), (0, 1.1)}
+
+
+def test_statistics_of_an_input_need_no_overall_row():
+    rows = [
+        {"metric": "eigenvalue_profile", "statistic": "max", "input": f"i{i}", "value": value}
+        for i, value in enumerate((1e-6, 3e-6))
+    ]
+    fig = comparison_figure(study(*rows), log=True)
+    assert list(named(fig, "measured")[0].x) == [2e-6]
+    assert fig.layout.xaxis.type == "log"
+
+
+def test_standardised_keys_are_a_row_of_their_own():
+    both = pd.concat([similarities(), similarities().assign(standardize="per-token")])
+    assert set(comparison_figure(both).layout.yaxis.ticktext) == {"digits-vit", "digits-vit (per-token)"}
+
+
+def test_a_frame_of_ranks_alone_is_refused():
+    with pytest.raises(InputError, match="rank"):
+        comparison_figure(study({"metric": "gamma_abs", "rank": 1, "value": 0.1}))
+    with pytest.raises(InputError, match="per_head"):
+        comparison_figure(study({"metric": "LCKA", "input": "i0", "layer": 0, "head": 1, "value": 0.2}))

@@ -1,0 +1,112 @@
+"""The eigenvector test as a figure."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.figures.study import named, study, titles
+from workbench.errors import InputError
+from workbench.figures import eigenvector_figure, eigenvector_layers_figure
+
+SIZES = {"true": 1e-18, "perturbed": 1e-6, "values": 3e-6}
+AXES = 5
+
+
+def eigen_frame(model="bundled:digits-vit", layers=(None, 0, 1, 2)):
+    rows = []
+    for layer in layers:
+        for axis in range(1, AXES + 1):
+            at = {"rank": axis, "layer": layer}
+            for candidate, size in SIZES.items():
+                own = {**at, "candidate": candidate}
+                rows += [
+                    {"metric": "gamma_abs", "statistic": "mean", "value": size * axis, **own},
+                    {"metric": "gamma_abs", "statistic": "std", "value": size, **own},
+                ]
+                for convention, share in (("text", 0.5), ("code", 0.4)):
+                    more = {**own, "convention": convention}
+                    rows += [
+                        {"metric": "gamma_rel", "statistic": "mean", "value": share, **more},
+                        {"metric": "gamma_rel", "statistic": "std", "value": share / 2, **more},
+                    ]
+                rows.append({"metric": "eigen_residual", "value": 0.6, **own})
+            true = {**at, "candidate": "true", "statistic": "mean"}
+            rows += [
+                {"metric": "gamma_floor", "value": 2e-18, **true},
+                {"metric": "gamma_size", "value": 1e-7, **true},
+            ]
+    frame = study(*rows, model=model)
+    residuals = (frame["metric"] == "eigen_residual") & (frame["candidate"] == "values")
+    chance = {"null": "gaussian", "null_mean": 0.8, "null_low": 0.7, "null_high": 0.9}
+    return pd.concat([frame[~residuals], frame[residuals].assign(**chance)])
+
+
+def test_a_line_per_candidate_and_axis_in_every_panel():
+    fig = eigenvector_figure(eigen_frame())
+    lines = named(fig, "from V")
+    assert [line.xaxis for line in lines] == ["x", "x2", "x3"]
+    assert list(lines[0].x) == [1, 2, 3, 4, 5]
+    assert list(lines[0].y) == pytest.approx([3e-6 * axis for axis in range(1, 6)])
+    assert len({line.line.dash for line in fig.data if line.xaxis == "x2" and line.name}) == 3
+
+
+def test_the_band_reaches_one_standard_deviation_above_the_mean():
+    fig = eigenvector_figure(eigen_frame())
+    bands = [trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x"]
+    assert max(bands[0].y) == pytest.approx(1e-18 * AXES + 1e-18)
+    assert min(bands[0].y) == pytest.approx(1e-18)
+
+
+def test_rounding_and_the_size_of_gamma_stand_in_the_absolute_panel_alone():
+    fig = eigenvector_figure(eigen_frame())
+    (floor,), (size,) = named(fig, "round-off"), named(fig, "mean |γ|")
+    assert floor.xaxis == size.xaxis == "x"
+    assert set(floor.y) == {2e-18}
+    assert set(size.y) == {1e-7}
+
+
+def test_the_residual_of_v_stands_beside_its_chance():
+    (chance,) = named(eigenvector_figure(eigen_frame()), "chance")
+    assert chance.xaxis == "x3"
+    assert set(chance.y) == {0.8}
+
+
+def test_one_convention_of_the_relative_difference_is_drawn():
+    for convention, value in (("text", 0.5), ("code", 0.4)):
+        line = named(eigenvector_figure(eigen_frame(), convention=convention), "perturbed")[1]
+        assert set(line.y) == {value}
+    with pytest.raises(InputError, match="code"):
+        eigenvector_figure(eigen_frame(), convention="exact")
+
+
+def test_differences_are_on_log_axes_and_residuals_from_0_to_1():
+    fig = eigenvector_figure(eigen_frame())
+    assert [fig.layout[axis].type for axis in ("yaxis", "yaxis2", "yaxis3")] == ["log", "log", None]
+    assert fig.layout.yaxis3.range[0] < 0 < 1 < fig.layout.yaxis3.range[1]
+    assert {axis.title.text for axis in fig.select_xaxes()} == {"Axis"}
+
+
+def test_every_model_gets_a_row():
+    both = pd.concat([eigen_frame(), eigen_frame("hf:google-bert/bert-base-uncased")])
+    fig = eigenvector_figure(both)
+    assert {"digits-vit", "bert-base-uncased"} <= set(titles(fig))
+    assert len(named(fig, "from V")) == 6
+    assert sum(trace.showlegend is not False for trace in named(fig, "from V")) == 1
+
+
+def test_layers_are_lines_in_a_panel_per_candidate():
+    fig = eigenvector_layers_figure(eigen_frame())
+    drawn = named(fig, "layer ")
+    assert len(drawn) == 3 * 3
+    assert titles(fig) == ["eigenvectors of K̃", "perturbed eigenvectors", "from V"]
+    np.testing.assert_allclose(drawn[-1].y, [3e-6 * axis for axis in range(1, 6)])
+    assert fig.layout.coloraxis.cmax == 2
+
+
+def test_frames_without_what_is_needed_are_refused():
+    with pytest.raises(InputError, match="gamma_abs"):
+        eigenvector_figure(study({"metric": "LCKA", "value": 0.1}))
+    with pytest.raises(InputError, match="layer"):
+        eigenvector_layers_figure(eigen_frame(layers=(None,)))
+    with pytest.raises(InputError, match="gamma_rel"):
+        eigenvector_layers_figure(eigen_frame(), metric="LCKA")

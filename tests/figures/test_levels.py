@@ -1,0 +1,49 @@
+"""Rows by level of averaging, and intervals over inputs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from tests.figures.study import levels, study
+from workbench.errors import InputError
+from workbench.figures.levels import at_level, deviation, interval, values_once
+
+
+def frame():
+    return study(*levels(0.5, inputs=(0.4, 0.6, 0.5), layers=(0.1, 0.9), metric="LCKA"))
+
+
+def test_levels_are_told_by_which_columns_are_empty():
+    assert list(at_level(frame(), "overall")["value"]) == [0.5]
+    assert list(at_level(frame(), "input")["value"]) == [0.4, 0.6, 0.5]
+    assert list(at_level(frame(), "layer")["value"]) == [0.1, 0.9]
+
+
+def test_rows_of_single_heads_are_refused_with_the_way_out():
+    heads = study({"metric": "LCKA", "input": "digits/0", "layer": 0, "head": 1, "value": 0.2})
+    with pytest.raises(InputError, match="per_head"):
+        at_level(heads, "layer")
+
+
+def test_a_value_with_two_nulls_counts_once():
+    twice = study(
+        {"metric": "MOC", "value": 0.3, "null": "gaussian", "null_mean": 0.1, "z": 2.0},
+        {"metric": "MOC", "value": 0.3, "null": "permutation", "null_mean": 0.2, "z": 1.0},
+        {"metric": "MOC", "value": 0.3, "axis": "tokens"},
+    )
+    assert len(values_once(twice)) == 2
+
+
+def test_the_interval_is_students():
+    values = pd.Series([0.3, 0.1, 0.7, 0.4, 0.9])
+    low, high = scipy.stats.t.interval(0.95, 4, values.mean(), scipy.stats.sem(values))
+    assert interval(values) == pytest.approx((values.mean(), low, high))
+    assert deviation(values) == pytest.approx(
+        (values.mean(), values.mean() - np.std(values, ddof=1), values.mean() + np.std(values, ddof=1))
+    )
+
+
+@pytest.mark.parametrize("spread", [interval, deviation])
+def test_one_input_has_no_spread(spread):
+    assert spread(pd.Series([0.3])) == (0.3, 0.3, 0.3)

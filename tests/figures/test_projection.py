@@ -1,0 +1,136 @@
+"""Projection errors and norms, by layer and through training."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.figures.study import levels, named, study, titles
+from workbench.errors import InputError
+from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
+
+QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
+
+
+def errors(model="bundled:digits-vit", scale=1.0, **more):
+    chance = {"null": "gaussian", "null_mean": 0.07, "null_low": 0.06, "null_high": 0.08}
+    layers, inputs = np.array([1.0, 2.0, 3.0]) * scale, np.array([1.5, 2.5]) * scale
+    rows = []
+    for convention, factor, null in (
+        ("exact", 0.05, chance),
+        ("saritas2025", 4.0, {}),
+        ("teo2024-text", -3.0, {}),
+        ("teo2024-code", 1.5, {}),
+    ):
+        same = {"metric": "projection_error", "convention": convention, **null, **more}
+        rows += levels(2 * scale * factor, inputs * factor, layers * factor, **same)
+    for metric, factor in (("projection_floor", 0.01), ("projection_baseline", 0.03)):
+        rows += levels(
+            2 * scale * factor, inputs * factor, layers * factor, metric=metric, convention="exact", **more
+        )
+    for metric, factor in (("projection_error_over_phi", 1e4), ("projection_error_over_h", 0.99)):
+        rows += levels(factor, [factor] * 2, [factor] * 3, metric=metric, convention="saritas2025", **more)
+    for metric, factor in (("phi_norm2", 0.03), ("h_norm2", 4.0)):
+        for statistic, share in {**QUANTILES, "mean": 1.3}.items():
+            at = factor * share
+            rows += levels(
+                at * 2 * scale, inputs * at, layers * at, metric=metric, statistic=statistic, **more
+            )
+    return study(*rows, model=model)
+
+
+def test_every_convention_is_a_line_over_layers():
+    fig = projection_error_figure(errors())
+    (exact,) = named(fig, "exact")
+    assert list(exact.x) == [0, 1, 2]
+    np.testing.assert_allclose(exact.y, [0.05, 0.1, 0.15])
+    np.testing.assert_allclose(named(fig, "saritas2025")[0].y, [4, 8, 12])
+    assert fig.layout.yaxis.type == "log"
+    assert fig.layout.xaxis.title.text == "Layer"
+
+
+def test_negative_errors_are_drawn_by_size_with_open_markers():
+    (line,) = named(projection_error_figure(errors()), "teo2024, text")
+    np.testing.assert_allclose(line.y, [3, 6, 9])
+    np.testing.assert_allclose(line.customdata, [-3, -6, -9])
+    assert set(line.marker.symbol) == {"square-open"}
+
+
+def test_the_codes_logarithms_are_undone():
+    (line,) = named(projection_error_figure(errors()), "teo2024, code")
+    np.testing.assert_allclose(line.y, np.exp([1.5, 3.0, 4.5]))
+
+
+def test_the_exact_error_has_floor_baseline_and_chance():
+    fig = projection_error_figure(errors())
+    np.testing.assert_allclose(named(fig, "floor")[0].y, [0.01, 0.02, 0.03])
+    np.testing.assert_allclose(named(fig, "baseline")[0].y, [0.03, 0.06, 0.09])
+    assert set(named(fig, "chance")[0].y) == {0.07}
+    dashes = {trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("chance")}
+    assert len(dashes) >= 5
+
+
+def test_norms_have_a_median_and_two_bands():
+    fig = norms_figure(errors())
+    (phi,), (h,) = named(fig, "‖φ(q)‖²"), named(fig, "‖h‖²")
+    np.testing.assert_allclose(phi.y, [0.03, 0.06, 0.09])
+    np.testing.assert_allclose(h.y, [4, 8, 12])
+    bands = [trace for trace in fig.data if trace.fill == "toself"]
+    assert len(bands) == 4
+    assert max(bands[0].y) == pytest.approx(0.03 * 9 * 3)
+    assert min(bands[1].y) == pytest.approx(0.03 * 0.5)
+    assert phi.line.dash != h.line.dash
+
+
+def test_norms_without_a_quantile_are_refused():
+    frame = errors()
+    with pytest.raises(InputError, match="q75"):
+        norms_figure(frame[frame["statistic"] != "q75"])
+
+
+@pytest.mark.parametrize("figure", [projection_error_figure, norms_figure])
+def test_models_get_panels(figure):
+    names = ["bundled:digits-vit", "hf:google-bert/bert-base-uncased", "timm:vit_tiny_patch16_224"]
+    fig = figure(pd.concat([errors(name) for name in names]))
+    assert titles(fig) == ["digits-vit", "bert-base-uncased", "vit_tiny_patch16_224"]
+    shown = [trace.name for trace in fig.data if trace.name and trace.showlegend is not False]
+    assert len(shown) == len(set(shown))
+
+
+EPOCHS = {"epoch-000": 0, "epoch-008": 8, "epoch-030": 30}
+
+
+def through(scale=1.0):
+    return pd.concat([errors(scale=scale / (1 + epoch), checkpoint=name) for name, epoch in EPOCHS.items()])
+
+
+def test_training_is_drawn_against_the_epoch_for_both_batches():
+    fig = projection_training_figure({"train": through(), "test": through(2.0)}, EPOCHS)
+    train, test = named(fig, "exact J")
+    assert list(train.x) == [0, 8, 30]
+    np.testing.assert_allclose(train.y, 0.05 * 2 / np.array([1, 9, 31]))
+    np.testing.assert_allclose(test.y, np.array(train.y) * 2)
+    assert (train.line.dash, test.line.dash) == ("solid", "dash")
+    assert test.marker.symbol.endswith("-open")
+    assert not test.showlegend
+    assert {"train batch", "test batch"} <= {trace.name for trace in fig.data}
+
+
+def test_training_has_a_panel_for_each_way_to_look():
+    fig = projection_training_figure({"train": through()}, EPOCHS)
+    assert len(titles(fig)) == 4
+    places = {trace.name: trace.xaxis for trace in fig.data if trace.name}
+    assert places["‖h‖²"] == places["|‖φ‖² − ‖h‖²|"] == "x"
+    assert places["teo2024's code"] == "x2"
+    assert places["exact J"] == places["floor: true projections"] == places["chance"] == "x3"
+    assert places["relative to ‖φ‖²"] == places["relative to ‖h‖²"] == "x4"
+    assert [axis.type for axis in fig.select_yaxes()] == ["log", None, "log", "log"]
+
+
+def test_epochs_come_with_the_frame_or_are_asked_for():
+    frame = through()
+    with pytest.raises(InputError, match="epoch-000"):
+        projection_training_figure({"train": frame})
+    frame.attrs["epochs"] = EPOCHS
+    assert projection_training_figure({"train": frame}).data
+    with pytest.raises(InputError, match="no batch"):
+        projection_training_figure({})

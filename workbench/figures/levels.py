@@ -1,0 +1,54 @@
+"""Rows of one level of averaging: per layer, per input, or over everything; and the interval over inputs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pandas as pd
+
+from workbench.errors import InputError
+
+Level = Literal["layer", "input", "overall"]
+_SET = {"layer": {"layer"}, "input": {"input"}, "overall": set()}
+_NULL = ("null", "null_mean", "null_low", "null_high", "z")
+
+
+def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
+    """The rows that average over everything but `level`: layers and heads, inputs and heads, or all three.
+
+    Raises `InputError` where there are none, as in the result of an analysis run with ``per_head``: chance of a mean
+    comes from means of draws, which single heads no longer hold.
+    """
+    chosen = pd.Series(True, index=rows.index)
+    for column in ("input", "layer", "head"):
+        filled = rows[column].notna() if column in rows else pd.Series(False, index=rows.index)
+        chosen &= filled if column in _SET[level] else ~filled
+    if not chosen.any():
+        wanted = "rows over all inputs and layers" if level == "overall" else f"a row per {level}"
+        raise InputError(
+            f"the frame holds no {wanted}; give the result of `workbench.analyze` without per_head"
+        )
+    return rows[chosen]
+
+
+def values_once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each value once: a value with two chance levels stands in two rows, which differ in nothing else."""
+    return rows.drop_duplicates([name for name in rows.columns if name not in _NULL])
+
+
+def interval(values: pd.Series, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean and Student's t interval of independent values, one per input; the interval is the mean for one value."""
+    mean, count = float(values.mean()), int(values.count())
+    if count < 2:
+        return mean, mean, mean
+    from scipy.stats import t
+
+    half = float(t.ppf(0.5 + confidence / 2, count - 1) * values.std(ddof=1) / count**0.5)
+    return mean, mean - half, mean + half
+
+
+def deviation(values: pd.Series) -> tuple[float, float, float]:
+    """Mean, and mean ± standard deviation (ddof = 1), as the papers' tables print them."""
+    mean = float(values.mean())
+    half = float(values.std(ddof=1)) if values.count() > 1 else 0.0
+    return mean, mean - half, mean + half

@@ -1,0 +1,165 @@
+"""Projection error and norms over the checkpoints of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from workbench.errors import InputError
+from workbench.figures.frames import band, chance_traces, log_ticks, rows_of
+from workbench.figures.levels import at_level, interval, values_once
+from workbench.figures.projection import BOUNDS, LEGEND, bound_line
+from workbench.figures.theme import COLOURS, GREY, translucent
+
+# metric → (convention, statistic, panel, words, colour, symbol)
+_TRAINING = {
+    "projection_error": (
+        ("saritas2025", None, (1, 1), "|‖φ‖² − ‖h‖²|", COLOURS[3], "square"),
+        ("teo2024-code", None, (1, 2), "teo2024's code", COLOURS[5], "triangle-up"),
+        ("exact", None, (2, 1), "exact J", COLOURS[0], "circle"),
+    ),
+    "h_norm2": ((None, "mean", (1, 1), "‖h‖²", COLOURS[2], "diamond"),),
+    "phi_norm2": ((None, "mean", (1, 1), "‖φ‖²", COLOURS[0], "circle"),),
+    "projection_error_over_phi": (("saritas2025", None, (2, 2), "relative to ‖φ‖²", COLOURS[4], "cross"),),
+    "projection_error_over_h": (
+        ("saritas2025", None, (2, 2), "relative to ‖h‖²", COLOURS[1], "triangle-down"),
+    ),
+}
+
+
+def projection_training_figure(
+    frames: Mapping[str, pd.DataFrame], epochs: Mapping[str, float] | None = None
+) -> go.Figure:
+    """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
+
+    Four panels against the epoch: saritas2025's error with both norms; the logarithm that teo2024's code plots; the
+    exact error with floor, baseline and chance; errors relative to each norm. Bands are 95 % t intervals over inputs.
+
+    Args:
+        frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
+            first is drawn with solid lines and filled markers, the second dashed and open.
+        epochs: checkpoint to epoch; by default ``frame.attrs["epochs"]``.
+
+    Raises:
+        InputError: no batch, a checkpoint without an epoch, or a frame without these values.
+    """
+    if not frames:
+        raise InputError("no batch to draw; give {'train': frame, 'test': frame}")
+    titles = ["|‖φ‖² − ‖h‖²| and norms", "log J, teo2024's code", "Exact J", "Relative error"]
+    fig = make_subplots(2, 2, horizontal_spacing=0.13, vertical_spacing=0.17, subplot_titles=titles)
+    drawn: dict[tuple[int, int], list[pd.Series]] = {}
+    for number, (batch, frame) in enumerate(frames.items()):
+        known = epochs if epochs is not None else frame.attrs.get("epochs", {})
+        rows = rows_of(frame, [*_TRAINING, *BOUNDS], needs=("checkpoint",))
+        unknown = sorted(set(rows["checkpoint"].dropna()) - set(known))
+        if unknown:
+            raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
+        rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float))
+        exact = at_level(rows[_is(rows, "projection_error", "exact")], "overall")
+        if number == 0:
+            for trace in chance_traces(exact, "epoch"):
+                fig.add_trace(trace, row=2, col=1)
+        for metric, choices in _TRAINING.items():
+            for convention, statistic, where, words, colour, symbol in choices:
+                part = rows[_is(rows, metric, convention, statistic)]
+                if part.empty:
+                    continue
+                curve = _through(part)
+                drawn.setdefault(where, []).extend([curve["value"], curve["low"], curve["high"]])
+                place = {"row": where[0], "col": where[1]}
+                if (curve["high"] > curve["low"]).any():
+                    floor = curve["value"] / 10 if where != (1, 2) else curve["low"]
+                    fig.add_trace(
+                        band(
+                            curve["epoch"],
+                            curve["low"].clip(lower=floor),
+                            curve["high"],
+                            translucent(colour, 0.16),
+                        ),
+                        **place,
+                    )
+                fig.add_trace(_curve(curve, words, batch, colour, symbol, number), **place)
+        if number == 0:
+            for metric, (words, colour, dash) in BOUNDS.items():
+                part = values_once(at_level(rows[rows["metric"] == metric], "overall")).sort_values("epoch")
+                drawn.setdefault((2, 1), []).append(part["value"])
+                fig.add_trace(
+                    bound_line(part["epoch"], part["value"], words, colour, dash, True, "epoch"), row=2, col=1
+                )
+        fig.add_trace(  # the legend's key to the batches: a curve that is nowhere
+            go.Scatter(
+                x=[None],
+                y=[None],
+                mode="lines+markers",
+                **_batch_style(number, GREY, "circle"),
+                name=f"{batch} batch",
+                legendrank=1001,
+            ),
+            row=1,
+            col=1,
+        )
+    for (row, col), values in drawn.items():
+        if (row, col) != (1, 2):
+            fig.update_yaxes(type="log", **log_ticks(pd.concat(values)), row=row, col=col)
+    fig.update_xaxes(title_text="Epoch", row=2)
+    fig.update_annotations(font={"size": None})
+    fig.update_layout(
+        height=430, legend=LEGEND, margin={"l": 50, "r": 8, "t": 22 + 19 * _legend_rows(fig), "b": 36}
+    )
+    return fig
+
+
+def _is(rows: pd.DataFrame, metric: str, convention: str | None, statistic: str | None = None) -> pd.Series:
+    chosen = rows["metric"] == metric
+    if convention is not None:
+        chosen &= rows["convention"].fillna(convention) == convention
+    if statistic is not None:
+        chosen &= rows["statistic"] == statistic
+    return chosen
+
+
+def _through(rows: pd.DataFrame) -> pd.DataFrame:
+    """Overall value at each epoch, and the t interval over inputs around it."""
+    overall = values_once(at_level(rows, "overall")).set_index("epoch")["value"]
+    inputs = values_once(rows[rows["input"].notna() & rows["layer"].isna()])
+    found = []
+    for epoch, value in overall.sort_index().items():
+        _, low, high = interval(inputs.loc[inputs["epoch"] == epoch, "value"])
+        found.append((epoch, value, *((low, high) if np.isfinite(low) else (value, value))))
+    return pd.DataFrame(found, columns=["epoch", "value", "low", "high"])
+
+
+def _curve(curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str, number: int) -> go.Scatter:
+    return go.Scatter(
+        x=curve["epoch"],
+        y=curve["value"],
+        mode="lines+markers",
+        **_batch_style(number, colour, symbol),
+        name=words,
+        legendgroup=words,
+        showlegend=number == 0,
+        hovertemplate=f"{words}, {batch}<br>epoch %{{x}}<br>%{{y:.4g}}<extra></extra>",
+    )
+
+
+def _batch_style(number: int, colour: str, symbol: str) -> dict:
+    """Solid lines and filled markers for the first batch, dashed and open for the second."""
+    opened = number % 2 == 1
+    return {
+        "line": {"color": colour, "dash": "dash" if opened else "solid"},
+        "marker": {
+            "color": colour,
+            "symbol": f"{symbol}-open" if opened else symbol,
+            "size": 5,
+            "line": {"width": 1.2 if opened else 0, "color": colour},
+        },
+    }
+
+
+def _legend_rows(fig: go.Figure) -> int:
+    shown = sum(trace.showlegend is not False and bool(trace.name) for trace in fig.data)
+    return -(-shown // 4)
