@@ -16,7 +16,7 @@ ROWS = [
     {"_version"},
     {"errors", "paths", "metrics"},
     {"tables", "selection", "attention"},
-    {"results", "provenance", "hub", "datasets", "architectures", "catalog"},
+    {"results", "provenance", "hub", "datasets", "characters", "architectures", "catalog"},
     {"checkpoints", "samples", "publications", "verdicts"},
     {"recording"},
     {"sources"},

@@ -24,13 +24,17 @@ METADATA_KEY = "workbench"
 def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor], meta: dict[str, Any]) -> str:
     """Write weights and `meta` (a dict that fits in JSON) to `path`; returns the file's sha256.
 
-    The file appears whole or not at all. The same weights and `meta` give the same bytes.
+    The file appears whole or not at all. The same weights and `meta` give the same bytes. A parameter that
+    layers share is stored once, under its first name; :func:`load_weights` gives it back to all of them.
     Raises MissingResource if the folder cannot be written.
     """
     from safetensors.torch import save
 
     state = module if isinstance(module, Mapping) else module.state_dict()
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    shared = _shared_names(state)  # safetensors holds no tensor under two names
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in state.items() if name not in shared
+    }
     content = save(tensors, metadata={METADATA_KEY: json.dumps(meta, sort_keys=True)})
     atomic_write(path, lambda handle: handle.write(content))
     return hashlib.sha256(content).hexdigest()
@@ -91,6 +95,10 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 def load_weights(module: nn.Module, state: Mapping[str, Tensor], origin: str = "the checkpoint") -> None:
     """Put `state` into `module`, whole; InputError lists the first names and shapes that do not fit."""
     own = module.state_dict()
+    state = dict(state)
+    for name, first in _shared_names(own).items():
+        if first in state:
+            state.setdefault(name, state[first])
     problems = [f"{name} is missing" for name in own if name not in state]
     problems += [f"{name} is not part of the model" for name in state if name not in own]
     problems += [
@@ -102,6 +110,17 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], origin: str = "
         more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InputError(f"{origin} does not fit its architecture: {'; '.join(problems[:3])}{more}")
     module.load_state_dict(state)
+
+
+def _shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names under which a tensor stands again, such as a parameter that layers share → its first name."""
+    first: dict[tuple[Any, ...], str] = {}
+    shared = {}
+    for name, tensor in state.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(place, name) != name:
+            shared[name] = first[place]
+    return shared
 
 
 def read_torch_file(path: str | Path) -> Any:

@@ -448,10 +448,12 @@ def _quiet_transformers() -> Generator[None]:
 def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
     """A model from a file that ``workbench train`` wrote; `checkpoint` is the name it goes by."""
     from workbench.architectures import build
+    from workbench.attention.bilateral import precompute_positions
     from workbench.checkpoints import read_checkpoint, restore
 
     if pretrained:
         module, meta = restore(path)
+        precompute_positions(module)
     else:
         meta = read_checkpoint(path)[1]
         with _seeded():
@@ -459,10 +461,33 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
         checkpoint = RANDOM
     about = meta["preprocessing"]
     architecture = meta["architecture"]
+    if "characters" in about:
+        return _character_model(path, module, checkpoint, meta)
     mean, std = tuple(about["mean"]), tuple(about["std"])
     side = int(about["resize"])
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
     return Source(module, architecture["name"], "image", checkpoint, image)
+
+
+def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict[str, Any]) -> Source:
+    from workbench.characters import SPECIAL, character_tokenizer
+
+    characters, limit = meta["preprocessing"]["characters"], module.max_length
+    has, needs = module.get_input_embeddings().num_embeddings, len(characters) + len(SPECIAL)
+    if has != needs:
+        raise InputError(
+            f"{path} names {len(characters)} characters, which with {' and '.join(SPECIAL)} make {needs} tokens, but "
+            f"its model knows {has}"
+        )
+    name = meta["architecture"]["name"]
+    return Source(
+        module,
+        name,
+        "text",
+        checkpoint,
+        max_length=limit,
+        load_tokenizer=lambda: character_tokenizer(characters, limit),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import nn
 
+from workbench.architectures.parts import (
+    BoostedBlock,
+    BoostedBlocks,
+    brings_positions,
+    install_attention,
+    share_positions,
+    table_of_options,
+)
+from workbench.attention import find_variant
 from workbench.errors import InputError
-
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
+from workbench.selection import Numbers
 
 
 def build_vit(
@@ -23,6 +32,10 @@ def build_vit(
     num_heads: int = 3,
     mlp_ratio: float = 4.0,
     pos_embed_std: float = 0.5,
+    attention: str = "softmax",
+    attention_layers: Numbers = None,
+    attention_options: Mapping[str, Any] | None = None,
+    boost: bool = False,
 ) -> VisionTransformer:
     """Pre-norm ViT with a class token; (batch, in_chans, img_size, img_size) → (batch, num_classes) logits.
 
@@ -30,14 +43,25 @@ def build_vit(
     117 000 parameters. The position embedding starts at ``pos_embed_std``: timm's 0.02 is drowned by the
     patch embedding, and on small data the model then stays at chance for twenty epochs.
 
-    Raises InputError if the patch size does not divide the image or the head count does not divide the width.
-    """
-    from timm.models.vision_transformer import VisionTransformer
+    ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
+    with ``attention_options``; the other layers have softmax attention. Where every layer brings positions of
+    its own (bilateral, nonlocal, alibi), none are added to the tokens, and bilateral layers share one
+    parameter. ``boost`` gives every layer a boosted residual around its attention.
 
+    Raises UnknownName for an attention or an option of it that does not exist, InputError if the patch size
+    does not divide the image, the head count does not divide the width, or the attention is causal: the class
+    token stands first and would see nothing.
+    """
     if img_size % patch_size:
         raise InputError(f"patch_size {patch_size} does not divide img_size {img_size}")
     if embed_dim % num_heads:
         raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
+    options = table_of_options(attention, attention_options)
+    if find_variant(attention).causality == "always" or options.get("causal"):
+        raise InputError(
+            f"attention {attention!r} is causal: the class token, which stands first, would see no patch; "
+            "take it in a language model, or a variant that is not causal"
+        )
     model = VisionTransformer(
         img_size=img_size,
         patch_size=patch_size,
@@ -47,6 +71,15 @@ def build_vit(
         depth=depth,
         num_heads=num_heads,
         mlp_ratio=mlp_ratio,
+        block_fn=BoostedBlock if boost else Block,
     )
-    nn.init.normal_(model.get_parameter("pos_embed"), std=pos_embed_std)
+    positions = model.get_parameter("pos_embed")
+    nn.init.normal_(positions, std=pos_embed_std)
+    if boost:
+        model.blocks = BoostedBlocks(*model.blocks)
+    if attention != "softmax" or attention_layers is not None or options:
+        install_attention(model.blocks, attention, attention_layers, options, num_tokens=positions.shape[1])
+        if brings_positions(model.blocks):
+            model.pos_embed = None
+        share_positions(model.blocks, pos_embed_std)
     return model

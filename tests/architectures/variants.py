@@ -1,0 +1,28 @@
+"""How many parameters each variant has more than softmax attention, per layer, from its description."""
+
+from __future__ import annotations
+
+LOW_RANK = 4
+OPTIONS = {name: {"low_rank": LOW_RANK} for name in ("primal", "primal-independent", "primal-causal")}
+
+
+def more_than_softmax(name: str, dim: int, heads: int, tokens: int) -> int:
+    """Softmax attention has W_q, W_k, W_v and the output projection, each dim² + dim."""
+    projection, head_dim = dim * dim + dim, dim // heads
+    if name.startswith("primal"):
+        reads = min(tokens, 10 * LOW_RANK) if name == "primal" else head_dim
+        weights = 2 * heads * reads * LOW_RANK + heads * LOW_RANK  # W_e and W_r, and Λ
+        return weights + (2 * LOW_RANK + 1) * head_dim - projection
+    return {
+        "softmax-sym": -projection,
+        "rpc-sym": -projection,
+        "rpc-sym-asym": -projection,  # in its robust layers: num_iter = (4,) is layer 0
+        "scaled-free": heads * tokens**2,
+        "scaled-alpha": 1,
+        "tssa": heads - 2 * projection,
+        "tssa-causal": heads + heads * tokens - 2 * projection,
+        "mssa": -2 * projection,
+        "xca": heads,
+        "bilateral": 2,
+        "nonlocal": 1,
+    }.get(name, 0)

@@ -1,0 +1,39 @@
+import pytest
+
+from workbench.characters import SPECIAL, character_tokenizer, characters_of
+from workbench.errors import InputError
+
+
+def test_every_character_is_a_token_in_its_order():
+    tokenizer = character_tokenizer("cab ")
+    assert tokenizer.convert_ids_to_tokens(range(6)) == [*SPECIAL, "c", "a", "b", " "]
+    assert len(tokenizer) == 6
+    assert tokenizer("abc  a")["input_ids"] == [3, 4, 2, 5, 5, 3]
+
+
+@pytest.mark.parametrize("text", ["a  b\n c\t", "it 's here . isn't it ?", "[PAD] and [UNK]", " é—ß "])
+def test_texts_come_back_as_they_were(text):
+    tokenizer = character_tokenizer(characters_of([text]))
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
+    assert 0 not in ids
+
+
+def test_other_characters_are_unknown_and_short_texts_padded_on_the_right():
+    tokenizer = character_tokenizer("ab", max_length=4)
+    batch = tokenizer(["axb", "abbbbb"], padding=True, truncation=True)
+    assert batch["input_ids"] == [[2, 1, 3, 0], [2, 3, 3, 3]]
+    assert batch["attention_mask"] == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert tokenizer.model_max_length == 4
+    assert tokenizer.num_special_tokens_to_add() == 0
+
+
+def test_characters_of_texts():
+    assert characters_of(["banana", "bad ", ""]) == " abdn"
+
+
+@pytest.mark.parametrize("characters", ["", "abca"])
+def test_vocabularies_that_cannot_be(characters):
+    with pytest.raises(InputError, match="names each character once"):
+        character_tokenizer(characters)
