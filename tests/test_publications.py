@@ -4,8 +4,10 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 
 from workbench import catalog, paths, verdicts
+from workbench.analyses.kernel_pca import gram_spectrum
 from workbench.errors import InputError, UnknownName
 from workbench.metrics import METRICS
 from workbench.publications import PRINTED_ONLY, published, stated_claims
@@ -99,6 +101,15 @@ def test_values_come_in_the_units_of_results():
     assert math.log(published(metric="phi_norm2").query("convention == 'teo2024-code'")["value"].item()) == (
         pytest.approx(35, abs=1e-3)
     )
+
+
+@pytest.mark.parametrize("size", [0.0, 0.3, 2.0, 30.0])
+def test_no_keys_have_the_eigenvalues_that_teo2024_prints(size):
+    k = size * torch.randn(4, 23, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    total = gram_spectrum(k, 0.4).product().nansum(-1)
+    assert (total <= torch.exp(-0.4 * k.square().sum(-1)).sum(-1) + 1e-12).all()  # of which each is at most 1
+    printed = published("teo2024", metric="eigenvalue_profile").set_index("statistic")["value"]
+    assert 64 * printed["min"] > 197  # each of 64 is at least the smallest, all together at most N
 
 
 def test_a_model_is_found_by_any_of_its_names_and_a_misspelt_one_is_offered_the_nearest():

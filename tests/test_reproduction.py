@@ -1,0 +1,143 @@
+"""Claims measured: which runs are made, what is compared with what, and when nothing can be said."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench
+from workbench import reproduction, verdicts
+from workbench.errors import UnknownName
+from workbench.publications import CLAIM_COLUMNS
+
+VIT, DIGITS = "bundled:digits-vit", "bundled:digits"
+
+
+def _claim(measure, comparison, threshold="", **more):
+    row = dict.fromkeys(CLAIM_COLUMNS, "") | {"paper": "saritas2025", "over": "inputs", "setting": "theirs"}
+    return row | {"analysis": "gram-spectrum", "measure": measure, "comparison": comparison} | {
+        "threshold": threshold, **more
+    }  # fmt: skip
+
+
+@pytest.fixture
+def stated(monkeypatch):
+    """Put claims of the test's own in the place of the papers'; counts the analyses that are run."""
+    calls = []
+
+    def use(*rows, **arguments):
+        monkeypatch.setattr(reproduction, "stated_claims", lambda paper: pd.DataFrame(rows))
+        for name in ("analyze", "survey_checkpoints"):
+            real = getattr(workbench, name)
+            monkeypatch.setattr(
+                reproduction,
+                name,
+                lambda *args, real=real, **kwargs: calls.append(args) or real(*args, **kwargs),
+            )
+        return workbench.claims(n=3, **arguments), len(calls)
+
+    return use
+
+
+def test_one_run_serves_the_claims_that_share_it_and_the_numbers_are_its_own(stated):
+    frame, runs = stated(
+        _claim("rank_90", ">=", "1"),
+        _claim("effective_rank", "between", "1..16"),
+        _claim("effective_rank", "<", "1", options="standardize=none"),
+    )
+    assert runs == 1
+    assert frame["verdict"].tolist() == ["holds", "holds", "fails"]
+    spectra = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3)
+    per_image = spectra[spectra["metric"] == "rank_90"].groupby("input")["value"].mean()
+    row = frame.iloc[0]
+    assert row["measured"] == pytest.approx(per_image.mean())
+    half = per_image.std() / math.sqrt(3) * 4.30265273
+    assert (row["low"], row["high"], row["n"]) == (
+        pytest.approx(row["measured"] - half),
+        pytest.approx(row["measured"] + half),
+        3,
+    )
+    assert f"{row['measured']:.3g} [" in row["why"]
+    assert tuple(frame.columns) == reproduction.COLUMNS
+    assert [run["analysis"] for run in frame.attrs["provenance"]] == ["gram-spectrum"]
+
+
+def test_alternatives_of_an_option_are_joined_for_one_ratio(stated):
+    which = "eigenvalue[rank=1,standardize={}]"
+    ratio = f"{which.format('per-token')} / {which.format('none')}"
+    frame, runs = stated(_claim(ratio, ">", "0", options="standardize=none | standardize=per-token"))
+    assert runs == 2
+    plain, done = (
+        workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3, standardize=how)
+        .query("metric == 'eigenvalue' and rank == 1")
+        .groupby("input")["value"]
+        .mean()
+        for how in ("none", "per-token")
+    )
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(done / plain).mean()))
+
+
+def test_a_published_value_is_that_of_the_model_at_hand(stated):
+    rows = [
+        _claim("LCKA", "near", "10%", published="table 4"),
+        _claim("eigenvalue_profile[statistic=min,standardize=none]", "near", "10%", published="table 3"),
+    ]
+    frame, runs = stated(*rows, model=VIT)
+    assert runs == 0
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert frame["why"].tolist() == ["Table 4 does not list this model", "Table 3 does not list this model"]
+    assert reproduction._published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
+    assert reproduction._published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
+    with pytest.raises(reproduction._NotTested, match="unreadable"):
+        reproduction._published_value(rows[1], "vit_tiny_patch16_224")
+
+
+def test_a_statement_about_other_models_is_measured_and_not_judged(stated):
+    frame, _ = stated(
+        _claim("rank_90", ">=", "1", needs="image model of the paper"),
+        _claim("rank_90", ">=", "1", needs="training on ImageNet"),
+    )
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert (frame["measured"] > 1).all()
+    assert frame["why"].str.contains("theirs").all()
+    needs = _claim("rank_90", ">=", "1", needs="text model of the paper")
+    assert reproduction._other_scale(needs, "all-MiniLM-L6-v2") is None
+    assert reproduction._other_scale(needs, "vit_tiny_patch16_224")
+    assert reproduction._other_scale(needs, "gpt2")  # of another paper
+
+
+def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_path):
+    frame, runs = stated(
+        _claim("effective_rank", ">", "0", over="every checkpoint"),
+        _claim("effective_rank", "<", "0", over="last - first"),
+    )
+    assert runs == 1
+    first, last = (
+        workbench.analyze("gram-spectrum", model=VIT, inputs="bundled:digits-train", n=3, checkpoint=epoch)
+        .query("metric == 'effective_rank'")
+        .groupby("input")["value"]
+        .mean()
+        for epoch in ("epoch-000", "epoch-030")
+    )
+    assert frame["measured"][1] == pytest.approx((last - first).mean())
+    assert "least favourable epoch" in frame["why"][0]
+    other, _ = stated(_claim("effective_rank", ">", "0", over="every checkpoint"), model="all-MiniLM-L6-v2")
+    assert other["verdict"].item() == verdicts.NOT_TESTED
+    assert "no checkpoints" in other["why"].item()
+
+
+def test_what_cannot_be_decided_says_why(stated):
+    frame, _ = stated(_claim("rank_90", "> chance"), _claim("LCKA", ">", "0"))
+    assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
+    assert frame["why"].tolist() == [
+        "the run holds no chance level to compare with (draws=0)",
+        "gram-spectrum puts out no LCKA for this model",
+    ]
+
+
+def test_a_paper_or_option_that_is_not_known_is_named(stated):
+    with pytest.raises(UnknownName, match="saritas2025"):
+        workbench.claims("saritas")
+    with pytest.raises(UnknownName, match="standardize"):
+        stated(_claim("rank_90", ">", "0", options="standardise=none"))
