@@ -94,7 +94,11 @@ class AttentionModule(nn.Module):
             raise InputError(
                 f"{type(self).__name__} was built without causal=True, but called with is_causal=True"
             )
-        return self.proj(merge_heads(self.attend(x, attn_mask)[0]))
+        return self.finish(self.attend(x, attn_mask)[0])
+
+    def finish(self, output: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token dim"]:
+        """What becomes of the heads' output: put together and projected."""
+        return self.proj(merge_heads(output))
 
     def project(self, x: Float[Tensor, "batch token dim"]) -> tuple[Tensor, ...]:
         """One (batch, head, token, head_dim) tensor for each of ``projections``."""

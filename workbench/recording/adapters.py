@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from workbench.attention.base import merge_heads, split_heads
 from workbench.errors import InputError
 from workbench.recording.records import Call, WindowOrigin
 from workbench.recording.weights import attention_weights
@@ -32,6 +33,8 @@ class Visit:
     parents: list[Visit] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: Any = None
+    # Of our own variants: what ``attend`` returned, (output, what lies inside).
+    attended: tuple[Tensor, dict[str, Any]] | None = None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument of the forward, whether it was passed by position or by name."""
@@ -47,6 +50,8 @@ class Adapter:
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
+    # Whether ``read`` looks at the calls that the routes saw inside; it then returns as many.
+    reads_calls: ClassVar[bool] = True
 
     def read(self, visit: Visit) -> list[Call]:
         raise TypeError(f"{type(self).__name__} defines no read(visit)")
@@ -79,16 +84,6 @@ def _find_by_class(cls: type) -> Adapter | None:
 def adapted_classes() -> list[str]:
     """Class paths that have an adapter."""
     return sorted(_ADAPTERS)
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, token, head · head_dim) as (batch, head, token, head_dim)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(batch, head, token, head_dim) as (batch, token, head · head_dim)."""
-    return x.transpose(1, 2).flatten(2)
 
 
 @register_adapter

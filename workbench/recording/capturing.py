@@ -20,6 +20,7 @@ from workbench.recording.recorder import Recorder
 from workbench.recording.records import DEFAULT_SITES, SITES, Capture
 from workbench.recording.routes import fused_kernels, no_cache, watch_attention, watch_modules
 from workbench.recording.tokens import fit_tokens, token_info
+from workbench.recording.variants import watch_variants
 from workbench.selection import Numbers, parse_numbers
 
 
@@ -151,6 +152,7 @@ def _run(
         stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_residual_stream())
         stack.enter_context(watch_modules(children, recorder))
+        stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(watch_attention(recorder))
         if isinstance(arguments, Tensor):
             recorder.result = module(arguments)

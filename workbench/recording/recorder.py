@@ -93,7 +93,7 @@ class Recorder:
         if adapter is not None:
             self.frames.append(frame)
             self.attended.add(frame.visit.path)
-            expected = max(1, len(frame.visit.calls))
+            expected = max(1, len(frame.visit.calls)) if adapter.reads_calls else 1
             if any(self.keeps(self.count + offset) for offset in range(expected)):
                 for call in adapter.read(frame.visit):
                     self.record(call, frame.visit)
@@ -105,10 +105,19 @@ class Recorder:
     def wants(self, module: nn.Module | None) -> bool:
         frame = self.find(module)
         self.attended.add(frame.visit.path)
-        return self.keeps(self.count) or self.adapted(frame) is not None
+        adapted = self.adapted(frame)
+        return self.keeps(self.count) if adapted is None else _reads_calls(adapted.visit.module)
 
     def skip(self, module: nn.Module | None) -> None:
-        self.pass_over(self.find(module).visit.path, 1)
+        frame = self.find(module)
+        if self.adapted(frame) is None:
+            self.pass_over(frame.visit.path, 1)
+
+    def observes(self, module: nn.Module) -> bool:
+        return self.find(module).visit.module is module and self.keeps(self.count)
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
+        self.find(module).visit.attended = output, inside
 
     def seen(self, call: Call, module: nn.Module | None) -> None:
         frame = self.find(module)
@@ -145,8 +154,8 @@ class Recorder:
         index = self.count
         number = self.calls[visit.path]
         self.pass_over(visit.path, 1)
-        if self.token_count is None and call.kind == "token" and call.origin is None:
-            self.token_count = call.q.shape[2]
+        if self.token_count is None and call.kind != "channel" and call.origin is None:
+            self.token_count = call.output.shape[2]
         if not self.keeps(index):
             return
         record = LayerRecord(
@@ -329,6 +338,11 @@ class Recorder:
             if found
             else ""
         )
+
+
+def _reads_calls(module: nn.Module) -> bool:
+    adapter = find_adapter(module)
+    return adapter is not None and adapter.reads_calls
 
 
 def _inside(path: str, outer: str) -> bool:

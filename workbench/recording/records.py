@@ -80,6 +80,7 @@ class Call:
     mask: None, bool (true = attend) or an additive float, broadcastable to (batch, head, query, key).
     output (batch, head, query, head_dim): what the attention hands to the output projection.
     attn: the family's own weights, where they are not softmax(scale q kᵀ + mask); otherwise None.
+    kind: "token", "channel" or "none" (see ``LayerRecord``); with "none" q, k, v and scale may be None.
     """
 
     q: Float[Tensor, "batch head query head_dim"]
@@ -105,8 +106,9 @@ class LayerRecord:
     """One attention call of a forward pass: layer ``index`` in call order, and its sites (None = not asked
     for).
 
-    ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens) or
-    "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)). ``softmax_rows`` says
+    ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens),
+    "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens
+    or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``softmax_rows`` says
     whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
     zeros.
     """
@@ -128,6 +130,14 @@ class LayerRecord:
     hidden: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None
+
+    def __getattr__(self, name: str) -> Tensor:
+        """A family's own sites are attributes as well: ``record.membership``."""
+        extra = self.__dict__.get("extra", {})
+        if name in extra:
+            return extra[name]
+        own = f"; beside the usual sites it has {', '.join(extra)}" if extra else ""
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{own}")
 
     def grouped(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as views (batch, kv_head, group, token, head_dim): every head beside the keys it reads.

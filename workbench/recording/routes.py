@@ -43,6 +43,11 @@ class Observer(Protocol):
 
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
     def skip(self, module: nn.Module | None) -> None: ...
+    def observes(self, module: nn.Module) -> bool:
+        """Whether to hand over what lies inside this variant, which is about to attend."""
+        ...
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None: ...
 
 
 @contextmanager
@@ -220,6 +225,12 @@ class _Collector:
         self.calls.append(call)
 
     def skip(self, module: nn.Module | None) -> None:
+        pass
+
+    def observes(self, module: nn.Module) -> bool:
+        return False
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
         pass
 
 
