@@ -1,5 +1,6 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
+from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
 from .comparison import comparison_figure as comparison_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterator
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,67 +21,109 @@ VERDICTS = {
     "not tested at this scale": (GREY, "line-ew-open"),
 }
 _NEEDS = ("paper", "place", "claim", "published", "measured", "low", "high", "verdict", "model")
-_WHICH = ("paper", "place", "claim", "reading")
-_FONT, _LINE, _PAD = 10, 12.5, 7  # px; a table's layout follows its letters, so their size is fixed
-_PLACE, _CLAIM, _WIDE_CLAIM, _PUBLISHED = 66, 236, 356, 60  # px; wide where one model leaves the room
-_MOST = 3  # models
+_FONT, _LINE, _PAD = 10, 12.5, 6  # px; a table's layout follows its letters, so their size is fixed
+_READING, _WIDE_READING, _PUBLISHED = 238, 360, 58  # px; wide where one model leaves the room
+_MOST = 3  # models beside each other
 _LETTER = 4.9  # px that a letter takes on average
+_MARGIN = 8
+PAGE_HEIGHT = 850  # px, 8.9 in: what a printed page has room for above a caption
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
-    """A row per claim: where it stands, what it says, the published value; then per model the verdict and numbers.
+    """A heading per claim; under it a line per reading: the published value, and for each model verdict and numbers.
 
     Measured values stand with their interval, chance with its band. The verdict has a marker, a colour and a word.
 
     Args:
-        frame: the result of `workbench.claims`, for one model or several under one another.
+        frame: the result of `workbench.claims`, for one model or several under one another; `claim_pages` cuts it
+            into parts that fit a page.
 
     Raises:
         InputError: no rows, a missing column, or more than three models.
         UnknownName: a verdict that there is not.
     """
+    frame, models = _checked(frame)
+    table = _Table(_edges(len(models)))
+    table.head(["Claim and reading", "Published", *(short_name(model) for model in models)])
+    for block in _blocks(frame, models):
+        table.block(block)
+    return table.figure()
+
+
+def claim_pages(frame: pd.DataFrame, height: float = PAGE_HEIGHT) -> list[pd.DataFrame]:
+    """Consecutive parts of the frame whose `claims_figure` is no taller than `height` pixels, claims kept whole.
+
+    Raises as `claims_figure` does.
+    """
+    frame, models = _checked(frame)
+    pages: list[list[pd.DataFrame]] = []
+    used = math.inf
+    for block in _blocks(frame, models):
+        if used + block.height > height - 2 * _MARGIN - 2 or not pages:
+            pages.append([])
+            used = _PAD + _LINE  # the table's head
+        pages[-1].append(block.rows)
+        used += block.height
+    return [pd.concat(parts) for parts in pages]
+
+
+def _checked(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     missing = [name for name in _NEEDS if name not in frame]
     if missing or frame.empty:
         raise InputError(
             f"the frame has {'no column ' + ', '.join(missing) if missing else 'no rows'}; "
             "give the result of `workbench.claims`"
         )
-    frame = frame.assign(reading=frame["reading"].fillna("") if "reading" in frame else "")
-    for verdict in frame["verdict"].unique():
-        if verdict not in VERDICTS:
-            raise UnknownName("verdict", str(verdict), VERDICTS)
     models = list(dict.fromkeys(frame["model"]))
     if len(models) > _MOST:
         raise InputError(f"{len(models)} models do not fit beside each other; give at most {_MOST}")
-    several = frame["paper"].nunique() > 1
-    edges = _edges(len(models))
-    table = _Table(edges)
-    table.head(["Place", "Claim", "Published", *(short_name(model) for model in models)])
-    for _, rows in frame.groupby(list(_WHICH), sort=False, dropna=False):
-        first = rows.iloc[0]
-        place = f"{first['paper']} {first['place']}" if several else str(first["place"])
-        reading = f"({first['reading']})" if first["reading"] else ""
-        width = edges[2] - edges[1]
-        cells = [
-            _wrap(place, edges[1] - edges[0]),
-            [*_wrap(str(first["claim"]), width), *(f"<i>{line}</i>" for line in _wrap(reading, width))],
-            [_number(first["published"])],
-        ]
-        verdicts = []
-        for model in models:
-            own = rows[rows["model"] == model]
-            cells.append([] if own.empty else _result(own.iloc[0]))
-            verdicts.append(None if own.empty else own.iloc[0])
-        table.row(cells, verdicts)
-    return table.figure()
+    for verdict in frame["verdict"].unique():
+        if verdict not in VERDICTS:
+            raise UnknownName("verdict", str(verdict), VERDICTS)
+    return frame.assign(reading=frame["reading"].fillna("") if "reading" in frame else ""), models
 
 
 def _edges(models: int) -> list[float]:
     """Left edge of every column, and the right edge of the last."""
-    claim = _WIDE_CLAIM if models == 1 else _CLAIM
-    room = PAGE - 16 - _PLACE - claim - _PUBLISHED
-    start = [0, _PLACE, _PLACE + claim, _PLACE + claim + _PUBLISHED]
-    return [*start, *(start[-1] + room / models * (index + 1) for index in range(models))]
+    reading = _WIDE_READING if models == 1 else _READING
+    room = (PAGE - 2 * _MARGIN - reading - _PUBLISHED) / models
+    return [0, reading, *(reading + _PUBLISHED + room * index for index in range(models + 1))]
+
+
+class _Block:
+    """One claim: its heading, and for each reading the cells of a line."""
+
+    def __init__(self, rows: pd.DataFrame, models: list[str], several: bool) -> None:
+        self.rows = rows
+        first = rows.iloc[0]
+        edges = _edges(len(models))
+        place = f"{first['paper']} {first['place']}" if several else str(first["place"])
+        heading = _wrap(f"{place}: {first['claim']}", edges[-1] * 0.95)
+        self.heading = [f"<b>{line}</b>" for line in heading]
+        self.lines = []
+        for reading, own in rows.groupby("reading", sort=False):
+            by_model = [own[own["model"] == model] for model in models]
+            found = [None if part.empty else part.iloc[0] for part in by_model]
+            cells = [
+                _wrap(str(reading), edges[1] - 10),
+                [_number(own["published"].iloc[0])],
+                *([] if row is None else _result(row) for row in found),
+            ]
+            self.lines.append((cells, found))
+
+    @property
+    def height(self) -> float:
+        return sum(map(_tall, [[self.heading], *(cells for cells, _ in self.lines)]))
+
+
+def _blocks(frame: pd.DataFrame, models: list[str]) -> Iterator[_Block]:
+    several = frame["paper"].nunique() > 1
+    for _, rows in frame.groupby(["paper", "place", "claim"], sort=False, dropna=False):
+        yield _Block(rows, models, several)
+
+
+def _tall(cells: list[list[str]]) -> float:
+    return _PAD + _LINE * max(1, *(len(lines) for lines in cells))
 
 
 def _wrap(text: str, width: float) -> list[str]:
@@ -88,11 +131,11 @@ def _wrap(text: str, width: float) -> list[str]:
 
 
 def _result(row: pd.Series) -> list[str]:
-    """Verdict, measured value and chance, a line each; the verdict's first line leaves room for its marker."""
+    """Verdict with the measured value, then chance; the first line leaves room for the verdict's marker."""
     colour, _ = VERDICTS[row["verdict"]]
-    lines = [f'&nbsp;&nbsp;&nbsp;&nbsp;<b><span style="color:{colour}">{row["verdict"]}</span></b>']
-    if pd.notna(row["measured"]):
-        lines.append(_with_band(row["measured"], row["low"], row["high"]))
+    first = f'&nbsp;&nbsp;&nbsp;&nbsp;<b><span style="color:{colour}">{row["verdict"]}</span></b>'
+    measured = _with_band(row["measured"], row["low"], row["high"]) if pd.notna(row["measured"]) else ""
+    lines = [f"{first} {measured}"] if len(row["verdict"]) < 12 or not measured else [first, measured]
     if "null_mean" in row and pd.notna(row["null_mean"]):
         chance = _with_band(row["null_mean"], row["null_low"], row["null_high"])
         lines.append(f'<span style="color:{GREY}">chance {chance}</span>')
@@ -131,20 +174,23 @@ class _Table:
         self._set([[f"<b>{name}</b>"] for name in names])
         self._rule("black")
 
-    def row(self, cells: list[list[str]], verdicts: list[pd.Series | None]) -> None:
-        for edge, verdict in zip(self.edges[3:], verdicts, strict=False):
-            if verdict is not None:
-                self.marks.append((edge + 5, self.height + _PAD / 2 + _LINE * 0.55, verdict))
-        self._set(cells)
-        self._rule("#DDDDDD")
+    def block(self, block: _Block) -> None:
+        if self.marks:
+            self._rule("#BBBBBB")
+        self._set([block.heading])
+        for cells, found in block.lines:
+            for edge, row in zip(self.edges[2:], found, strict=False):
+                if row is not None:
+                    self.marks.append((edge + 5, self.height + _PAD / 2 + _LINE * 0.55, row))
+            self._set(cells, indent=10)
 
-    def _set(self, cells: list[list[str]]) -> None:
-        for edge, lines in zip(self.edges, cells, strict=False):
+    def _set(self, cells: list[list[str]], indent: float = 0) -> None:
+        for column, (edge, lines) in enumerate(zip(self.edges, cells, strict=False)):
             for number, line in enumerate(lines):
                 self.notes.append(
                     {
                         "text": line,
-                        "x": edge,
+                        "x": edge + (indent if column == 0 else 0),
                         "y": self.height + _PAD / 2 + number * _LINE,
                         "xanchor": "left",
                         "yanchor": "top",
@@ -154,7 +200,7 @@ class _Table:
                         "font": {"size": _FONT},
                     }
                 )
-        self.height += _PAD + _LINE * max((len(lines) for lines in cells), default=1)
+        self.height += _tall(cells)
 
     def _rule(self, colour: str) -> None:
         self.rules.append(
@@ -170,6 +216,7 @@ class _Table:
 
     def figure(self) -> go.Figure:
         """Everything set so far; the markers carry the reason of their verdict."""
+        looks = [VERDICTS[row["verdict"]] for _, _, row in self.marks]
         fig = go.Figure(
             go.Scatter(
                 x=[x for x, _, _ in self.marks],
@@ -177,11 +224,9 @@ class _Table:
                 mode="markers",
                 marker={
                     "size": 7,
-                    "symbol": [VERDICTS[row["verdict"]][1] for _, _, row in self.marks],
-                    "color": [VERDICTS[row["verdict"]][0] for _, _, row in self.marks],
-                    "line": {
-                        "width": [1.5 if "open" in VERDICTS[r["verdict"]][1] else 0 for _, _, r in self.marks]
-                    },
+                    "symbol": [symbol for _, symbol in looks],
+                    "color": [colour for colour, _ in looks],
+                    "line": {"width": [1.5 if "open" in symbol else 0 for _, symbol in looks]},
                 },
                 text=[row["verdict"] for _, _, row in self.marks],
                 customdata=[
@@ -191,13 +236,12 @@ class _Table:
                 showlegend=False,
             )
         )
-        margin = 8
         fig.update_xaxes(visible=False, range=[0, self.edges[-1]], fixedrange=True)
         fig.update_yaxes(visible=False, range=[self.height + 2, 0], fixedrange=True)
         return fig.update_layout(
             annotations=self.notes,
             shapes=self.rules,
             width=PAGE,
-            height=math.ceil(self.height + 2 + 2 * margin),
-            margin={"l": margin, "r": margin, "t": margin, "b": margin},
+            height=math.ceil(self.height + 2 + 2 * _MARGIN),
+            margin=dict.fromkeys("lrtb", _MARGIN),
         )
