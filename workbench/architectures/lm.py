@@ -18,6 +18,7 @@ from workbench.architectures.parts import (
     causal_variants,
     install_attention,
     share_positions,
+    table_of_options,
 )
 from workbench.attention import find_variant
 from workbench.errors import InputError
@@ -59,12 +60,15 @@ def build_lm(
             f"attention {attention!r} mixes all tokens and has no causal form; a language model takes "
             + ", ".join(causal_variants())
         )
+    options = table_of_options(attention, attention_options)
+    if not options.get("causal", True):
+        raise InputError("a language model reads from left to right: leave causal=False out of its attention")
     make, together = (BoostedBlock, BoostedBlocks) if boost else (Block, nn.Sequential)
     blocks = together(*(make(embed_dim, num_heads, mlp_ratio, qkv_bias=True) for _ in range(depth)))
     for part in blocks.modules():
         init_weights_vit_timm(part, needs_reset=False)
-    options = {"num_tokens": context, "causal": True}
-    install_attention(blocks, attention, attention_layers, attention_options, others="softmax", **options)
+    sizes = {"num_tokens": context, "causal": True}
+    install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
     learned = share_positions(blocks, pos_embed_std)
     added = not brings_positions(blocks)
     model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None)
