@@ -61,6 +61,8 @@ def test_a_term_selects_by_word_by_absence_and_by_highest_rank():
     (done,) = parse_measure("eigenvalue[standardize=per-token,rank=1]")
     assert rows_of(both, plain)["value"].tolist() == [0, 3, 6, 9, 12, 15]
     assert set(rows_of(both, done)["value"]) == {0.0}
+    with pytest.raises(InputError, match="several standardize"):
+        rows_of(both, parse_measure("eigenvalue[rank=1]")[0])
 
 
 def test_each_input_has_one_value_from_the_analysis_own_averages_where_there_are_any():

@@ -18,6 +18,7 @@ VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
 OVER = ("inputs", "last / first", "last - first", "every checkpoint")
 LEVEL = 0.95
+_KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
 
 class Term(NamedTuple):
@@ -64,7 +65,10 @@ def parse_measure(text: str) -> tuple[Term, ...]:
 
 
 def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
-    """The rows of a result frame that a term selects."""
+    """The rows of a result frame that a term selects; they differ in input, layer, head, rank and null only.
+
+    Raises `InputError` where the term leaves open which of several quantities is meant.
+    """
     rows = frame[frame["metric"] == term.metric]
     for column, word in term.where.items():
         if (column, word) == ("rank", "last"):
@@ -74,6 +78,12 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
             rows = rows[rows[column].isna()]
         else:
             rows = rows[rows[column].astype("string") == word]
+    kinds = rows[list(_KINDS)].drop_duplicates()
+    if len(kinds) > 1:
+        several = [name for name in _KINDS if kinds[name].nunique(dropna=False) > 1]
+        raise InputError(
+            f"{term.metric} has rows of several {', '.join(several)}; say which in [column=word]"
+        )
     return rows
 
 
