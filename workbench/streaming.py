@@ -175,13 +175,15 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
     held = source if isinstance(source, Capture) else read_qkv(source)
     name = Path(source).name if not isinstance(source, Capture) else "capture"
     for record in held:
-        for site in set(sites) - {"mask", "scale", "attn", "output"}:
+        # Layers without attention between tokens lack these by nature: the analysis will say so.
+        natural = {"q", "k", "v"} if record.kind == "none" else set()
+        for site in set(sites) - natural - {"mask", "scale", "attn", "output"}:
             if getattr(record, site) is None:
                 raise InputError(
                     f"{name}: layer {record.index} holds no {site!r}, and queries, keys and values do not "
                     f"give it; give model and inputs, or capture that site into the file (--sites {site})"
                 )
-        if "attn" in sites and record.attn is None and (record.q is None or record.k is None):
+        if "attn" in sites and not natural and record.attn is None and (record.q is None or record.k is None):
             raise InputError(
                 f"{name}: layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from"
             )
@@ -224,7 +226,7 @@ def _inputs_in(record: LayerRecord) -> int:
         return int(record.origin.image.max()) + 1
     return next(
         len(getattr(record, site))
-        for site in ("q", "k", "hidden", "attn")
+        for site in ("q", "k", "hidden", "attn", "output")
         if getattr(record, site) is not None
     )
 
@@ -251,6 +253,7 @@ def _cut(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
             changed[site] = value[cut] if len(value) == size else value[chosen]
         elif site != "mask" or (value.ndim == 4 and len(value) == batch):
             changed[site] = value[chosen]
+    changed["extra"] = {name: value[chosen] for name, value in record.extra.items()}
     return replace(record, origin=origin, **changed)
 
 

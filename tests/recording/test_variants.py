@@ -91,6 +91,16 @@ def test_a_causal_variant_records_its_mask():
     assert torch.equal(capture[0].mask[0, 0], torch.ones(7, 7, dtype=torch.bool).tril())
 
 
+def test_analyses_leave_out_layers_without_attention_between_tokens_and_say_so():
+    model = model_with("tssa", layers=[1])
+    capture = workbench.capture(model, randn(5, 1, 4, 4), sites=("q", "k", "v", "scale", "attn", "hidden"))
+    maps = workbench.analyze("attention-map", qkv=capture, batch_size=2)
+    assert set(maps["layer"].dropna()) == {0, 2, 3}
+    assert "layer 1 left out: mixes tokens without attention from token to token" in maps.attrs["notes"]
+    similarity = workbench.analyze("token-similarity", qkv=capture, batch_size=2)
+    assert set(similarity["layer"].dropna()) == {0, 1, 2, 3}
+
+
 def test_geometry_is_known_without_running():
     assert attention_geometry(model_with("rpc-sym")) == (4, 3, 5)
 

@@ -156,6 +156,8 @@ def over_windows(values: Tensor, image: Tensor) -> Tensor:
 
 
 def need_token_attention(layer: Layer) -> None:
-    """Raise `NotMeasured` for attention between channels."""
-    if layer.record.kind != "token":
+    """Raise `NotMeasured` for attention between channels, and for mixing without any attention map."""
+    if layer.record.kind == "channel":
         raise NotMeasured("attends from channel to channel and has no attention between tokens")
+    if layer.record.kind != "token":
+        raise NotMeasured("mixes tokens without attention from token to token")
