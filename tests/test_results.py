@@ -124,6 +124,14 @@ def test_a_newer_schema_is_refused(frame, tmp_path):
         read_frame(path)
 
 
+def test_a_file_of_schema_1_is_read_with_the_new_columns_empty(frame, tmp_path):
+    path = write_frame(frame.drop(columns=["candidate", "null"]), tmp_path / "old.parquet")
+    table = pyarrow.parquet.read_table(path)
+    metadata = {**table.schema.metadata, b"workbench_schema": b"1"}
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    pd.testing.assert_frame_equal(read_frame(path), frame, check_exact=True)
+
+
 def test_files_that_are_no_results_are_refused(frame, tmp_path):
     with pytest.raises(InputError, match="no result file at"):
         read_frame(tmp_path / "absent.csv")
