@@ -6,7 +6,14 @@ import torch
 from safetensors.torch import save_file
 
 from workbench.architectures import build
-from workbench.checkpoints import file_sha256, read_checkpoint, read_torch_file, restore, write_checkpoint
+from workbench.checkpoints import (
+    file_sha256,
+    load_weights,
+    read_checkpoint,
+    read_torch_file,
+    restore,
+    write_checkpoint,
+)
 from workbench.errors import InputError, MissingResource
 
 ARCHITECTURE = {"name": "vit", "patch_size": 8, "embed_dim": 6, "depth": 1, "num_heads": 2}
@@ -121,3 +128,32 @@ def test_damaged_torch_files(tmp_path):
     for name in ("part", "empty", "text", "pickle"):
         with pytest.raises(InputError, match=f"{name}.pt"):
             read_torch_file(tmp_path / f"{name}.pt")
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a third with its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (torch.nn.Linear(3, 2) for _ in range(3))
+        self.second.weight = self.first.weight
+
+
+def test_a_shared_parameter_is_stored_once_and_given_back_to_all(tmp_path):
+    model, fresh = Tied(), Tied()
+    write_checkpoint(tmp_path / "x.safetensors", model, META)
+    state, _ = read_checkpoint(tmp_path / "x.safetensors")
+    assert set(model.state_dict()) - set(state) == {"second.weight"}
+    load_weights(fresh, state)
+    assert fresh.second.weight is fresh.first.weight
+    torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+    load_weights(fresh, model.state_dict())  # under both names is as good
+
+
+def test_a_missing_shared_parameter_is_named(tmp_path):
+    state = {name: value for name, value in Tied().state_dict().items() if not name.endswith("d.weight")}
+    with pytest.raises(InputError, match=r"third\.weight is missing"):
+        load_weights(Tied(), state)
+    del state["first.weight"]
+    with pytest.raises(InputError, match=r"first\.weight is missing; second\.weight is missing"):
+        load_weights(Tied(), state)

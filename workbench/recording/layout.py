@@ -288,6 +288,7 @@ register_block(
     lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
 )
 register_block("timm.models.xcit.XCABlock", "norm3.input")
+register_block("workbench.architectures.parts.BoostedBlock", "norm2.input")
 register_block(
     "timm.models.swin_transformer.SwinTransformerBlock",
     "norm2.input",
