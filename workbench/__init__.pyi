@@ -1,4 +1,5 @@
 from ._version import __version__ as __version__
+from .attention import replace_attention as replace_attention
 from .batches import Inputs as Inputs
 from .batches import inputs as inputs
 from .errors import WorkbenchError as WorkbenchError

@@ -2,6 +2,7 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+import workbench
 from tests.attention.modules import randn
 from workbench.attention import VARIANTS, attention_module, replace_attention
 from workbench.errors import InputError, UnknownName
@@ -113,6 +114,23 @@ def test_mode_precision_and_gradients_carry_over():
     assert model.blocks[0].attn.training
     model(IMAGES.double()).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.blocks.parameters())
+
+
+def test_a_loaded_model_is_named_after_the_change():
+    loaded = workbench.load("bundled:digits-vit")
+    checkpoint, fingerprint = loaded.checkpoint, loaded.fingerprint
+    batch = workbench.inputs("bundled:digits", loaded, n=2)
+    with replace_attention(loaded, "rpc-sym", layers="0,1", num_iter=2):
+        assert (
+            loaded.checkpoint == f"{checkpoint}, rpc-sym in layers 0-1"
+            if checkpoint
+            else "rpc-sym in layers 0-1"
+        )
+        assert loaded.fingerprint != fingerprint
+        capture = workbench.capture(loaded, batch)
+        assert [hasattr(record, "sparse") for record in capture] == [True, True, False, False]
+        assert capture.model["checkpoint"] == loaded.checkpoint
+    assert (loaded.checkpoint, loaded.fingerprint) == (checkpoint, fingerprint)
 
 
 def test_wrong_requests_change_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from workbench.attention import attention_module, find_variant
 from workbench.attention.base import AttentionModule
 from workbench.errors import InputError
-from workbench.selection import Numbers, parse_numbers
+from workbench.selection import Numbers, parse_numbers, ranges
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Replacement:
     _model: nn.Module
     _before: dict[str, nn.Module]
     _after: dict[str, nn.Module]
+    _loaded: Any = None
+    _checkpoint: str | None = None
 
     def undo(self) -> None:
         """Put the modules back that were there before; what the new ones learned goes with them.
@@ -44,6 +47,8 @@ class Replacement:
                 )
         for path, module in self._before.items():
             self._model.set_submodule(path, module)
+        if self._after and self._loaded is not None:
+            _rename(self._loaded, self._checkpoint)
         self._after.clear()
         self._before.clear()
 
@@ -74,8 +79,9 @@ def replace_attention(
 ) -> Replacement:
     """Put the variant ``name`` (see ``VARIANTS``) into layers of a timm vision transformer, in place.
 
-    model: what ``load`` returned, or a ``torch.nn.Module`` whose attention is ``timm.layers.Attention`` or a
-        variant. layers: None for all, numbers (negative ones count from the end), or "0,3-5".
+    model: what ``load`` returned (its ``checkpoint`` then names the change, so that results do), or a
+        ``torch.nn.Module`` whose attention is ``timm.layers.Attention`` or a variant.
+    layers: None for all, numbers (negative ones count from the end), or "0,3-5".
     options: those of the variant. num_tokens is read off the model's position embedding where it has one.
 
     Weights that mean the same in both (projections by name, proj) are copied, the rest starts fresh from
@@ -107,7 +113,21 @@ def replace_attention(
             kept[path], new[path], dropped[path] = _carry_over(old, after[path])
     for path, variant in after.items():
         module.set_submodule(path, variant)
-    return Replacement(name, numbers, kept, new, dropped, module, before, dict(after))
+    report = Replacement(name, numbers, kept, new, dropped, module, before, after)
+    if model is not module:
+        report._loaded, report._checkpoint = model, model.checkpoint
+        change = f"{name} in layers {ranges(numbers)}"
+        _rename(model, f"{model.checkpoint}, {change}" if model.checkpoint else change)
+    return report
+
+
+def _rename(loaded: Any, checkpoint: str | None) -> None:
+    """Another checkpoint name, and nothing remembered of the modules that were there before."""
+    loaded.checkpoint = checkpoint
+    for cls in type(loaded).__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, cached_property) and name != "tokenizer":
+                vars(loaded).pop(name, None)
 
 
 def _is_replaceable(module: nn.Module) -> bool:

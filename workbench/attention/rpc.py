@@ -156,8 +156,9 @@ def rpc_attention(
         )
     if num_iter < 1 or not lambd >= 0:
         raise InputError(f"num_iter must be at least 1 and lambd at least 0, got {num_iter} and {lambd}")
-    mask = attention_mask(mask, k, causal=causal)
-    mu = _step_size(k, mask, convention)
+    if mask is not None:
+        mask, causal = attention_mask(mask, k, causal=causal), False
+    mu = _step_size(k, mask, causal, convention)
     threshold = lambd / mu if convention == "text" else lambd * mu
     low_rank, dual = torch.zeros_like(k), torch.zeros_like(k)  # dual is Y/μ, which needs no μ
     iterates = []
@@ -165,7 +166,7 @@ def rpc_attention(
         # An infinite threshold has no gradient, and what it leaves is zero.
         sparse = torch.zeros_like(k) if math.isinf(lambd) else shrink(k - low_rank + dual, threshold)
         keys = k - sparse - dual
-        low_rank = softmax_attention(keys if q is None else q, keys, v, scale=scale, mask=mask)
+        low_rank = softmax_attention(keys if q is None else q, keys, v, scale=scale, mask=mask, causal=causal)
         dual = dual + (k - low_rank - sparse)
         iterates.append(low_rank)
     if not details:
@@ -173,11 +174,13 @@ def rpc_attention(
     return RobustAttention(low_rank, sparse, mu * dual, keys, tuple(iterates))
 
 
-def _step_size(k: Tensor, mask: Tensor | None, convention: str) -> Tensor:
+def _step_size(k: Tensor, mask: Tensor | None, causal: bool, convention: str) -> Tensor:
     """μ = N d / (4‖K‖_1) for every token, over the tokens that it may attend to: (batch, head, token | 1, 1)."""
     width = k.shape[-1] if convention == "text" else k.shape[-1] * k.shape[-3]
     norms = k.abs().sum(-1, keepdim=True)  # (batch, head, token, 1)
-    if mask is None:
+    if mask is None and causal:
+        mean = norms.cumsum(-2) / torch.arange(1, k.shape[-2] + 1, device=k.device).to(k.dtype).unsqueeze(-1)
+    elif mask is None:
         mean = norms.mean(-2, keepdim=True)
     else:
         allowed = mask.to(k.dtype)
