@@ -5,7 +5,7 @@ import pytest
 
 from tests.figures.study import levels, named, study, titles
 from workbench.errors import InputError
-from workbench.figures import comparison_figure
+from workbench.figures import comparison_figure, with_range
 from workbench.figures.levels import interval
 
 INPUTS = (0.31, 0.35, 0.42)
@@ -99,6 +99,25 @@ def test_statistics_of_an_input_need_no_overall_row():
 def test_standardised_keys_are_a_row_of_their_own():
     both = pd.concat([similarities(), similarities().assign(standardize="per-token")])
     assert set(comparison_figure(both).layout.yaxis.ticktext) == {"digits-vit", "digits-vit (per-token)"}
+
+
+def test_published_values_for_keys_as_they_are_stand_beside_no_others():
+    both = pd.concat([similarities(), similarities().assign(standardize="per-token")])
+    published = pd.DataFrame(
+        {"model": "digits-vit", "metric": "LCKA", "value": [0.2, 0.3], "standardize": ["none", "per-token"]}
+    )
+    marks = named(comparison_figure(both, published), "published")
+    assert [(list(mark.x), mark.y[0]) for mark in marks] == [([0.2], 1), ([0.3], 0)]
+
+
+def test_a_model_of_no_table_gets_the_range_of_one():
+    published = pd.DataFrame(
+        {"table": ["1", "1", "4"], "model": ["a", "b", "c"], "metric": "LCKA", "value": [0.05, 0.11, 0.3]}
+    )
+    both = with_range(published, ["bundled:digits-vit", "hf:x/c"], "1")
+    assert list(both.loc[both["model"] == "bundled:digits-vit", "value"]) == [0.05, 0.11]
+    assert len(both) == 5
+    assert with_range(published, None, "1").equals(published)
 
 
 def test_a_frame_of_ranks_alone_is_refused():

@@ -7,6 +7,7 @@ import scipy.stats
 
 from tests.figures.study import levels, study
 from workbench.errors import InputError
+from workbench.figures import model_pages, page_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 
 
@@ -47,3 +48,11 @@ def test_the_interval_is_students():
 @pytest.mark.parametrize("spread", [interval, deviation])
 def test_one_input_has_no_spread(spread):
     assert spread(pd.Series([0.3])) == (0.3, 0.3, 0.3)
+
+
+def test_many_models_are_cut_into_pages():
+    names = [f"m{number}" for number in range(5)]
+    whole = pd.concat([study({"metric": "LCKA", "value": 0.1}, model=name) for name in names])
+    pages = model_pages(whole, 2)
+    assert [list(page["model"]) for page in pages] == [["m0", "m1"], ["m2", "m3"], ["m4"]]
+    assert [page_name("norms", number) for number in (1, 2)] == ["norms", "norms_2"]

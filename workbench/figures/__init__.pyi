@@ -3,8 +3,11 @@ from .attention import attention_summary_figure as attention_summary_figure
 from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
 from .comparison import comparison_figure as comparison_figure
+from .comparison import with_range as with_range
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
+from .frames import model_pages as model_pages
+from .frames import page_name as page_name
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
 from .plates import plate as plate

@@ -51,9 +51,10 @@ def comparison_figure(
     Args:
         frame: rows without rank from `analyze` or `survey`, over everything (null input, layer and head) and, for
             the bars, one per input.
-        published: columns model, metric and value, and as needed statistic, axis, standardize (empty: for all of
-            them) and spread (a standard deviation). Models match by their name without scheme and repository. Of
-            several values for one place the range is drawn.
+        published: the result of `workbench.published`, or columns model, metric and value, and as needed statistic,
+            axis, standardize (empty: for all of them; "none": for keys as they are) and spread (a standard
+            deviation). Models match by their name without scheme and repository. Of several values for one place
+            the range is drawn.
         columns: panels per row.
         log: logarithmic values.
         spread: what the bar of a measured value shows.
@@ -130,6 +131,18 @@ def comparison_figure(
         width=PAGE,
     )
     return fig
+
+
+def with_range(published: pd.DataFrame, models: str | Sequence[str] | None, table: str) -> pd.DataFrame:
+    """Published rows, and for each of `models` that they do not list all of one table's, so that their range is drawn.
+
+    A model of ours then stands beside the models that the paper's table is about.
+    """
+    names = [models] if isinstance(models, str) else list(models or ())
+    listed = set(published["model"].dropna().map(short_name))
+    rows = published[published["table"] == table]
+    others = [rows.assign(model=name) for name in names if short_name(name) not in listed]
+    return pd.concat([published, *others], ignore_index=True)
 
 
 def _panels(rows: pd.DataFrame) -> list[tuple[dict, pd.DataFrame]]:
@@ -266,7 +279,7 @@ def _matching(row: pd.Series, published: pd.DataFrame | None) -> pd.DataFrame | 
 
 
 def _text(value: object) -> str:
-    return "" if pd.isna(value) else str(value)
+    return "none" if pd.isna(value) or not value else str(value)
 
 
 def _reach(trace: go.Scatter) -> list[float]:

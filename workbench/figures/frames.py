@@ -73,6 +73,17 @@ def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return groups
 
 
+def model_pages(frame: pd.DataFrame, most: int) -> list[pd.DataFrame]:
+    """Parts of a frame with at most `most` models each, so that a figure of many models fits its pages."""
+    models = list(dict.fromkeys(frame["model"]))
+    return [frame[frame["model"].isin(models[first : first + most])] for first in range(0, len(models), most)]
+
+
+def page_name(name: str, page: int) -> str:
+    """What a figure's page is called: the name alone for the first (1), then NAME_2, NAME_3."""
+    return name if page == 1 else f"{name}_{page}"
+
+
 def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """Mean, median and quartiles of the value at each place of `by`, and how many values they come from."""
     return (
