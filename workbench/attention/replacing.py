@@ -59,7 +59,7 @@ class Replacement:
         self.undo()
 
     def __str__(self) -> str:
-        lines = [f"{self.name} in layers {', '.join(map(str, self.layers))}"]
+        lines = [_change(self.name, self.layers)]
         for path in self.kept:
             parts = [
                 f"{what} {', '.join(names)}"
@@ -116,9 +116,13 @@ def replace_attention(
     report = Replacement(name, numbers, kept, new, dropped, module, before, after)
     if model is not module:
         report._loaded, report._checkpoint = model, model.checkpoint
-        change = f"{name} in layers {ranges(numbers)}"
+        change = _change(name, numbers)
         _rename(model, f"{model.checkpoint}, {change}" if model.checkpoint else change)
     return report
+
+
+def _change(name: str, layers: tuple[int, ...]) -> str:
+    return f"{name} in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
 
 
 def _rename(loaded: Any, checkpoint: str | None) -> None:
