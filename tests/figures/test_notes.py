@@ -24,3 +24,13 @@ def test_a_missing_model_has_a_panel_of_its_own_that_says_why():
 def test_a_long_sentence_is_wrapped_to_the_width_of_a_column():
     (note,) = note_figure("word " * 40).layout.annotations
     assert max(len(line) for line in note.text.split("<br>")) <= 44
+
+
+def test_a_note_below_a_page_is_a_line_under_the_plot():
+    fig = go.Figure(go.Scatter(x=[1, 2], y=[2, 3])).update_layout(height=200, margin={"l": 50, "b": 30})
+    noted = with_absent(fig, {"some-model": "it is not here"}, below=True)
+    (note,) = noted.layout.annotations
+    assert note.text == "some-model is not shown: it is not here"
+    assert (note.yref, note.yshift, note.xshift) == ("paper", -30, 8 - 50)
+    assert noted.layout.height - 200 == noted.layout.margin.b - 30 > 14
+    assert not fig.layout.annotations

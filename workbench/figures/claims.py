@@ -64,7 +64,10 @@ def claim_pages(frame: pd.DataFrame, height: float = PAGE_HEIGHT) -> list[pd.Dat
             used = _PAD + _LINE  # the table's head
         pages[-1].append(block.rows)
         used += block.height
-    return [pd.concat(parts) for parts in pages]
+    joined = [pd.concat(parts) for parts in pages]
+    for page in joined:  # pandas keeps them only where it can tell that all parts agree
+        page.attrs.update(frame.attrs)
+    return joined
 
 
 def _checked(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

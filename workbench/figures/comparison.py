@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import rows_of, series_of, short_name
+from workbench.figures.frames import legend_rows, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 from workbench.figures.theme import COLOURS, PAGE
 from workbench.metrics import METRICS
@@ -115,7 +115,7 @@ def comparison_figure(
         fig.update_xaxes(visible=False, row=index // columns + 1, col=index % columns + 1)
         fig.update_yaxes(visible=False, row=index // columns + 1, col=index % columns + 1)
     longest = max(len(name) for name in names)
-    top, bottom = 24 + 17 * -(-len(told) // 3), 30
+    top, bottom = 24 + 18 * legend_rows(fig), 30
     fig.update_layout(
         legend={
             "orientation": "h",

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import band, chance_traces, log_ticks, rows_of, series_of
+from workbench.figures.frames import band, chance_traces, legend_rows, log_ticks, rows_of, series_of
 from workbench.figures.levels import at_level, values_once
 from workbench.figures.spectra import add_depth_key
 from workbench.figures.theme import COLOURS, GREY, depth_colours, translucent
@@ -85,8 +85,8 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "text") -> go.Figu
             "yref": "container",
             "yanchor": "top",
         },
-        height=150 * len(series) + 90,
-        margin={"l": 50, "r": 24 if len(series) > 1 else 8, "t": 64, "b": 36},
+        height=150 * len(series) + 54 + 18 * legend_rows(fig),
+        margin={"l": 50, "r": 24 if len(series) > 1 else 8, "t": 28 + 18 * legend_rows(fig), "b": 36},
     )
     return fig
 

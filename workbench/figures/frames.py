@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.errors import InputError
-from workbench.figures.theme import CHANCE, GREY
+from workbench.figures.theme import CHANCE, GREY, PAGE
 from workbench.metrics import METRICS
 
 
@@ -148,6 +148,18 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
 def whole_numbers(count: int, first: int = 0) -> dict:
     """Axis settings for layers or heads: whole numbers, at most about eight of them."""
     return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}
+
+
+def legend_rows(fig: go.Figure, width: float = PAGE) -> int:
+    """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it."""
+    rows, used = 1, 0.0
+    for trace in fig.data:
+        if trace.name and trace.showlegend is not False:
+            entry = 46 + 5.2 * len(trace.name)  # line or marker, gaps, and letters of 8 pt
+            if used and used + entry > width - 16:
+                rows, used = rows + 1, 0.0
+            used += entry
+    return rows
 
 
 def log_ticks(values: pd.Series) -> dict:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from workbench.figures.plates import plate
 
 _LINE = 44  # characters that fit the width of a column in 8 pt
+_PAGE_LINE = 112  # and of a page
 
 
 def note_figure(text: str, height: int = 160) -> go.Figure:
@@ -25,15 +26,27 @@ def note_figure(text: str, height: int = 160) -> go.Figure:
     return fig.update_layout(height=height, margin={"l": 8, "r": 8, "t": 8, "b": 8})
 
 
-def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
-    """The figure itself, or beside it a panel for every model that is not on this machine, saying why.
+def with_absent(fig: go.Figure, absent: Mapping[str, str], below: bool = False) -> go.Figure:
+    """The figure itself, or with it a note for every model that is not on this machine, saying why.
 
     ``absent`` is what `workbench.surveys.survey` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
-    line of a reason is shown; the rest concerns the machine rather than the figure.
+    line of a reason is shown; the rest concerns the machine rather than the figure. A note is a panel beside the
+    figure, or with ``below`` a line under it, for a figure that takes the whole width of a page.
     """
     if not absent:
         return fig
-    missing = [
-        note_figure(f"{model} is not shown: {reason.splitlines()[0]}") for model, reason in absent.items()
-    ]
-    return plate([fig, *missing], columns=2)
+    notes = [f"{model} is not shown: {reason.splitlines()[0]}" for model, reason in absent.items()]
+    if not below:
+        return plate([fig, *map(note_figure, notes)], columns=2)
+    lines = [line for note in notes for line in textwrap.wrap(note, _PAGE_LINE)]
+    room = 14 * len(lines) + 6
+    noted = go.Figure(fig)
+    margin = noted.layout.margin
+    bottom, left = (36 if side is None else side for side in (margin.b, margin.l))
+    noted.add_annotation(
+        text="<br>".join(lines), x=0, y=0, xref="paper", yref="paper", xanchor="left", yanchor="top",
+        xshift=8 - left, yshift=-bottom, align="left", showarrow=False,
+    )  # fmt: skip
+    return noted.update_layout(
+        height=(noted.layout.height or 272) + room, margin={**margin.to_plotly_json(), "b": bottom + room}
+    )

@@ -8,7 +8,15 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import band, chance_traces, log_ticks, rows_of, series_of, whole_numbers
+from workbench.figures.frames import (
+    band,
+    chance_traces,
+    legend_rows,
+    log_ticks,
+    rows_of,
+    series_of,
+    whole_numbers,
+)
 from workbench.figures.levels import at_level, values_once
 from workbench.figures.theme import COLOURS, translucent
 
@@ -101,7 +109,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
         fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **place)
         fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
     fig.update_yaxes(title_text="Projection error J", col=1)
-    return _finish(fig, len(series), legend_rows=2)
+    return _finish(fig, len(series))
 
 
 def norms_figure(frame: pd.DataFrame) -> go.Figure:
@@ -146,7 +154,7 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
         fig.update_yaxes(type="log", **log_ticks(own["value"]), **place)
         fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
     fig.update_yaxes(title_text="Squared norm", col=1)
-    return _finish(fig, len(series), legend_rows=1, most=3)
+    return _finish(fig, len(series), most=3)
 
 
 def bound_line(
@@ -183,14 +191,14 @@ def _place(index: int, count: int, most: int = 2) -> dict[str, int]:
     return {"row": index // columns + 1, "col": index % columns + 1}
 
 
-def _finish(fig: go.Figure, count: int, legend_rows: int, most: int = 2) -> go.Figure:
+def _finish(fig: go.Figure, count: int, most: int = 2) -> go.Figure:
     columns = min(count, most)
     lines = -(-count // columns)
     for column in range(columns):  # the lowest panel of each column
         last = max(index for index in range(count) if index % columns == column)
         fig.update_xaxes(title_text="Layer", **_place(last, count, most))
     fig.update_annotations(font={"size": None})
-    top = 6 + 17 * legend_rows + (18 if count > 1 else 0)
+    top = 6 + 18 * legend_rows(fig) + (18 if count > 1 else 0)
     fig.update_layout(
         height=(160 if lines == 1 else 150 * lines) + top + 36,
         legend=LEGEND,

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import band, chance_traces, log_ticks, rows_of
+from workbench.figures.frames import band, chance_traces, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
 from workbench.figures.projection import BOUNDS, LEGEND, bound_line
 from workbench.figures.theme import COLOURS, GREY, translucent
@@ -108,7 +108,7 @@ def projection_training_figure(
     fig.update_xaxes(title_text="Epoch", row=2)
     fig.update_annotations(font={"size": None})
     fig.update_layout(
-        height=430, legend=LEGEND, margin={"l": 50, "r": 8, "t": 22 + 19 * _legend_rows(fig), "b": 36}
+        height=430, legend=LEGEND, margin={"l": 50, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
     )
     return fig
 
@@ -158,8 +158,3 @@ def _batch_style(number: int, colour: str, symbol: str) -> dict:
             "line": {"width": 1.2 if opened else 0, "color": colour},
         },
     }
-
-
-def _legend_rows(fig: go.Figure) -> int:
-    shown = sum(trace.showlegend is not False and bool(trace.name) for trace in fig.data)
-    return -(-shown // 4)
