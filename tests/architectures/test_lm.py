@@ -120,6 +120,17 @@ def test_the_head_is_the_embedding(ids):
     torch.testing.assert_close(model(ids), hidden @ model.embed.weight.T)
 
 
+def test_positions_start_with_the_spread_that_suits_their_place():
+    size = {"name": "lm", "depth": 1}
+    assert build(size).pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+    positions = build({**size, "attention": "bilateral"}).blocks[0].attn.positions
+    assert positions.square().sum(-1).mean().item() == pytest.approx(96 / 2, rel=0.05)
+    for name in ("softmax", "bilateral"):
+        model = build({**size, "attention": name, "pos_embed_std": 0.3})
+        positions = model.blocks[0].attn.positions if name == "bilateral" else model.pos_embed
+        assert positions.std().item() == pytest.approx(0.3, rel=0.05)
+
+
 def test_the_other_layers_are_causal_softmax(ids):
     model = build(with_attention("rpc-sym", attention_layers=[0]))
     assert [type(block.attn).__name__ for block in model.blocks] == [
@@ -132,6 +143,9 @@ def test_boosting_starts_as_the_ordinary_residual(ids):
     plain, boosted = moved(build(SMALL)), build({**SMALL, "boost": True}).eval()
     boosted.load_state_dict(plain.state_dict(), strict=False)
     assert torch.equal(boosted(ids), plain(ids))
+    F.cross_entropy(boosted(ids).flatten(0, 1), ids.flatten()).backward()
+    # In the first layer the stream is what entered it, so t changes nothing there.
+    assert [block.boost.t.grad.item() != 0 for block in boosted.blocks] == [False, True, True]
 
 
 def test_bilateral_layers_share_positions_and_a_checkpoint_holds_them_once(ids, tmp_path):

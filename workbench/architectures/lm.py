@@ -21,6 +21,7 @@ from workbench.architectures.parts import (
     table_of_options,
 )
 from workbench.attention import find_variant
+from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.errors import InputError
 from workbench.selection import Numbers
 
@@ -33,7 +34,7 @@ def build_lm(
     depth: int = 4,
     num_heads: int = 4,
     mlp_ratio: float = 4.0,
-    pos_embed_std: float = 0.02,
+    pos_embed_std: float | None = None,
     attention: str = "softmax",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,
@@ -48,7 +49,8 @@ def build_lm(
     ``attention``, ``attention_layers``, ``attention_options`` and ``boost`` as in ``build_vit``; the other
     layers have softmax attention. Every layer is causal. Where every layer brings positions of its own
     (bilateral, nonlocal, alibi), none are added to the tokens; with nonlocal and alibi sequences may then be
-    longer than ``context``.
+    longer than ``context``. ``pos_embed_std`` is the spread that positions start with: unless given, that of the
+    tokens, 0.02, where they are added, and √½, that of sinusoidal ones, where they stand in the logits.
 
     Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
     does not divide the width, or the attention has no causal form.
@@ -69,11 +71,12 @@ def build_lm(
         init_weights_vit_timm(part, needs_reset=False)
     sizes = {"num_tokens": context, "causal": True}
     install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
-    learned = share_positions(blocks, pos_embed_std)
+    learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
     added = not brings_positions(blocks)
     model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None)
     if added:
-        model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=pos_embed_std))
+        std = 0.02 if pos_embed_std is None else pos_embed_std
+        model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
     return model
 
 

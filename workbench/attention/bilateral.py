@@ -27,6 +27,12 @@ from workbench.errors import InputError
 Bandwidth = float | Tensor | None
 """Width of a kernel: a number, a tensor that broadcasts against (head, 1, 1), or None for head_dim^¼."""
 
+SINUSOIDAL_STD = math.sqrt(1 / 2)
+"""Root mean square of sinusoidal positions, ‖p‖² = dim/2: where learned ones in the logits start.
+
+From 0.02, which suits positions that are added to tokens, they hardly get off the ground.
+"""
+
 
 def bilateral_attention(
     q: Float[Tensor, "batch head query head_dim"],
@@ -242,7 +248,7 @@ class BilateralAttention(AttentionModule):
         if math.isfinite(widths["h_p"]):
             tokens = required_tokens(self.num_tokens, "the position term of bilateral attention")
             self.h_p = nn.Parameter(torch.tensor(float(widths["h_p"])), requires_grad=learn_bandwidths)
-            self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, tokens, dim), std=0.02))
+            self.positions = nn.Parameter(nn.init.normal_(torch.empty(1, tokens, dim), std=SINUSOIDAL_STD))
         self.position_term: Tensor | None
         self.register_buffer("position_term", None, persistent=False)
 

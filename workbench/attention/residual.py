@@ -41,7 +41,10 @@ def residual_lipschitz(lipschitz: float, layers: int, t: float = 0.0) -> Float[T
 
 
 class BoostedResidual(nn.Module):
-    """``boosted_residual`` with a learned t, one number, which starts at 0: the ordinary residual."""
+    """``boosted_residual`` with a learned t, one number, which starts at 0: the ordinary residual.
+
+    Around the first layer t has no effect, since there Y_ℓ is Y_0, and stays where it starts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
