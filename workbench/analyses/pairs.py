@@ -34,7 +34,8 @@ def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
 def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tensor = 0.0) -> PairStatistics:
     """Statistics of |x_i − x_j| / (max(|x_i|, |x_j|) + ε) over all pairs: between 0 and 2.
 
-    ``epsilon`` has the unit of x and fits its leading axes. Two zeros differ by 0. NaN entries are left out.
+    ``epsilon`` has the unit of x and broadcasts with its leading axes (several at once cost one sorting). Two
+    zeros differ by 0. NaN entries are left out.
     """
     x, size, count = _scaled(x)
     epsilon = torch.as_tensor(epsilon, dtype=x.dtype, device=x.device) / size
@@ -49,9 +50,9 @@ def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tens
     place = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
     own = x - c
     far = c == 0
-    before, squares_before = (
-        torch.where(far, _sums_before(x**power), _sums_before((x - middle) ** power)) for power in (1, 2)
-    )
+    moved = x - middle
+    before = torch.where(far, _sums_before(x), _sums_before(moved))
+    squares_before = torch.where(far, _sums_before(x * x), _sums_before(moved * moved))
     # |x_j| ≤ |x_i| for j < i, so x_i − x_j has the sign of x_i
     total = x.sign() * (place * own - before)
     squares = (place * own - 2 * before) * own + squares_before

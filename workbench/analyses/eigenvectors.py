@@ -1,0 +1,243 @@
+"""Are the columns of V eigenvectors of the keys' centred Gram matrix K̃, as self-attention as kernel PCA needs?
+
+The published test (teo2024 §2.2.2): for an eigenvector â the ratios γ_i = (K̃ â)_i / (N â_i) are one number. Its
+converse: Â = C G⁻¹ V is what V would have to be made from. The exact test: the residual of the eigenvalue equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.analyses.chance import derived_seed
+from workbench.analyses.kernel_pca import EPSILON
+from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.pairs import absolute_differences, relative_differences
+from workbench.analyses.parallel import map_tokens
+from workbench.analyses.principal_axes import PrincipalAxes, principal_axes
+from workbench.analyses.stacking import stack_heads
+from workbench.errors import InputError, UnknownName
+
+CANDIDATES = ("true", "perturbed", "values")
+PAIR_STATISTICS = ("mean", "std")
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
+LOWEST = torch.finfo(torch.float64).min
+CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relative differences
+
+
+class EigenvectorDraws(NamedTuple):
+    """The tests of V with values of a null in its place."""
+
+    inconsistency: Float[Tensor, "*batch draw"]
+    eigen_residual: Float[Tensor, "*batch draw axis"]
+    span_share: Float[Tensor, "*batch draw"]
+
+
+class EigenvectorTest(NamedTuple):
+    """Tests of three candidates for the eigenvectors; see `eigenvector_test`.
+
+    The axis candidate follows `CANDIDATES`, statistic `PAIR_STATISTICS`; axis has the d_v columns of V, NaN where
+    there are fewer eigenvectors. ``draws`` by null.
+    """
+
+    gamma_abs: Float[Tensor, "*batch candidate axis statistic"]
+    gamma_rel: dict[str, Float[Tensor, "*batch candidate axis statistic"]]
+    gamma_floor: Float[Tensor, "*batch axis"]
+    gamma_size: Float[Tensor, "*batch candidate axis"]
+    inconsistency: Float[Tensor, "*batch"]
+    eigen_residual: Float[Tensor, "*batch candidate axis"]
+    span_share: Float[Tensor, "*batch candidate"]
+    span_chance: Float[Tensor, "*batch"]
+    draws: dict[str, EigenvectorDraws]
+    axes: Int[Tensor, "*batch"]
+    resolved: Int[Tensor, "*batch"]
+
+
+def eigenvector_test(
+    k: Float[Tensor, "*batch token head_dim"],
+    v: Float[Tensor, "*batch token value_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    *,
+    noise: float = 0.1,
+    precision: str = "float64",
+    draws: int = 0,
+    nulls: Sequence[str] = NULLS,
+    seeds: Sequence[int] | None = None,
+) -> EigenvectorTest:
+    """Test three candidates for the top min(d_v, N − 1) eigenvectors of K̃ (teo2024 §2.2.2, saritas2025 Fig. 3).
+
+    Candidates: true, the eigenvectors A themselves; perturbed, Q of qr(A + ``noise`` · N(0, 1)); values,
+    Â = C G⁻¹ V, the least-squares solution of V = G C Â. For each axis:
+
+    gamma_abs, gamma_rel: |γ_i − γ_j| and |γ_i − γ_j| / max(|γ_i|, |γ_j|) over all pairs of tokens, mean and standard
+        deviation (ddof = 1). gamma_rel by convention: "code" adds 1e-10 to the denominator, which is no small
+        number beside many a γ; "text" nothing. Tokens where a candidate is exactly 0 have no γ and are left out.
+    gamma_size: mean |γ|, for true eigenvectors μ_d/N: what the differences are to be read against.
+    gamma_floor: the mean difference that true eigenvectors show through rounding alone: an error of one unit
+        of rounding (ε/2 · μ_1) in every entry of K̃ â, mean over pairs of the sum of both tokens' errors.
+    eigen_residual: ‖K̃â − ρâ‖ / ‖K̃â‖, ρ = âᵀK̃â / âᵀâ: 0 for an eigenvector, at most 1.
+
+    For the head: inconsistency ‖1_N G⁻¹V‖ / ‖G⁻¹V‖, 0 where V = G C Â can hold and 1 where it cannot; span_share,
+    the share of a candidate's squared norm inside the span of the resolved top axes; span_chance, the same for a
+    random direction: their number / (N − 1). All dimensionless.
+
+    ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
+    published code works with); everything else is float64. ``draws`` per null repeat the tests of V with values of
+    that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask`` (true
+    at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
+
+    NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
+    rounding (V constant along G, or 0). Raises `InputError` as `parallel.map_tokens`.
+    """
+    if precision not in PRECISIONS:
+        raise UnknownName("precision", precision, PRECISIONS)
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"noise must be finite and not negative; got {noise}")
+    check_nulls(nulls, draws)
+
+    def test_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> EigenvectorTest:
+        axes = principal_axes(k, scale, v.shape[-1])
+        return _test(axes, v, noise, PRECISIONS[precision], draws, nulls, seed)
+
+    if seeds is None:
+        seeds = range(k[..., 0, 0].numel()) if k.ndim >= 2 else None
+    return stack_heads(map_tokens(test_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
+
+
+def candidate_of_values(
+    v: Float[Tensor, "*draw token value_dim"], log_normaliser: Float[Tensor, " token"]
+) -> tuple[Float[Tensor, "*draw token value_dim"], Float[Tensor, "*draw"]]:
+    """Â = C G⁻¹ V up to a common factor, and the inconsistency ‖1_N G⁻¹V‖_F / ‖G⁻¹V‖_F.
+
+    C is its own pseudo-inverse, so the answer of least squares to V = G C Â needs no inverse of the singular C
+    (saritas2025 §5 calls this infeasible). Columns that are 0 to rounding are NaN; so is the inconsistency of V = 0.
+    """
+    # token by token: neither g(k_j) nor V itself need be of a size that float64 holds
+    row = v.abs().amax(-1, keepdim=True)
+    size = row.log() + log_normaliser[:, None]
+    weight = (size - size.amax(-2, keepdim=True).clamp_min(LOWEST)).exp()
+    undone = v / torch.where(row > 0, row, 1) * weight
+    mean = undone.mean(-2, keepdim=True)
+    candidate = undone - mean
+    norms = torch.linalg.vector_norm(undone, dim=-2)
+    lost = torch.linalg.vector_norm(candidate, dim=-2) <= v.shape[-2] * EPSILON * norms
+    share = v.shape[-2] ** 0.5 * torch.linalg.vector_norm(mean, dim=(-2, -1))
+    inconsistency = share / torch.linalg.vector_norm(norms, dim=-1)
+    return candidate.masked_fill(lost[..., None, :], torch.nan), inconsistency
+
+
+def gamma_ratios(
+    gram: Float[Tensor, "token token"], candidate: Float[Tensor, "token axis"]
+) -> Float[Tensor, "axis token"]:
+    """γ_i = (K̃ â)_i / (N â_i) of each column (teo2024 §2.2.2), in the precision given; NaN where it is not finite."""
+    ratios = ((gram @ candidate) / (len(gram) * candidate)).double().mT
+    return torch.where(ratios.isfinite(), ratios, torch.nan)
+
+
+def eigen_residual(
+    gram: Float[Tensor, "token token"], candidate: Float[Tensor, "*draw token axis"]
+) -> Float[Tensor, "*draw axis"]:
+    """‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ, for each column of a candidate; NaN where K̃â = 0."""
+    image = gram @ candidate
+    quotient = (candidate * image).sum(-2, keepdim=True) / candidate.square().sum(-2, keepdim=True)
+    rest = torch.linalg.vector_norm(image - quotient * candidate, dim=-2)
+    return (rest / torch.linalg.vector_norm(image, dim=-2)).double()
+
+
+def span_share(
+    vectors: Float[Tensor, "token axis"], candidate: Float[Tensor, "*draw token value_dim"]
+) -> Float[Tensor, "*draw"]:
+    """Share of ‖Â‖² inside the span of orthonormal ``vectors``; columns that are NaN are left out, NaN if all are."""
+    candidate = candidate.nan_to_num(nan=0.0)
+    inside = (vectors.mT @ candidate).square().sum((-2, -1))
+    return (inside / candidate.square().sum((-2, -1))).double()
+
+
+def _test(
+    axes: PrincipalAxes,
+    v: Tensor,
+    noise: float,
+    dtype: torch.dtype,
+    draws: int,
+    nulls: Sequence[str],
+    seed: int,
+) -> EigenvectorTest:
+    """`eigenvector_test` of one head."""
+    known = axes.resolved > 0  # equal keys have no eigenvectors, whatever rounding makes of K̃
+    gram = axes.gram.to(dtype).masked_fill(~known, torch.nan)
+    vectors = _in_precision(axes, dtype)
+    resolved = vectors[:, : int(axes.resolved)]
+    found, inconsistency = candidate_of_values(v, axes.log_normaliser)
+    perturbed = _perturbed(axes.vectors, noise, derived_seed(seed, "perturbed"))
+    candidates = (vectors, perturbed.to(dtype), _unit(found).to(dtype))
+    factor = axes.log_factor.exp()
+
+    gamma = torch.stack([_padded(gamma_ratios(gram, candidate), v.shape[-1]) for candidate in candidates])
+    # γ carries the factor: beside a γ of no size 1e-10 is infinite, and relative differences vanish
+    epsilons = torch.stack([torch.zeros_like(factor), CODE_EPSILON * (-axes.log_factor).exp()])
+    relative = torch.stack(relative_differences(gamma, epsilons[:, None, None]), -1)
+
+    def shares(candidate: Tensor) -> Tensor:
+        return span_share(resolved, candidate.to(dtype)).masked_fill(~known, torch.nan)
+
+    chance = {}
+    for null in nulls if draws else ():
+        drawn, drawn_inconsistency = candidate_of_values(
+            null_values(v, null, draws, seed), axes.log_normaliser
+        )
+        residual = eigen_residual(gram, _unit(drawn).to(dtype))
+        chance[null] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
+
+    count = axes.vectors.shape[1]
+    share = axes.resolved.double() / (len(gram) - 1)
+    return EigenvectorTest(
+        gamma_abs=torch.stack(absolute_differences(gamma), -1) * factor,
+        gamma_rel=dict(zip(("text", "code"), relative, strict=True)),
+        gamma_floor=_padded(_rounding(axes, gram, vectors) * factor, v.shape[-1]),
+        gamma_size=gamma.abs().nanmean(-1) * factor,
+        inconsistency=inconsistency,
+        eigen_residual=torch.stack([_padded(eigen_residual(gram, part), v.shape[-1]) for part in candidates]),
+        span_share=torch.stack([shares(part) for part in (vectors, perturbed, found)]),
+        span_chance=share.masked_fill(~known, torch.nan),
+        draws=chance,
+        axes=torch.tensor(count, device=v.device),
+        resolved=axes.resolved,
+    )
+
+
+def _in_precision(axes: PrincipalAxes, dtype: torch.dtype) -> Tensor:
+    if dtype == axes.vectors.dtype:
+        return axes.vectors
+    # as in principal_axes: the constant sends the direction that centring removes to the end
+    shift = axes.gram.diagonal().sum().clamp_min(EPSILON) / len(axes.gram) ** 2
+    vectors = torch.linalg.eigh((axes.gram - shift).to(dtype)).eigenvectors
+    return vectors.flip(1)[:, : axes.vectors.shape[1]]
+
+
+def _perturbed(vectors: Tensor, noise: float, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    errors = torch.randn(vectors.shape, dtype=vectors.dtype, generator=generator).to(vectors.device)
+    return torch.linalg.qr(vectors + noise * errors).Q
+
+
+def _unit(candidate: Tensor) -> Tensor:
+    """Columns of norm 1: no test depends on their size, but float32 would not hold it."""
+    return candidate / torch.linalg.vector_norm(candidate, dim=-2, keepdim=True)
+
+
+def _rounding(axes: PrincipalAxes, gram: Tensor, vectors: Tensor) -> Tensor:
+    size = 1 / vectors.double().abs()
+    size = torch.where(size.isfinite(), size, torch.nan).nanmean(0)
+    floor = torch.finfo(gram.dtype).eps * axes.eigenvalues[0] / len(gram) * size
+    return floor.masked_fill(axes.resolved == 0, torch.nan)
+
+
+def _padded(values: Tensor, axes: int) -> Tensor:
+    """(axis, …) with NaN for the axes that N tokens do not have."""
+    missing = values.new_full((axes - len(values), *values.shape[1:]), torch.nan)
+    return torch.cat([values, missing])

@@ -1,0 +1,40 @@
+"""Values that chance would put in place of V."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.errors import InputError, UnknownName
+
+NULLS = ("gaussian", "permutation")
+
+
+def null_values(
+    v: Float[Tensor, "token head_dim"], null: str, draws: int, seed: int
+) -> Float[Tensor, "draw token head_dim"]:
+    """Draws of the values of one head under a null, always the same for one seed, on any device.
+
+    gaussian: independent normal entries with the mean square of v. permutation: v with its tokens in another
+    order. Raises `UnknownName` for another null.
+    """
+    check_nulls([null], draws)
+    generator = torch.Generator().manual_seed(seed)
+    v = v.double()
+    if null == "gaussian":
+        noise = torch.randn(draws, *v.shape, dtype=v.dtype, generator=generator)
+        return noise.to(v.device) * v.square().mean().sqrt()
+    orders = [torch.randperm(len(v), generator=generator) for _ in range(draws)]
+    return v[torch.stack(orders).to(v.device)] if orders else v.new_empty(0, *v.shape)
+
+
+def check_nulls(nulls: Sequence[str], draws: int) -> None:
+    """Every null is known and the number of draws is not negative."""
+    for null in nulls:
+        if null not in NULLS:
+            raise UnknownName("null", null, NULLS)
+    if draws < 0:
+        raise InputError(f"draws must be 0 or more; got {draws}")
