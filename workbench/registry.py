@@ -216,6 +216,24 @@ _REGISTERED = (
         measurements.token_similarity,
         per_head=False,
     ),
+    Analysis(
+        "eigenvector-test",
+        "Are the values made of eigenvectors of the centred Gram matrix",
+        ("k", "v", "scale"),
+        {
+            "precision": Option(
+                "float64",
+                "float64, or float32 as published: what rounding alone does to γ",
+                one_of("float64", "float32"),
+            ),
+            "noise": Option(
+                0.1, "standard deviation of what is added to the perturbed eigenvectors", number(0, 1e6)
+            ),
+            "standardize": _standardize(),
+            **_chance("inconsistency, eigen_residual and span_share"),
+        },
+        measurements.eigenvectors_of_values,
+    ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.analyses import kernel_pca
 from workbench.errors import InputError
+from workbench.measurements.keys import chosen_keys, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
 from workbench.measurements.rows import Measurement
 
@@ -14,13 +15,8 @@ from workbench.measurements.rows import Measurement
 def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
     """Spectrum of the centred Gram matrix of the keys, one per input and (kv) head."""
     need_token_attention(layer)
-    whole = layer.site("k")
-    k = layer.choose_heads(whole)
-    scale = layer.scale(k.shape[-1], whole.shape[1])
-    real = layer.head_mask(k)
     try:
-        if options["standardize"] != "none":
-            k = kernel_pca.standardize(k, options["standardize"], real)
+        k, scale, real = chosen_keys(layer, options)
         spectrum = kernel_pca.gram_spectrum(k, scale, real)
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
@@ -51,8 +47,3 @@ def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
         columns=standardized,
         form="profile",
     )
-
-
-def standardize_column(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The column that names how the keys were standardised; empty where they were not."""
-    return {} if options["standardize"] == "none" else {"standardize": options["standardize"]}
