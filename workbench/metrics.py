@@ -240,7 +240,7 @@ _TABLE = (
         0,
         1,
         "share of ‖V‖² inside span(V̇); for a candidate, of ‖Â‖² inside the span of the top eigenvectors "
-        "(chance: d_v/(N−1))",
+        "(isotropic chance: d_v/(N−1))",
         "workbench",
     ),
     Metric(
