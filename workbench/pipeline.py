@@ -156,11 +156,11 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
         return []
     places = ["metric", "axis", "statistic", "convention", "candidate", "null"]
     moved = drawn["z"].notna().groupby([drawn[place] for place in places], dropna=False, sort=False).any()
-    return [
-        " ".join(str(part) for part in place[:-1] if pd.notna(part))
-        + f": all draws of the {place[-1]} null agree, so it has no z"
-        for place in moved.index[~moved]
+    silent = [
+        f"{' '.join(str(part) for part in quantity if pd.notna(part))} ({null})"
+        for *quantity, null in moved.index[~moved]
     ]
+    return [f"no z, since all draws of chance agree: {', '.join(silent)}"] if silent else []
 
 
 @contextmanager

@@ -217,6 +217,24 @@ _REGISTERED = (
         per_head=False,
     ),
     Analysis(
+        "value-similarity",
+        "Similarity of the values V with the kernel-PCA values V̇",
+        ("k", "v", "scale"),
+        {
+            "axis": Option(
+                "both",
+                "features: compare columns of V and V̇ (as the text has it); tokens: rows (as its code); both",
+                one_of("tokens", "features", "both"),
+            ),
+            "statistic": Option(
+                "both", "over the matched pairs: max, mean or both", one_of("max", "mean", "both")
+            ),
+            "standardize": _standardize(),
+            **_chance("every similarity"),
+        },
+        measurements.similarity_of_values,
+    ),
+    Analysis(
         "eigenvector-test",
         "Are the values made of eigenvectors of the centred Gram matrix",
         ("k", "v", "scale"),

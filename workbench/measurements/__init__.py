@@ -9,6 +9,7 @@ from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.spectra import gram_spectrum
+from workbench.measurements.values import similarity_of_values
 
 __all__ = [
     "Layer",
@@ -19,5 +20,6 @@ __all__ = [
     "attention_map",
     "eigenvectors_of_values",
     "gram_spectrum",
+    "similarity_of_values",
     "token_similarity",
 ]
