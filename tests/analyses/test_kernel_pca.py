@@ -13,8 +13,9 @@ from workbench.analyses.kernel_pca import (
     log_kernel,
     rank_holding,
     spectrum_share,
+    standardize,
 )
-from workbench.errors import InputError
+from workbench.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 SCALE = DIM**-0.5
@@ -215,3 +216,39 @@ def test_a_scale_or_mask_that_does_not_fit_is_refused(k):
     for share in (0.0, 1.5):
         with pytest.raises(InputError, match="share must lie in"):
             rank_holding(torch.ones(3), share)
+
+
+@pytest.mark.parametrize(("how", "axis"), [("per-token", -1), ("per-feature", -2)])
+def test_standardized_keys_have_mean_zero_and_unbiased_deviation_one(k, how, axis):
+    x = standardize(k, how, eps=0.0)
+    torch.testing.assert_close(x.mean(axis), torch.zeros_like(x.mean(axis)), rtol=0, atol=1e-15)
+    torch.testing.assert_close(x.std(axis), torch.ones_like(x.std(axis)), rtol=1e-14, atol=0)
+    wide = standardize(k, how, eps=0.5)
+    torch.testing.assert_close(wide, x * (k.std(axis) / (k.std(axis) + 0.5)).unsqueeze(axis))
+    assert standardize(k, "none") is k
+
+
+@pytest.mark.parametrize("how", ["per-token", "per-feature"])
+def test_standardizing_does_not_look_at_padding(k, how):
+    padded = torch.cat([k, torch.full((BATCH, HEADS, 3, DIM), math.nan, dtype=torch.float64)], 2)
+    mask = (torch.arange(TOKENS + 3) < TOKENS).expand(BATCH, 1, -1)
+    x = standardize(padded, how, mask)
+    torch.testing.assert_close(x[..., :TOKENS, :], standardize(k, how), rtol=1e-13, atol=1e-14)
+    assert (x[..., TOKENS:, :] == 0).all()
+
+
+def test_what_does_not_vary_is_standardized_to_zero():
+    for how in ("per-token", "per-feature"):
+        for eps in (0.0, 1e-8):
+            assert torch.equal(
+                standardize(torch.full((4, 3), 0.25), how, eps=eps), torch.zeros(4, 3).double()
+            )
+
+
+def test_standardization_that_cannot_be_is_refused(k):
+    with pytest.raises(UnknownName, match="did you mean 'per-token'"):
+        standardize(k, "per-tokn")
+    with pytest.raises(InputError, match="2 features or more"):
+        standardize(k[..., :1], "per-token")
+    with pytest.raises(InputError, match="NaN or infinite"):
+        standardize(k * math.nan, "per-token")

@@ -76,5 +76,5 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(InputError, match="3 seeds for 2 heads"):
         map_tokens(max, {"k": k}, 1.0, None, [1, 2, 3])
     k[1, 2, 3] = math.inf
-    with pytest.raises(InputError, match="k of shape .* NaN or infinite"):
+    with pytest.raises(InputError, match=r"k of shape .* NaN or infinite"):
         map_tokens(max, {"k": k}, 1.0)

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from workbench.analyses import validation
 from workbench.analyses.parallel import map_heads
-from workbench.errors import InputError
+from workbench.errors import InputError, UnknownName
 
 EPSILON = torch.finfo(torch.float64).eps
 SIGNIFICANT_NEGATIVE = 1e-5  # of the largest eigenvalue; the ratio scikit-learn refuses in double precision
+
+STANDARDIZATIONS = ("none", "per-token", "per-feature")
 
 
 class Factored(NamedTuple):
@@ -35,6 +37,42 @@ class Factored(NamedTuple):
         """The quantity itself; what is smaller than 1e-308 becomes 0."""
         missing = self.values.ndim - self.log_factor.ndim
         return self.values * self.log_factor.exp().reshape(*self.log_factor.shape, *[1] * missing)
+
+
+def standardize(
+    x: Float[Tensor, "*batch token head_dim"],
+    how: str,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    eps: float = 1e-8,
+) -> Float[Tensor, "*batch token head_dim"]:
+    """(x − mean) / (standard deviation + eps), with the unbiased deviation (ddof = 1), in float64.
+
+    ``how``: "per-token", over the features of each token (the published code of saritas2025 and, with eps = 0,
+    of teo2024); "per-feature", over the (real) tokens, as the text of saritas2025 says; "none", x as it is. What
+    does not vary becomes 0, and so does padding (``mask`` false). Raises `UnknownName` for another ``how``, and
+    `InputError` for fewer than two features or tokens and for values that are not finite.
+    """
+    if how not in STANDARDIZATIONS:
+        raise UnknownName("standardization", how, STANDARDIZATIONS)
+    if how == "none":
+        return x
+    validation.check_axes("x", x, validation.TOKENS)
+    if how == "per-token" and x.shape[-1] < 2:
+        raise InputError("standardizing per token needs 2 features or more; got 1 (axis head_dim)")
+    validation.check_token_count("x", x.shape[-2])
+    real = None if mask is None else validation.check_mask(mask, x.shape[:-1]).to(x.device)[..., None]
+    x = (x if real is None else torch.where(real, x, 0)).double()
+    validation.check_finite("x", x, validation.TOKENS)
+    if how == "per-token":
+        centred, count = x - x.mean(-1, keepdim=True), x.shape[-1]
+        axis = -1
+    else:
+        count = x.shape[-2] if real is None else real.sum(-2, keepdim=True)
+        centred = x - x.sum(-2, keepdim=True) / count
+        centred = centred if real is None else centred * real
+        axis = -2
+    deviation = (centred.square().sum(axis, keepdim=True) / (count - 1)).sqrt() + eps
+    return centred / torch.where(deviation > 0, deviation, 1.0)
 
 
 def log_kernel(

@@ -1,0 +1,162 @@
+"""One matrix of values in the forms that comparisons need, each computed once and only when asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses.kernel_pca import EPSILON
+
+NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
+
+
+class ValueMatrix:
+    """(token, feature) values times exp(log_factor); all forms but `product` are free of that factor.
+
+    ``rows_from``: a matrix whose rows have the directions of ``values``, where those themselves may underflow.
+    """
+
+    def __init__(
+        self,
+        values: Float[Tensor, "token feature"],
+        log_factor: Tensor | None = None,
+        rows_from: Tensor | None = None,
+    ) -> None:
+        self.values, self.log_factor, self.rows_from = values, log_factor, rows_from
+        self.matched_rows: dict[ValueMatrix, Tensor] = {}
+
+    @property
+    def original(self) -> ValueMatrix:
+        """Itself; for permuted values those in the original order."""
+        return self
+
+    @cached_property
+    def product(self) -> Tensor:
+        """The values themselves, 0 where they underflow."""
+        return self.values if self.log_factor is None else self.values * self.log_factor.exp()
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        """Values with the largest at magnitude 1, so that squares neither overflow nor all vanish."""
+        largest = self.values.abs().amax()
+        return self.values / torch.where(largest > 0, largest, 1.0)
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """Columns at unit length; zero columns stay zero."""
+        return _unit(self.scaled, 0)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Rows at unit length; zero rows stay zero."""
+        return _unit(self.values if self.rows_from is None else self.rows_from, 1)
+
+    @cached_property
+    def basis(self) -> Tensor:
+        """Orthonormal basis of the column space, (token, rank); columns within rounding of others add nothing."""
+        q, r = torch.linalg.qr(self.scaled)
+        size = r.diagonal().abs()
+        floor = max(self.values.shape) * EPSILON
+        if self.values.shape[1] <= self.values.shape[0] and size.amin() > floor * size.amax():
+            return q
+        left, singular, _ = torch.linalg.svd(self.scaled, full_matrices=False)
+        return left[:, singular > floor * singular[0]]
+
+    @cached_property
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """X = C values at norm 1, and ‖XᵀX‖; NaN where all rows are equal."""
+        x = self.scaled - self.scaled.mean(0)
+        length = x.norm()
+        x = x / torch.where(length > len(x) * EPSILON * self.scaled.norm(), length, torch.nan)
+        return x, (x.T @ x).norm()
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        """Centred Gaussian kernel of the tokens at norm 1, width σ² the lower median squared distance over pairs.
+
+        Where σ² is 0 (more than half of the pairs are equal) it is the limit: 1 for equal tokens, else 0. NaN
+        where all rows are equal.
+        """
+        distances = squared_distances(self.scaled)
+        count = len(distances)
+        pairs = count * (count - 1) // 2
+        # in the whole matrix the diagonal's zeros come first, and every pair stands twice
+        flat, place = distances.flatten(), count + 2 * ((pairs + 1) // 2) - 1
+        width = flat.kthvalue(place).values
+        kernel = distances.div_(-2 * width).exp_() if width > 0 else (distances == 0).double()
+        kernel -= kernel.mean(0)
+        kernel -= kernel.mean(1, keepdim=True)
+        return kernel.div_(kernel.norm())
+
+
+class PermutedValues(ValueMatrix):
+    """Values with their tokens in another order; every form is that of the original, reordered."""
+
+    def __init__(self, original: ValueMatrix, order: Tensor) -> None:
+        super().__init__(original.values[order])
+        self._original, self.order = original, order
+
+    @property
+    def original(self) -> ValueMatrix:
+        return self._original
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        return self._original.scaled[self.order]
+
+    @cached_property
+    def columns(self) -> Tensor:
+        return self._original.columns[self.order]
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return self._original.rows[self.order]
+
+    @cached_property
+    def basis(self) -> Tensor:
+        return self._original.basis[self.order]
+
+    @cached_property
+    def centred(self) -> tuple[Tensor, Tensor]:
+        x, size = self._original.centred
+        return x[self.order], size
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        return self._original.kernel[self.order[:, None], self.order]
+
+
+def squared_distances(values: Float[Tensor, "token feature"]) -> Float[Tensor, "token token"]:
+    """‖x_i − x_j‖² of all pairs; exactly 0 where rounding allows no other answer, as for equal rows."""
+    gram = values @ values.T
+    own = gram.diagonal()
+    total = own[:, None] + own
+    distances = torch.add(total, gram, alpha=-2)
+    return distances.masked_fill_(distances <= total.mul_(2 * values.shape[1] * EPSILON), 0)
+
+
+def principal_cosines_and_sines(
+    first: Float[Tensor, "token axis_a"], second: Float[Tensor, "token axis_b"]
+) -> tuple[Float[Tensor, " angle"], Float[Tensor, " angle"]]:
+    """Cosines and sines of the min(a, b) principal angles between the spans of two orthonormal bases, smallest
+    angle first.
+
+    The cosine says little about an angle near 0, so there the sine is computed for itself (Björck & Golub 1973).
+    """
+    if first.shape[1] < second.shape[1]:
+        first, second = second, first
+    product = first.T @ second
+    cosines = torch.linalg.svdvals(product).clamp(max=1.0)
+    sines = (1 - cosines.square()).sqrt()
+    if len(cosines) and cosines[0] ** 2 > NEARLY_PARALLEL:
+        exact = torch.linalg.svdvals(second - first @ product).flip(0).clamp(max=1.0)
+        sines = torch.where(cosines.square() > NEARLY_PARALLEL, exact, sines)
+    return cosines, sines
+
+
+def _unit(values: Tensor, axis: int) -> Tensor:
+    length = values.norm(dim=axis, keepdim=True)
+    return values / torch.where(length > 0, length, 1.0)

@@ -1,0 +1,242 @@
+"""How similar the values V of a head are to V̇ = G A, what kernel PCA of its keys calls for, beside chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.parallel import map_tokens
+from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
+from workbench.analyses.stacking import stack_heads
+from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
+from workbench.errors import UnknownName
+
+
+class Quantity(NamedTuple):
+    """One number that compares V with V̇; None where a part does not apply."""
+
+    metric: str
+    axis: str | None = None
+    statistic: str | None = None
+    convention: str | None = None
+
+
+QUANTITIES = (
+    *(Quantity("MDC", axis, statistic) for axis in ("features", "tokens") for statistic in ("max", "mean")),
+    *(Quantity("MOC", axis, statistic) for axis in ("features", "tokens") for statistic in ("max", "mean")),
+    *(Quantity("abs_cos", "features", statistic) for statistic in ("max", "mean")),
+    Quantity("LCKA"),
+    Quantity("KCKA"),
+    *(Quantity("allclose", convention=convention) for convention in ("text", "code")),
+    *(Quantity("principal_angle", statistic=statistic) for statistic in ("min", "mean")),
+    Quantity("span_share"),
+)
+
+TOLERANCES = {"text": (1e-5, 1e-3), "code": (1e-3, 1e-5)}  # (relative, absolute)
+STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": Tensor.amax,
+    "min": Tensor.amin,
+    "mean": Tensor.mean,
+}
+
+
+class ValueSimilarity(NamedTuple):
+    """Similarities of V and V̇ and of draws of each null with V̇; see `value_similarity`.
+
+    ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``resolved``: how many of them have an eigenvalue
+    above rounding (the others are arbitrary).
+    """
+
+    observed: Float[Tensor, "*batch quantity"]
+    draws: dict[str, Float[Tensor, "*batch draw quantity"]]
+    resolved: Int[Tensor, "*batch"]
+    axes: Int[Tensor, "*batch"]
+
+
+def value_similarity(
+    k: Float[Tensor, "*batch token head_dim"],
+    v: Float[Tensor, "*batch token value_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    *,
+    draws: int = 0,
+    nulls: Sequence[str] = NULLS,
+    seeds: Sequence[int] | None = None,
+    quantities: Sequence[Quantity] = QUANTITIES,
+) -> ValueSimilarity:
+    """Every similarity of V and V̇ = G A of every head (saritas2025 Tables 1 and 4), and what chance gives.
+
+    MDC, MOC: cosines of vectors matched by index, and under the one-to-one matching with the largest sum; maximum
+        or mean over the matched pairs. Vectors are columns (axis features: d_v vectors of N numbers) or rows
+        (axis tokens: N vectors of d_v numbers). A vector of zeros has cosine 0 with every other.
+    abs_cos: |cos| of the columns matched by index.
+    LCKA, KCKA: linear CKA, and CKA of kernels exp(−D/(2σ²)) with D the squared distances between tokens and σ²
+        their lower median over pairs, for each matrix its own; biased HSIC (Kornblith et al. 2019).
+    allclose: 1 where |V − V̇| ≤ 1e-3 + 1e-5 |V̇| in every entry (convention text) or 1e-5 + 1e-3 |V̇| (code).
+    principal_angle: between span(V) and span(V̇), radians in [0, π/2].
+    span_share: ‖V‖² inside span(V̇) over ‖V‖². These two, like LCKA and KCKA for a fixed G A, do not see the signs
+        and the order of the eigenvectors, which MDC depends on and MOC through the signs; abs_cos sees the order.
+
+    All other quantities are dimensionless. No small number is added to a denominator, and V̇ is never so small that
+    it underflows: each quantity but allclose is free of its scale. Where d_v > N − 1 there are only N − 1 axes: the
+    columns of V beyond them find no partner, and rows of V̇ are completed with zeros.
+
+    ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``draws`` per
+    null repeat everything with V replaced (`null_values.null_values`); ``seeds`` are one per flattened head, by
+    default 0, 1, …. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
+    where V is 0 the angles and the span share. Raises `InputError` as `parallel.map_tokens`.
+    """
+    check_nulls(nulls, draws)
+    _check_quantities(quantities)
+
+    def of_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> ValueSimilarity:
+        axes = principal_axes(k, scale, v.shape[-1])
+        wanted = _reference(axes, v.shape[-1])
+        values = ValueMatrix(v)
+        observed = _compare(values, wanted, quantities)
+        drawn = {
+            null: torch.stack(
+                [_compare(other, wanted, quantities) for other in _drawn(values, null, draws, seed)]
+            )
+            for null in (nulls if draws else ())
+        }
+        result = ValueSimilarity(
+            observed, drawn, axes.resolved, torch.tensor(axes.vectors.shape[1], device=k.device)
+        )
+        if axes.resolved:
+            return result
+        nothing = {null: torch.full_like(part, torch.nan) for null, part in drawn.items()}
+        return result._replace(observed=torch.full_like(observed, torch.nan), draws=nothing)
+
+    if seeds is None:
+        seeds = range(k[..., 0, 0].numel()) if k.ndim >= 2 else None
+    return stack_heads(map_tokens(of_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
+
+
+def _drawn(values: ValueMatrix, null: str, draws: int, seed: int) -> Iterator[ValueMatrix]:
+    """Draws of `null_values`, one at a time; permuted ones reuse what is known of the original."""
+    if null == "permutation":
+        place = torch.arange(len(values.values), device=values.values.device)[:, None]
+        for order in null_values(place, null, draws, seed):
+            yield PermutedValues(values, order[:, 0].long())
+    else:
+        for noise in null_values(values.values, null, draws, seed):
+            yield ValueMatrix(noise)
+
+
+def similarities(
+    v: Float[Tensor, "*draw token value_dim"],
+    axes: PrincipalAxes,
+    quantities: Sequence[Quantity] = QUANTITIES,
+) -> Float[Tensor, "*draw quantity"]:
+    """The quantities of `value_similarity` for any values of one head; ``axes`` has min(d_v, N − 1) of them."""
+    _check_quantities(quantities)
+    wanted = _reference(axes, v.shape[-1])
+    flat = v.double().reshape(-1, *v.shape[-2:])
+    each = [_compare(ValueMatrix(one), wanted, quantities) for one in flat]
+    return torch.stack(each).reshape(*v.shape[:-2], len(quantities))
+
+
+def _check_quantities(quantities: Sequence[Quantity]) -> None:
+    for quantity in quantities:
+        if quantity not in QUANTITIES:
+            raise UnknownName("quantity", str(quantity), map(str, QUANTITIES))
+
+
+def _reference(axes: PrincipalAxes, value_dim: int) -> ValueMatrix:
+    """V̇; its rows at unit length are those of A, since G only scales rows: they survive where G underflows."""
+    values = kpca_values(axes)
+    padded = torch.nn.functional.pad(axes.vectors, (0, max(0, value_dim - axes.vectors.shape[1])))
+    return ValueMatrix(values.values, log_factor=values.log_factor, rows_from=padded)
+
+
+def _compare(v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity]) -> Tensor:
+    """The quantities for one V: (quantity,). What several of them share is computed once."""
+    parts: dict[tuple[str, str | None], Tensor] = {}
+    pair = _Pair(v, wanted)
+    values = []
+    for metric, axis, statistic, convention in quantities:
+        if metric == "allclose":
+            values.append(_allclose(v, wanted, *TOLERANCES[str(convention)]))
+            continue
+        if (metric, axis) not in parts:
+            parts[metric, axis] = MEASURES[metric, axis](pair)
+        part = parts[metric, axis]
+        values.append(STATISTICS[statistic](part) if statistic else part)
+    return torch.stack(values)
+
+
+class _Pair:
+    """V and V̇ with the cosines that several quantities share."""
+
+    def __init__(self, v: ValueMatrix, wanted: ValueMatrix) -> None:
+        self.v, self.wanted = v, wanted
+
+    @cached_property
+    def feature_cosines(self) -> Tensor:
+        return self.v.columns.T @ self.wanted.columns
+
+    @cached_property
+    def angles(self) -> Tensor:
+        cosines, sines = principal_cosines_and_sines(self.v.basis, self.wanted.basis)
+        angles = torch.atan2(sines, cosines)
+        return angles if len(angles) else angles.new_full((1,), torch.nan)  # V = 0 spans nothing
+
+
+def _direct_tokens(pair: _Pair) -> Tensor:
+    return (pair.v.rows * pair.wanted.rows).sum(1)
+
+
+def _optimal_tokens(pair: _Pair) -> Tensor:
+    # the best matching does not see the order of the rows, so a permuted V has that of V
+    v = pair.v.original
+    if pair.wanted not in v.matched_rows:
+        v.matched_rows[pair.wanted] = _optimal(v.rows @ pair.wanted.rows.T)
+    return v.matched_rows[pair.wanted]
+
+
+def _optimal(cosines: Tensor) -> Tensor:
+    """The cosines of the one-to-one matching with the largest sum."""
+    rows, columns = linear_sum_assignment(cosines.cpu().numpy(), maximize=True)
+    return cosines[torch.from_numpy(rows), torch.from_numpy(columns)]
+
+
+def _linear_cka(pair: _Pair) -> Tensor:
+    """‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) with X, Y centred and at norm 1 before any product."""
+    (x, own), (y, others) = pair.v.centred, pair.wanted.centred
+    return (x.T @ y).square().sum() / (own * others)
+
+
+def _kernel_cka(pair: _Pair) -> Tensor:
+    return (pair.v.kernel * pair.wanted.kernel).sum()
+
+
+def _span_share(pair: _Pair) -> Tensor:
+    scaled = pair.v.scaled
+    return (pair.wanted.basis.T @ scaled).square().sum() / scaled.square().sum()
+
+
+def _allclose(v: ValueMatrix, wanted: ValueMatrix, relative: float, absolute: float) -> Tensor:
+    reference = wanted.product
+    close = torch.isclose(v.values[:, : reference.shape[1]], reference, rtol=relative, atol=absolute)
+    return close.all().to(reference)
+
+
+MEASURES: dict[tuple[str, str | None], Callable[[_Pair], Tensor]] = {
+    ("MDC", "features"): lambda pair: pair.feature_cosines.diagonal(),
+    ("MDC", "tokens"): _direct_tokens,
+    ("MOC", "features"): lambda pair: _optimal(pair.feature_cosines),
+    ("MOC", "tokens"): _optimal_tokens,
+    ("abs_cos", "features"): lambda pair: pair.feature_cosines.diagonal().abs(),
+    ("LCKA", None): _linear_cka,
+    ("KCKA", None): _kernel_cka,
+    ("principal_angle", None): lambda pair: pair.angles,
+    ("span_share", None): _span_share,
+}
