@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_refused(k, v):
     with pytest.raises(UnknownName, match="float32"):
         eigenvector_test(k, v, SCALE, precision="float16")
     with pytest.raises(UnknownName, match="gaussian"):
-        eigenvector_test(k, v, SCALE, draws=2, nulls=["gausian"])
+        eigenvector_test(k, v, SCALE, draws=2, nulls=["normal"])
     with pytest.raises(InputError, match="draws"):
         eigenvector_test(k, v, SCALE, draws=-1)
     with pytest.raises(InputError, match="noise"):

@@ -1,0 +1,310 @@
+"""Does attention project its queries on the principal axes of its keys: the projection error J_proj.
+
+The loss of outputs h_i as coordinates on axes u_d is mean_i ‖φ(q_i) − Σ_d h_id u_d‖² (teo2024 eq. 12, 13). Papers
+report ‖φ(q_i)‖² − ‖h_i‖² in its place, in three conventions; here is also the loss itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from workbench.analyses import validation
+from workbench.analyses.kernel_pca import EPSILON
+from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.parallel import map_heads
+from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
+from workbench.analyses.stacking import stack_heads
+from workbench.errors import InputError, UnknownName
+from workbench.recording.weights import attention_weights
+
+CONVENTIONS = ("teo2024-text", "teo2024-code", "saritas2025", "exact")
+STANDARDS = ("none", "per-token")
+NORM_STATISTICS = ("mean", "median", "q2.5", "q25", "q75", "q97.5")
+QUANTILES = (0.5, 0.025, 0.25, 0.75, 0.975)
+RATIO_EPSILON = 1e-8  # of saritas2025's relative errors
+LARGEST = torch.finfo(torch.float64).max
+
+
+class ProjectionErrors(NamedTuple):
+    """Projection errors, norms and their chance per head; see `projection_errors`.
+
+    ``errors`` by convention, ``draws`` by null; statistic follows `NORM_STATISTICS`.
+    """
+
+    errors: dict[str, Float[Tensor, "*batch"]]
+    floor: Float[Tensor, "*batch"]
+    baseline: Float[Tensor, "*batch"]
+    error_over_phi: Float[Tensor, "*batch"]
+    error_over_h: Float[Tensor, "*batch"]
+    phi_norm2: Float[Tensor, "*batch statistic"]
+    h_norm2: Float[Tensor, "*batch statistic"]
+    draws: dict[str, Float[Tensor, "*batch draw"]]
+    axes: Int[Tensor, "*batch"]
+    resolved: Int[Tensor, "*batch"]
+
+
+def projection_errors(
+    q: Float[Tensor, "*batch query head_dim"],
+    k: Float[Tensor, "*batch token head_dim"],
+    v: Float[Tensor, "*batch token value_dim"],
+    scale: float | Tensor,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    *,
+    attention_mask: Tensor | None = None,
+    output: Float[Tensor, "*batch query value_dim"] | None = None,
+    standardize: str = "none",
+    conventions: Sequence[str] = CONVENTIONS,
+    draws: int = 0,
+    nulls: Sequence[str] = NULLS,
+    seeds: Sequence[int] | None = None,
+) -> ProjectionErrors:
+    """Projection error of every head by each convention, with φ(q_i) over all (real) keys and h_i the output.
+
+    errors: "teo2024-text" mean_i(‖φ‖² − ‖h‖²) (eq. 13); "saritas2025" mean_i |‖φ‖² − ‖h‖²| (App. A);
+        "teo2024-code" the natural logarithm of mean_i(‖φ‖² − ‖h‖²) as the authors' code has it: q and k
+        standardised per token, ‖φ‖² := exp(q·q − 2 log g(q) − 2(1 − s) q·k_1) with the scale s left out in two
+        places; NaN where the mean is not positive. "exact" the least loss over all assignments of output columns
+        to axes with signs: the axes are orthogonal, so the loss is a sum over axes and the best assignment a
+        linear one. The top min(d_v, N − 1) axes; output columns beyond them are assigned to none.
+    floor: the exact loss of the true projections, h_id := φ(q_i)·u_d / μ_d. baseline: mean_i ‖φ(q_i)‖², the loss
+        of h = 0. Both NaN unless "exact" is asked for.
+    error_over_phi, error_over_h: mean_i of saritas2025's error / (norm² + 1e-8).
+    phi_norm2, h_norm2: statistics of ‖φ(q_i)‖² and ‖h_i‖² over queries.
+
+    All dimensionless up to the unit of v. k and v come one copy per query head. Queries may differ in number from
+    keys (class attention); else ``mask`` (true at real tokens) leaves padding out as query and key.
+    ``attention_mask`` (true = may attend, or added to the scores) shapes h alone: the kernel has no masks.
+    ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
+    deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``draws``: the exact error
+    with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
+
+    NaN: the exact error, its floor and draws where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
+    counts as that, and means over it are infinite. ``resolved`` is ``axes`` where "exact" is not asked for.
+    Raises `InputError` for missing, unequal or empty axes, NaN or infinite values, a wrong scale or mask.
+    """
+    for convention in conventions:
+        if convention not in CONVENTIONS:
+            raise UnknownName("convention", convention, CONVENTIONS)
+    if standardize not in STANDARDS:
+        raise UnknownName("standardize", standardize, STANDARDS)
+    check_nulls(nulls, draws)
+    tensors = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
+    masks = _check(tensors, mask)
+    batch, heads = k.shape[:-2], k[..., 0, 0].numel()
+    scales = validation.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
+    if seeds is not None and len(seeds) != heads:
+        raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
+    drawn = dict.fromkeys(nulls, draws) if draws and "exact" in conventions else {}
+
+    def of_head(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        output: Tensor | None,
+        kept: Tensor | None,
+        bias: Tensor | None,
+        scale: Tensor,
+        seed: int,
+    ) -> ProjectionErrors:
+        if kept is not None and not kept.all():
+            if len(q) == len(k):
+                q, output = q[kept], None if output is None else output[kept]
+                bias = None if bias is None else bias[kept]
+            k, v = k[kept], v[kept]
+            bias = None if bias is None else bias[:, kept]
+        head = _Head(q.double(), k.double(), v.double(), scale, bias)
+        outputs = None if output is None else output.double()
+        if standardize == "per-token":
+            head, outputs = head.standardized(), None
+        return _of_head(head, outputs, conventions, drawn, seed)
+
+    def flat(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.detach().reshape(-1, *tensor.shape[-2:])
+
+    parts = map_heads(
+        of_head,
+        flat(q),
+        flat(k),
+        flat(v),
+        flat(output),
+        None if masks is None else masks.reshape(heads, -1),
+        _per_head(attention_mask, (*batch, q.shape[-2], k.shape[-2]), k.device),
+        scales,
+        range(heads) if seeds is None else seeds,
+    )
+    return stack_heads(parts, batch)
+
+
+def log_feature_norms(
+    q: Float[Tensor, "*batch query head_dim"],
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+) -> Float[Tensor, "*batch query"]:
+    """log ‖φ(q_i)‖² = s q_i·q_i − 2 log Σ_j exp(s q_i·k_j) in nats (teo2024 eq. 8)."""
+    return scale * q.square().sum(-1) - 2 * (scale * (q @ k.mT)).logsumexp(-1)
+
+
+def projections(
+    q: Float[Tensor, "query head_dim"],
+    k: Float[Tensor, "token head_dim"],
+    scale: float | Tensor,
+    axes: PrincipalAxes,
+) -> Float[Tensor, "query axis"]:
+    """P_id = φ(q_i)·u_d: attention with the kernel-PCA values V̇ in place of V (teo2024 theorem 1)."""
+    values = kpca_values(axes)
+    return (scale * (q @ k.mT)).softmax(-1) @ values.values * values.log_factor.exp()
+
+
+def least_assigned(
+    h: Float[Tensor, "*draw query value_dim"],
+    projected: Float[Tensor, "query axis"],
+    eigenvalues: Float[Tensor, " axis"],
+) -> Float[Tensor, "*draw"]:
+    """What the best assignment of output columns to axes, with signs, adds to mean ‖φ(q_i)‖².
+
+    Σ_d [−2 |Pᵀh|_{d,π(d)} / N + μ_d mean_i h²_{i,π(d)}], least over π: a linear assignment problem. Never below
+    −Σ_d mean P_d² / μ_d. saritas2025 (App. A) takes it for a search through d_v! assignments.
+    """
+    gain = (projected.mT @ h).abs() * (2 / h.shape[-2])
+    cost = eigenvalues[:, None] * h.square().mean(-2, keepdim=True) - gain
+    flat = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:])  # there may be no axes
+    best = [one[linear_sum_assignment(one.cpu().numpy())].sum() for one in flat]
+    return torch.stack(best).reshape(cost.shape[:-2])
+
+
+class _Head(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
+    def standardized(self) -> _Head:
+        return self._replace(q=_standardized(self.q), k=_standardized(self.k))
+
+    def attend(self, v: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias[None, None]
+        return attention_weights(self.q[None, None], self.k[None, None], self.scale, bias)[0, 0] @ v
+
+
+def _of_head(
+    head: _Head, output: Tensor | None, conventions: Sequence[str], drawn: dict[str, int], seed: int
+) -> ProjectionErrors:
+    """`projection_errors` of one head."""
+    q, k, v, scale, _ = head
+    h = head.attend(v) if output is None else output
+    h_norm = h.square().sum(-1)
+    phi = log_feature_norms(q, k, scale).exp().clamp_max(LARGEST)
+    gaps = (phi - h_norm).abs()
+    errors: dict[str, Tensor] = {}
+    unknown = phi.new_full((), torch.nan)
+    floor = baseline = unknown
+    draws: dict[str, Tensor] = {}
+    count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
+    resolved = count
+    for convention in conventions:
+        if convention == "teo2024-text":
+            errors[convention] = (phi - h_norm).mean()
+        elif convention == "saritas2025":
+            errors[convention] = gaps.mean()
+        elif convention == "teo2024-code":
+            errors[convention] = _log_error_of_code(head.standardized())
+        else:
+            baseline = phi.mean()
+            axes = principal_axes(k, scale, int(count))
+            resolved = axes.resolved
+            known = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
+            top = int(resolved)
+            projected = projections(q, k, scale, axes)[:, :top]  # axes within rounding have no length
+            eigenvalues = axes.eigenvalues[:top] * axes.log_factor.exp()
+            errors[convention] = baseline + least_assigned(h, projected, eigenvalues) + known
+            floor = baseline - _captured(q, k, scale, axes, top) + known
+            for null, number in drawn.items():
+                others = head.attend(null_values(v, null, number, seed))
+                draws[null] = baseline + least_assigned(others, projected, eigenvalues) + known
+    return ProjectionErrors(
+        errors=errors,
+        floor=floor,
+        baseline=baseline,
+        error_over_phi=(gaps / (phi + RATIO_EPSILON)).mean(),
+        error_over_h=(gaps / (h_norm + RATIO_EPSILON)).mean(),
+        phi_norm2=_statistics(phi),
+        h_norm2=_statistics(h_norm),
+        draws=draws,
+        axes=count,
+        resolved=resolved,
+    )
+
+
+def _captured(q: Tensor, k: Tensor, scale: Tensor, axes: PrincipalAxes, top: int) -> Tensor:
+    """Σ_d mean_i (φ(q_i)·u_d)² / μ_d, with the factors of both taken together: each may underflow alone."""
+    values = kpca_values(axes)
+    share = (scale * (q @ k.mT)).softmax(-1) @ values.values[:, :top]
+    factor = (2 * values.log_factor - axes.log_factor).exp()
+    return (share.square().mean(0) / axes.eigenvalues[:top]).sum() * factor
+
+
+def _log_error_of_code(head: _Head) -> Tensor:
+    """The authors' code: log mean(‖φ‖² − ‖h‖²) of standardised q and k, NaN where the mean is not positive."""
+    q, k, v, scale, _ = head
+    log_phi = q.square().sum(-1) - 2 * (scale * (q @ k.mT)).logsumexp(-1) - 2 * (1 - scale) * (q @ k[0])
+    positive = log_phi.logsumexp(0)
+    negative = head.attend(v).square().sum().log()
+    # log(e^a − e^b) = a + log(1 − e^(b − a))
+    error = positive + torch.log1p(-(negative - positive).exp()) - math.log(len(q))
+    return torch.where(negative < positive, error, torch.nan)
+
+
+def _standardized(x: Tensor) -> Tensor:
+    """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding."""
+    centred = x - x.mean(-1, keepdim=True)
+    rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
+    return torch.where(centred.abs().amax(-1, keepdim=True) > rounding, centred / x.std(-1, keepdim=True), 0)
+
+
+def _statistics(norms: Tensor) -> Tensor:
+    quantiles = torch.quantile(norms, norms.new_tensor(QUANTILES))
+    return torch.cat([norms.mean()[None], quantiles])
+
+
+def _per_head(mask: Tensor | None, shape: tuple[int, ...], device: torch.device) -> list[Tensor] | None:
+    """(query, token) views of an attention mask, one per flattened head; broadcast, not copied."""
+    if mask is None:
+        return None
+    try:
+        whole = mask.to(device).expand(shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"attention_mask of shape {tuple(mask.shape)} does not fit (batch, head, query, key) = {shape}"
+        ) from error
+    return [whole[place] for place in product(*map(range, shape[:-2]))]
+
+
+def _check(tensors: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
+    """Check what an analysis of q, k, v needs; returns the mask in full."""
+    for name, tensor in tensors.items():
+        validation.check_axes(name, tensor, validation.TOKENS)
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
+    wanted["output"] = (*q.shape[:-1], v.shape[-1])
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != wanted.get(name, tuple(k.shape)):
+            raise InputError(
+                f"{name} of shape {tuple(tensor.shape)} does not fit k of shape {tuple(k.shape)}: expected "
+                f"{wanted[name]}; give grouped-query k and v one copy per query head"
+            )
+    validation.check_token_count("k", k.shape[-2])
+    full = None if mask is None else validation.check_mask(mask, k.shape[:-1]).to(k.device)
+    for name, tensor in tensors.items():
+        fits = full is not None and tensor.shape[-2] == k.shape[-2]
+        seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
+        validation.check_finite(name, seen, validation.TOKENS)
+    return full
