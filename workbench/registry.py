@@ -252,6 +252,25 @@ _REGISTERED = (
         },
         measurements.eigenvectors_of_values,
     ),
+    Analysis(
+        "projection-error",
+        "Do head outputs project the queries on the principal axes",
+        ("q", "k", "v", "scale", "mask", "output"),
+        {
+            "convention": Option(
+                "all",
+                "teo2024-text, teo2024-code, saritas2025, exact or all",
+                one_of("teo2024-text", "teo2024-code", "saritas2025", "exact", "all"),
+            ),
+            "standardize": Option(
+                "none",
+                "none, or per-token: q and k over features, and attention from them (teo2024-code always does)",
+                one_of("none", "per-token"),
+            ),
+            **_chance("the exact projection error"),
+        },
+        measurements.errors_of_projection,
+    ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
 
