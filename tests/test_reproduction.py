@@ -122,6 +122,10 @@ def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_pa
     )
     assert frame["measured"][1] == pytest.approx((last - first).mean())
     assert "least favourable epoch" in frame["why"][0]
+    assert frame["n"].tolist() == [3, 3]
+    alone, _ = stated(_claim("effective_rank", "<", "0", over="last - first"))
+    assert alone["measured"].item() == frame["measured"][1]
+    assert len(alone.attrs["provenance"]) == 2  # the checkpoints between are not needed
     other, _ = stated(_claim("effective_rank", ">", "0", over="every checkpoint"), model="all-MiniLM-L6-v2")
     assert other["verdict"].item() == verdicts.NOT_TESTED
     assert "no checkpoints" in other["why"].item()

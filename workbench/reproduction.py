@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from workbench import catalog, verdicts
+from workbench.models import bundled_checkpoints
 from workbench.pipeline import ANALYSES, analyze, check_request
 from workbench.publications import published, stated_claims
 from workbench.results import join_frames, provenance_of
@@ -28,12 +29,13 @@ _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
 class _Run(NamedTuple):
-    """What has to be computed for a group of claims: an analysis, its options (alternatives are joined), and whether
-    through training."""
+    """What has to be computed for a group of claims."""
 
     analysis: str
     alternatives: tuple[tuple[tuple[str, Any], ...], ...]
-    training: bool
+    """Options; the frames of several are put under one another."""
+    checkpoints: str = "last"
+    """Of the training: "last", "ends" (first and last) or "all"."""
 
 
 def claims(
@@ -63,15 +65,16 @@ def claims(
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
     """
     stated = stated_claims(paper)
+    followed = set(stated.loc[stated["over"] == "every checkpoint", "analysis"])
     settings = {"n": n, "seed": seed, "progress": progress, **arguments}
     frames: dict[_Run, pd.DataFrame] = {}
     rows = []
     for claim in stated.to_dict("records"):
         try:
             expected = _published_value(claim, model)
-            if claim["over"] != "inputs" and not _has_checkpoints(model):
+            if claim["over"] != "inputs" and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
-            run = _run_of(claim, draws)
+            run = _run_of(claim, draws, followed)
             if run not in frames:
                 frames[run] = _measure(run, model, inputs, settings)
             found = _judge(claim, frames[run], expected)
@@ -95,24 +98,28 @@ class _NotTested(Exception):
     """A claim that this model cannot speak to; the message says why."""
 
 
-def _run_of(claim: Mapping[str, str], draws: int) -> _Run:
-    training = claim["over"] != "inputs"
+def _run_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> _Run:
     name = claim["analysis"]
+    # one run through all checkpoints serves the claims about its ends too
+    checkpoints = "last" if claim["over"] == "inputs" else "all" if name in followed else "ends"
     known = ANALYSES[name].options if name in ANALYSES else {}
     alternatives = []
     for text in claim["options"].split(" | "):
         chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
         if "draws" in known:
-            chosen["draws"] = 0 if training else int(chosen.get("draws", draws))
+            chosen["draws"] = int(chosen.get("draws", draws)) if checkpoints == "last" else 0
         alternatives.append(tuple(sorted(check_request(name, chosen).items())))
-    return _Run(name, tuple(alternatives), training)
+    return _Run(name, tuple(alternatives), checkpoints)
 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
-    if run.training:
-        measure = partial(survey_checkpoints, run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs))
-    else:
+    if run.checkpoints == "last":
         measure = partial(analyze, run.analysis, model=model, inputs=inputs)
+    else:
+        every = _checkpoints(model)
+        chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
+        images = _TRAINING_INPUTS.get(inputs, inputs)
+        measure = partial(survey_checkpoints, run.analysis, model, images, chosen)
     frames = [measure(**settings, **dict(options)) for options in run.alternatives]
     if len(frames) == 1:
         return frames[0]
@@ -196,8 +203,11 @@ def _published_value(claim: Mapping[str, str], model: str) -> float:
     return value
 
 
-def _has_checkpoints(model: str) -> bool:
-    return any(model in (entry.spec, entry.alias) for entry in catalog.bundled_models())
+def _checkpoints(model: str) -> list[str]:
+    """The checkpoints of a bundled model's training, first to last; none for another model."""
+    entry = catalog.find(model)
+    bundled = entry is not None and entry.spec.startswith("bundled:")
+    return list(bundled_checkpoints(entry.alias)) if bundled else []
 
 
 def _other_scale(claim: Mapping[str, str], model: str) -> str | None:
