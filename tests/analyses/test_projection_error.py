@@ -290,6 +290,16 @@ def test_attention_masks_shape_the_output_and_not_the_kernel(qkv):
     assert not torch.allclose(found.errors["exact"], free.errors["exact"])
 
 
+def test_a_query_that_may_attend_to_nothing_has_no_output(qkv):
+    q, k, v = qkv
+    mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    mask[3] = False
+    output = (SCALE * q @ k.mT).softmax(-1) @ v
+    output[..., 3, :] = 0
+    found = projection_errors(q, k, v, SCALE, attention_mask=mask, conventions=CONVENTIONS[2:])
+    same(found, projection_errors(q, k, v, SCALE, output=output, conventions=CONVENTIONS[2:]))
+
+
 def test_fewer_queries_than_keys(qkv):
     q, k, v = qkv
     mask = torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)

@@ -23,7 +23,6 @@ from workbench.analyses.parallel import map_heads
 from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.stacking import stack_heads
 from workbench.errors import InputError, UnknownName
-from workbench.recording.weights import attention_weights
 
 CONVENTIONS = ("teo2024-text", "teo2024-code", "saritas2025", "exact")
 STANDARDS = ("none", "per-token")
@@ -191,8 +190,13 @@ class _Head(NamedTuple):
         return self._replace(q=_standardized(self.q), k=_standardized(self.k))
 
     def attend(self, v: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias[None, None]
-        return attention_weights(self.q[None, None], self.k[None, None], self.scale, bias)[0, 0] @ v
+        """softmax(s q kᵀ + bias) v; 0 for a query that may attend to nothing."""
+        scores = self.scale * (self.q @ self.k.mT)
+        if self.bias is not None and self.bias.dtype == torch.bool:
+            scores = scores.masked_fill(~self.bias, -torch.inf)
+        elif self.bias is not None:
+            scores = scores + self.bias
+        return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0) @ v
 
 
 def _of_head(
@@ -264,7 +268,10 @@ def _log_error_of_code(head: _Head) -> Tensor:
 
 
 def _standardized(x: Tensor) -> Tensor:
-    """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding."""
+    """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding.
+
+    Unlike `kernel_pca.standardize` for a single query too, and nothing added to the deviation, as published.
+    """
     centred = x - x.mean(-1, keepdim=True)
     rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
     return torch.where(centred.abs().amax(-1, keepdim=True) > rounding, centred / x.std(-1, keepdim=True), 0)
