@@ -1,9 +1,11 @@
 import pytest
+import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import workbench
 from tests.attention.modules import randn
+from workbench.architectures import build
 from workbench.attention import VARIANTS, attention_module, replace_attention
 from workbench.errors import InputError, UnknownName
 
@@ -164,3 +166,166 @@ def test_every_variant_takes_the_place_of_attention(name):
         assert after.shape == before.shape
         assert torch.isfinite(after).all()
     assert torch.equal(model(IMAGES), before)
+
+
+def added(model):
+    """What the model adds to its tokens."""
+    seen = []
+    handle = model.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    model(IMAGES)
+    handle.remove()
+    patches = model.patch_embed(IMAGES)
+    prefix = [part for part in (model.cls_token, model.reg_token) if part is not None]
+    bare = torch.cat([*(part.expand(len(IMAGES), -1, -1) for part in prefix), patches], dim=1)
+    return seen[0] - bare
+
+
+@pytest.mark.parametrize("name", ["bilateral", "nonlocal", "alibi"])
+def test_positions_in_the_logits_are_not_on_the_tokens_too(name):
+    model = tiny()
+    embedding, before = model.pos_embed, model(IMAGES)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    assert added(model).abs().max() > 0.01
+    report = replace_attention(model, name)
+    assert not added(model).any()
+    assert "pos_embed taken off the tokens" in str(report)
+    assert not model.pos_embed.requires_grad
+    with torch.no_grad():
+        for parameter in model.blocks.parameters():  # whatever is learned now goes with the variant
+            parameter += 1
+    report.undo()
+    assert model.pos_embed is embedding
+    assert embedding.requires_grad
+    model.load_state_dict({**state, "pos_embed": model.pos_embed})
+    assert torch.equal(model.pos_embed, state["pos_embed"])
+    assert torch.equal(model(IMAGES), before)
+    assert list(model.state_dict()) == list(state)
+
+
+def test_the_embedding_becomes_the_positions_of_every_layer():
+    model = tiny()
+    embedding = model.pos_embed
+    report = replace_attention(model, "bilateral")
+    layers = [block.attn for block in model.blocks]
+    assert all(layer.positions is layers[0].positions for layer in layers)
+    assert torch.equal(layers[0].positions, embedding)
+    assert layers[0].positions is not embedding
+    assert "positions" in report.kept["blocks.3.attn"]
+    assert report.new["blocks.3.attn"] == ("h_y", "h_p")
+    # The logits are those of contents and positions apart: a naive loop over one head.
+    x = randn(1, 5, 15, dtype=torch.float32)
+    layer = layers[2]
+    width = layer.head_dim
+    rows = layer.qkv.weight.reshape(3, 3, width, 15)[:2, 1]
+    bias = layer.qkv.bias.reshape(3, 3, width)[:2, 1]
+    _, inside = layer.attend(x, observe=True)
+    for i in range(5):
+        for j in range(5):
+            positions = (rows[0] @ embedding[0, i]) @ (rows[1] @ embedding[0, j]) / width**0.5
+            content = (rows[0] @ x[0, i] + bias[0]) @ (rows[1] @ x[0, j] + bias[1]) / width**0.5
+            q, k = inside["q"][0, 1, i], inside["k"][0, 1, j]
+            both = inside["scale"] * q @ k + inside["mask"].expand(1, 3, 5, 5)[0, 1, i, j]
+            torch.testing.assert_close(both, positions + content, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_without_a_position_have_one_of_zero():
+    model = tiny(no_embed_class=True, reg_tokens=2)
+    embedding = model.pos_embed
+    assert embedding.shape == (1, 4, 15)
+    replace_attention(model, "bilateral")
+    positions = model.blocks[1].attn.positions
+    assert not positions[:, :3].any()
+    assert torch.equal(positions[:, 3:], embedding)
+    replace_attention(model, "softmax")
+    assert torch.equal(model.pos_embed, embedding)
+
+
+def test_a_part_of_the_layers_leaves_the_embedding_where_it_is():
+    model = tiny()
+    embedding = model.pos_embed
+    first = replace_attention(model, "bilateral", layers="0,2")
+    assert model.pos_embed is embedding
+    assert "stays on the tokens" in first.positions
+    assert first.positions.endswith("reaches blocks.0.attn, blocks.2.attn too")
+    own = [model.blocks[layer].attn.positions for layer in (0, 2)]
+    assert not torch.equal(own[0], embedding)
+    second = replace_attention(model, "bilateral", layers="1,3")
+    assert not added(model).any()
+    assert torch.equal(model.blocks[3].attn.positions, embedding)
+    assert model.blocks[0].attn.positions is own[0]
+    with pytest.raises(InputError, match=r"pos_embed has been replaced since .* undo the later change first"):
+        first.undo()
+    second.undo()
+    first.undo()
+    assert model.pos_embed is embedding
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+def test_positions_go_back_to_the_tokens_where_a_layer_needs_them_there(layers):
+    model = build(
+        {"name": "vit", "patch_size": 8, "embed_dim": 6, "depth": 2, "num_heads": 2, "attention": "bilateral"}
+    )
+    positions = model.blocks[0].attn.positions
+    report = replace_attention(model, "softmax", layers=layers)
+    assert torch.equal(model.pos_embed, positions)
+    assert model.pos_embed is not positions
+    assert report.positions == "those of the layers, now added to the tokens as pos_embed"
+    report.undo()
+    assert model.pos_embed is None
+    assert model.blocks[1].attn.positions is positions
+
+
+def test_layers_left_without_positions_are_named():
+    model = tiny()
+    replace_attention(model, "alibi")
+    report = replace_attention(model, "softmax", layers="1,2")
+    assert report.positions == "none reach blocks.1.attn, blocks.2.attn"
+    assert not added(model).any()
+
+
+def test_shared_positions_stay_shared():
+    model = tiny()
+    replace_attention(model, "bilateral")
+    shared = model.blocks[0].attn.positions
+    with replace_attention(model, "bilateral", layers="1,2"):
+        assert all(block.attn.positions is shared for block in model.blocks)
+    with replace_attention(model, "bilateral"):
+        fresh = model.blocks[0].attn.positions
+        assert fresh is not shared
+        assert torch.equal(fresh, shared)
+        assert all(block.attn.positions is fresh for block in model.blocks)
+    replace_attention(model, "alibi")
+    replace_attention(model, "bilateral")
+    assert all(block.attn.positions is model.blocks[0].attn.positions for block in model.blocks)
+
+
+def test_positions_of_another_length_start_fresh():
+    model = tiny()
+    report = replace_attention(model, "bilateral", num_tokens=7)
+    assert model.blocks[0].attn.positions.shape == (1, 7, 15)
+    assert "positions" in report.new["blocks.0.attn"]
+    assert report.positions == "pos_embed taken off the tokens; the layers use none of it"
+
+
+def test_a_model_that_cannot_do_without_an_embedding():
+    model = timm.create_model(
+        "deit_tiny_distilled_patch16_224", img_size=32, embed_dim=12, num_heads=3, depth=2
+    ).eval()
+    images = randn(1, 3, 32, 32, dtype=torch.float32)
+    before, embedding = model(images), model.pos_embed
+    with replace_attention(model, "bilateral"):
+        assert torch.equal(model.blocks[1].attn.positions, embedding)
+        assert not torch.equal(model(images), before)
+    assert torch.equal(model(images), before)
+
+
+def test_positions_of_a_language_model():
+    model = build({"name": "lm", "context": 9, "embed_dim": 6, "depth": 2, "num_heads": 2})
+    ids = torch.arange(8)[None]
+    before, embedding = model(ids), model.pos_embed
+    with replace_attention(model, "bilateral"):
+        assert torch.equal(model.blocks[1].attn.positions, embedding)
+        assert not model.pos_embed.any()
+        assert model.blocks[1].attn.causal
+        assert torch.isfinite(model(ids)).all()
+    assert torch.equal(model(ids), before)

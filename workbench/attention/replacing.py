@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from workbench.attention import attention_module, find_variant
 from workbench.attention.base import AttentionModule
+from workbench.attention.positions import Embeddings, move_positions, position_embeddings, put_embeddings
 from workbench.errors import InputError
 from workbench.selection import Numbers, parse_numbers, ranges
 
@@ -21,7 +22,8 @@ class Replacement:
 
     ``kept``, ``new`` and ``dropped`` name weights by module path; a part of a joint projection is
     "qkv.weight[k]". ``new`` ones hold fresh values, ``dropped`` ones found no place (dropout and norms of
-    the old module among them). As a context manager it undoes itself at the end of the block.
+    the old module among them). ``positions`` says where the positions come in now, if the change touches
+    them. As a context manager it undoes itself at the end of the block.
     """
 
     name: str
@@ -29,9 +31,12 @@ class Replacement:
     kept: dict[str, tuple[str, ...]]
     new: dict[str, tuple[str, ...]]
     dropped: dict[str, tuple[str, ...]]
+    positions: str
     _model: nn.Module
     _before: dict[str, nn.Module]
     _after: dict[str, nn.Module]
+    _embeddings_before: Embeddings
+    _embeddings_after: Embeddings
     _loaded: Any = None
     _checkpoint: str | None = None
 
@@ -45,12 +50,18 @@ class Replacement:
                 raise InputError(
                     f"{path} is no longer the {self.name!r} that was put there; undo the later change first"
                 )
+        for path, embedding in self._embeddings_after.items():
+            if position_embeddings(self._model).get(path) is not embedding:
+                raise InputError(
+                    f"{path} has been replaced since {self.name!r} was put in; undo the later change first"
+                )
         for path, module in self._before.items():
             self._model.set_submodule(path, module)
+        put_embeddings(self._model, self._embeddings_before)
         if self._after and self._loaded is not None:
             _rename(self._loaded, self._checkpoint)
-        self._after.clear()
-        self._before.clear()
+        for done in (self._after, self._before, self._embeddings_after, self._embeddings_before):
+            done.clear()
 
     def __enter__(self) -> Replacement:
         return self
@@ -71,6 +82,8 @@ class Replacement:
                 if names
             ]
             lines.append(f"  {path}: {'; '.join(parts)}")
+        if self.positions:
+            lines.append(f"  positions: {self.positions}")
         return "\n".join(lines)
 
 
@@ -86,6 +99,9 @@ def replace_attention(
 
     Weights that mean the same in both (projections by name, proj) are copied, the rest starts fresh from
     ``seed``; the report says which. The new modules are on the old ones' device, in their dtype and mode.
+    Positions count once: where every layer now brings its own (bilateral, nonlocal, alibi), the model's
+    ``pos_embed`` is taken off the tokens and becomes the positions of the layers that learn theirs; where not
+    every layer does any more, learned positions go back to the tokens.
     Raises UnknownName for a name or an option that does not exist, InputError for a layer that does not
     exist and for a model without such attention; nothing is replaced then.
     """
@@ -111,9 +127,16 @@ def replace_attention(
             path, old = found[number]
             after[path] = _build(name, old, {"layer": number} | options)
             kept[path], new[path], dropped[path] = _carry_over(old, after[path])
+        moved = move_positions(module, dict(found), after)
+    for path in moved.carried:
+        kept[path] = (*kept[path], "positions")
+        new[path] = tuple(part for part in new[path] if part != "positions")
     for path, variant in after.items():
         module.set_submodule(path, variant)
-    report = Replacement(name, numbers, kept, new, dropped, module, before, after)
+    put_embeddings(module, moved.after)
+    report = Replacement(
+        name, numbers, kept, new, dropped, moved.said, module, before, after, moved.before, moved.after
+    )
     if model is not module:
         report._loaded, report._checkpoint = model, model.checkpoint
         change = _change(name, numbers)
@@ -141,12 +164,13 @@ def _is_replaceable(module: nn.Module) -> bool:
 
 
 def _token_count(model: nn.Module) -> int | None:
-    """Tokens of the model's own image size, prefix tokens included."""
+    """Tokens of the model's own image size, prefix tokens included, or the longest text."""
     patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
     prefix = getattr(model, "num_prefix_tokens", None)
     if isinstance(patches, int) and isinstance(prefix, int):
         return patches + prefix
-    return None
+    longest = getattr(model, "max_length", None)
+    return longest if isinstance(longest, int) else None
 
 
 def _build(name: str, old: Any, options: dict[str, Any]) -> AttentionModule:
