@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,7 +20,7 @@ class PairStatistics(NamedTuple):
 def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     """Statistics of |x_i − x_j| over all pairs, in the unit of x. Entries that are NaN are left out."""
     x, size, count = _scaled(x)
-    x = x.sort(-1).values  # NaN goes last
+    x = _sorted(x)  # NaN goes last
     absent = x.isnan()
     # centred first: of numbers that are all alike, the sums below would keep nothing but rounding
     c = x - _mean(x, absent, count)[..., None]
@@ -39,12 +40,12 @@ def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tens
     """
     x, size, count = _scaled(x)
     epsilon = torch.as_tensor(epsilon, dtype=x.dtype, device=x.device) / size
-    x = x.gather(-1, x.abs().argsort(-1))  # of each pair, the later one is the larger; NaN goes last
+    x = x.gather(-1, _order(x.abs()))  # of each pair, the later one is the larger; NaN goes last
     absent = x.isnan()
-    # Sums over the earlier entries, of x − median: of numbers that are nearly alike, those of x itself would
-    # lose the differences. Those of x are exact for entries far below the median, whose own differences
-    # x − median would lose.
-    middle = x.nanmedian(-1, keepdim=True).values.nan_to_num()
+    # Sums over the earlier entries, of x − middle: of numbers that are nearly alike, those of x itself would
+    # lose the differences. Those of x are exact for entries far below the middle one, whose own differences
+    # x − middle would lose.
+    middle = x.gather(-1, ((count - 1) / 2).long().clamp_min(0)[..., None]).nan_to_num(nan=0.0)
     x = torch.where(absent, middle, x)
     c = torch.where(x.abs() < middle.abs() / 2, 0, middle)
     place = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
@@ -63,10 +64,20 @@ def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tens
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x divided by its largest magnitude, so that squares neither overflow nor underflow; that; the count."""
-    x = x.double()
+    x = x.detach().double()
     size = x.abs().nan_to_num(nan=0.0).amax(-1)
     size = torch.where(size > 0, size, torch.ones_like(size))
     return x / size[..., None], size, (~x.isnan()).sum(-1).double()
+
+
+def _sorted(x: Tensor) -> Tensor:
+    """Ascending. numpy's sort is ten times as fast as torch's on short rows of a CPU."""
+    return torch.from_numpy(np.sort(x.numpy())) if x.device.type == "cpu" else x.sort(-1).values
+
+
+def _order(x: Tensor) -> Tensor:
+    """Places of ascending entries."""
+    return torch.from_numpy(np.argsort(x.numpy())) if x.device.type == "cpu" else x.argsort(-1)
 
 
 def _mean(x: Tensor, absent: Tensor, count: Tensor) -> Tensor:
