@@ -209,9 +209,11 @@ def test_equal_keys_have_no_eigenvectors_but_an_inconsistency(v):
     torch.testing.assert_close(found.inconsistency, expected)
 
 
-def test_keys_of_any_size(v):
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_keys_of_any_size(v, precision):
     for factor in (1e-3, 10.0, 100.0):
-        found = eigenvector_test(factor * normal(BATCH, HEADS, TOKENS, DIM), v, SCALE)
+        k = factor * normal(BATCH, HEADS, TOKENS, DIM)
+        found = eigenvector_test(k, v, SCALE, precision=precision)
         assert found.inconsistency.isfinite().all()
         assert found.span_share[..., VALUES].isfinite().all()
         assert found.gamma_rel["text"][..., VALUES, :, :].isfinite().all()
