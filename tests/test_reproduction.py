@@ -9,7 +9,7 @@ import pytest
 import workbench
 from workbench import reproduction, verdicts
 from workbench.errors import UnknownName
-from workbench.publications import CLAIM_COLUMNS
+from workbench.publications import CLAIM_COLUMNS, stated_claims
 
 VIT, DIGITS = "bundled:digits-vit", "bundled:digits"
 
@@ -145,3 +145,24 @@ def test_a_paper_or_option_that_is_not_known_is_named(stated):
         workbench.claims("saritas")
     with pytest.raises(UnknownName, match="standardize"):
         stated(_claim("rank_90", ">", "0", options="standardise=none"))
+
+
+def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
+    frame = workbench.claims(n=2, draws=2)
+    assert len(frame) == len(stated_claims())
+    assert set(frame["verdict"]) <= set(verdicts.VERDICTS)
+    open_rows = frame[frame["verdict"] == verdicts.NOT_TESTED]
+    assert open_rows["why"].str.contains("does not list|the paper says it of").all()
+    rest = frame.drop(open_rows.index)
+    assert len(rest) > 40
+    assert rest[["measured", "low", "high"]].notna().all(axis=None)
+    assert (rest["low"] <= rest["measured"]).all()
+    assert rest.loc[rest["comparison"].str.contains("chance"), "null_low"].notna().all()
+    known = frame.set_index(["claim", "reading"])["verdict"].groupby("claim").first()
+    # what mathematics says of any model
+    assert known["The centred Gram matrix is typically invertible"] == "fails"
+    assert (
+        known[[name for name in known.index if "averaged over heads and layers is" in name]].eq("fails").all()
+    )
+    analyses = [run["analysis"] for run in frame.attrs["provenance"]]
+    assert analyses.count("projection-error") == 1 + 10  # once, and through ten checkpoints

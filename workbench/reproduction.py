@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -29,11 +28,10 @@ _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
 class _Run(NamedTuple):
-    """What has to be computed for a group of claims."""
+    """What has to be computed, once, for the claims that share it."""
 
     analysis: str
-    alternatives: tuple[tuple[tuple[str, Any], ...], ...]
-    """Options; the frames of several are put under one another."""
+    options: tuple[tuple[str, Any], ...]
     checkpoints: str = "last"
     """Of the training: "last", "ends" (first and last) or "all"."""
 
@@ -74,10 +72,11 @@ def claims(
             expected = _published_value(claim, model)
             if claim["over"] != "inputs" and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
-            run = _run_of(claim, draws, followed)
-            if run not in frames:
-                frames[run] = _measure(run, model, inputs, settings)
-            found = _judge(claim, frames[run], expected)
+            runs = _runs_of(claim, draws, followed)
+            for run in runs:
+                if run not in frames:
+                    frames[run] = _measure(run, model, inputs, settings)
+            found = _judge(claim, [frames[run] for run in runs], expected)
             strange = _other_scale(claim, model)
             if strange:
                 found |= {"verdict": verdicts.NOT_TESTED, "why": strange}
@@ -98,37 +97,32 @@ class _NotTested(Exception):
     """A claim that this model cannot speak to; the message says why."""
 
 
-def _run_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> _Run:
+def _runs_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> list[_Run]:
+    """The runs that a claim is about: one, or one per alternative of its options."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
     checkpoints = "last" if claim["over"] == "inputs" else "all" if name in followed else "ends"
     known = ANALYSES[name].options if name in ANALYSES else {}
-    alternatives = []
+    runs = []
     for text in claim["options"].split(" | "):
         chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
         if "draws" in known:
             chosen["draws"] = int(chosen.get("draws", draws)) if checkpoints == "last" else 0
-        alternatives.append(tuple(sorted(check_request(name, chosen).items())))
-    return _Run(name, tuple(alternatives), checkpoints)
+        runs.append(_Run(name, tuple(sorted(check_request(name, chosen).items())), checkpoints))
+    return runs
 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
+    arguments = {**settings, **dict(run.options)}
     if run.checkpoints == "last":
-        measure = partial(analyze, run.analysis, model=model, inputs=inputs)
-    else:
-        every = _checkpoints(model)
-        chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
-        images = _TRAINING_INPUTS.get(inputs, inputs)
-        measure = partial(survey_checkpoints, run.analysis, model, images, chosen)
-    frames = [measure(**settings, **dict(options)) for options in run.alternatives]
-    if len(frames) == 1:
-        return frames[0]
-    joined = join_frames(frames)
-    joined.attrs["notes"] = [note for frame in frames for note in frame.attrs.get("notes", ())]
-    return joined
+        return analyze(run.analysis, model=model, inputs=inputs, **arguments)
+    every = _checkpoints(model)
+    chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
+    return survey_checkpoints(run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs), chosen, **arguments)
 
 
-def _judge(claim: Mapping[str, str], frame: pd.DataFrame, expected: float) -> dict[str, Any]:
+def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float) -> dict[str, Any]:
+    frame = frames[0] if len(frames) == 1 else join_frames(frames)
     terms = verdicts.parse_measure(claim["measure"])
     chance = None
     if claim["over"] == "inputs":
@@ -136,7 +130,7 @@ def _judge(claim: Mapping[str, str], frame: pd.DataFrame, expected: float) -> di
         findings = [verdicts.average(verdicts.per_input(frame, terms), ratio)]
         chance = verdicts.chance_of(frame, terms)
     else:
-        findings = verdicts.through_training(frame, terms, claim["over"], frame.attrs["epochs"])
+        findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
     allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
     finding, verdict = verdicts.weakest(findings, allowed)
     if not finding.n:
