@@ -48,7 +48,25 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
 
 
 @pytest.mark.parametrize(
-    "name", ["gram_spectra", "cosine_decay", "attention_heatmaps", "attention_summary", "explorer"]
+    "name",
+    [
+        "gram_spectra",
+        "gram_spectra_statistics",
+        "value_similarity",
+        "value_similarity_invariant",
+        "eigenvector_test",
+        "eigenvector_test_layers",
+        "eigenvector_test_exact",
+        "projection_error",
+        "projection_error_training",
+        "squared_norms",
+        "claims_teo2024",
+        "claims_saritas2025",
+        "cosine_decay",
+        "attention_heatmaps",
+        "attention_summary",
+        "explorer",
+    ],
 )
 def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):
     out, _ = rendered

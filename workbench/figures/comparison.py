@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import legend_rows, rows_of, series_of, short_name
+from workbench.figures.frames import legend_rows, log_ticks, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 from workbench.figures.theme import COLOURS, PAGE
 from workbench.metrics import METRICS
@@ -301,5 +301,7 @@ def _range(reach: Sequence[float], log: bool) -> dict:
         values = np.log10(values)
     low, high = float(values.min()), float(values.max())
     pad = 0.08 * ((high - low) or abs(high) or 1.0)
-    more = {"type": "log", "dtick": max(1, int(np.ceil((high - low) / 4)))} if log else {"nticks": 5}
+    more = (
+        {"type": "log", **log_ticks(pd.Series(10**values), most=4, digits=(1, 3))} if log else {"nticks": 5}
+    )
     return {"range": [low - pad, high + pad], **more}

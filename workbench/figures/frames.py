@@ -162,21 +162,24 @@ def legend_rows(fig: go.Figure, width: float = PAGE) -> int:
     return rows
 
 
-def log_ticks(values: pd.Series) -> dict:
-    """Axis settings for a log scale that holds these values: about six ticks, whatever the number of decades."""
+def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[int] = (1, 2, 5)) -> dict:
+    """Axis settings for a log scale that holds these values: about `most` ticks, whatever the number of decades.
+
+    Where there is hardly more than one decade, its multiples in `digits` are labelled.
+    """
     positive = values[values > 0]
     if positive.empty:
         raise InputError("no value is positive and finite: there is nothing to draw on a log scale")
     low, high = np.log10(positive.min()), np.log10(positive.max())
-    if high - low < 1.2:  # powers of ten alone would leave one tick, or none
+    if high - low < 1.6:  # powers of ten alone would leave one tick, or none
         powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
-        ticks = [(digit, power) for power in powers for digit in (1, 2, 5)]
+        ticks = [(digit, power) for power in powers for digit in digits]
         return {
             "tickmode": "array",
             "tickvals": [digit * 10.0**power for digit, power in ticks],
             "ticktext": [_decimal(digit, power) for digit, power in ticks],
         }
-    step = max(1, int(np.ceil((high - low) / 6)))
+    step = max(1, int(np.ceil((high - low) / most)))
     return {"dtick": step, **({"minor": {"ticks": "outside", "ticklen": 2}} if step == 1 else {})}
 
 
