@@ -62,6 +62,31 @@ def test_analyze_writes_each_format(run, tmp_path, suffix):
     assert out.stat().st_size > 500
 
 
+def test_options_of_an_analysis_are_given_as_flags_and_values(run, tmp_path):
+    out = tmp_path / "heads.csv"
+    own = ("--axis", "tokens", "--statistic=max", "--per-head", "--draws", 0, "--heads", "0,2")
+    status, _, err = run("analyze", "value-similarity", *BUNDLED, "--n", 2, "--layers", 1, *own, "--out", out)
+    assert status == 0, err
+    frame = pd.read_csv(out)
+    assert set(frame["axis"].dropna()) == {"tokens"}
+    assert set(frame["head"]) == {0, 2}
+    assert frame["null"].isna().all()
+    means = tmp_path / "means.csv"
+    status, _, err = run("analyze", "value-similarity", *BUNDLED, "--n", 2, "--draws", 2, "--out", means)
+    assert status == 0, err
+    assert pd.read_csv(means)["head"].isna().all()
+
+
+def test_claims_are_printed_and_written(run, tmp_path):
+    out = tmp_path / "claims.csv"
+    status, said, err = run("claims", "--paper", "saritas2025", "--n", 2, "--draws", 2, "--out", out)
+    assert status == 0, err
+    assert "verdict" in said
+    frame = pd.read_csv(out)
+    assert set(frame["paper"]) == {"saritas2025"}
+    assert set(frame["verdict"]) <= {"holds", "fails", "undecided", "not tested at this scale"}
+
+
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(run, tmp_path):
     frames = []
     for number, seed in enumerate([5, 5, 6]):
@@ -137,6 +162,8 @@ WRONG = {
     "unknown notebook": (("render", "gram_spectrum"), "gram_spectra"),
     "unknown parameter": (("render", "gram_spectra", "-p", "modle", "x"), "model"),
     "ill-typed parameter": (("render", "gram_spectra", "-p", "n", "many"), "many"),
+    "unknown paper": (("claims", "--paper", "teo2025"), "teo2024"),
+    "claims in another format": (("claims", "--out", "claims.parquet"), ".csv"),
     "unknown command": (("analyse",), "analyse"),
     "unknown task": (("train", "digit"), "digits"),
     "no provenance": (("reproduce", "figures/none.json"), "none.json"),
