@@ -375,3 +375,16 @@ def test_chance_that_cannot_differ_has_no_z_and_says_so(qkv):
 
 def test_the_study_is_registered():
     assert set(STUDY) <= set(ANALYSES)
+
+
+@pytest.mark.parametrize("name", STUDY)
+@pytest.mark.parametrize(("make", "batch"), [(swin, images), (grouped_llama, texts)])
+def test_a_saved_capture_gives_what_the_model_gives(name, make, batch, tmp_path):
+    model, inputs = make(), batch()
+    capture(model, inputs, sites=("q", "k", "v", "scale", "mask")).save(tmp_path / "c.safetensors")
+    direct = analyze(name, model=model, inputs=inputs, draws=2, per_head=True)
+    again = analyze(name, qkv=tmp_path / "c.safetensors", draws=2, per_head=True, batch_size=2)
+    numbers = ["value", *NULL_COLUMNS, "model"]
+    assert again.drop(columns=numbers).equals(direct.drop(columns=numbers))
+    # without the captured output, attention is computed again in double precision
+    np.testing.assert_allclose(again["value"], direct["value"], rtol=1e-3, atol=1e-9)
