@@ -5,7 +5,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import workbench
 from workbench.architectures import build
+from workbench.attention import VARIANTS
 from workbench.checkpoints import (
     file_sha256,
     load_weights,
@@ -157,3 +159,99 @@ def test_a_missing_shared_parameter_is_named(tmp_path):
     del state["first.weight"]
     with pytest.raises(InputError, match=r"first\.weight is missing; second\.weight is missing"):
         load_weights(Tied(), state)
+
+
+def stored(folder, built, said, **meta):
+    """A checkpoint whose weights are of one architecture, and whose metadata name another."""
+    path = folder / "x.safetensors"
+    write_checkpoint(
+        path, build({**ARCHITECTURE, **built}), {"architecture": {**ARCHITECTURE, **said}, **meta}
+    )
+    return path
+
+
+# Variants that share their weights' names and shapes: no reader of the weights alone can tell them apart.
+ALIKE = [
+    {"softmax", "rpc-asym", "alibi", "twicing"},
+    {"softmax-sym", "rpc-sym", "rpc-sym-asym"},
+    {"primal", "primal-independent"},
+]
+OTHERS = [
+    (built, said)
+    for built, variant in VARIANTS.items()
+    for said in ("softmax", "rpc-sym", "primal", "tssa", "bilateral")
+    if built != said and variant.causality != "always" and not any({built, said} <= alike for alike in ALIKE)
+]
+
+
+def options(name):
+    return {"attention": name, "attention_options": {"low_rank": 2} if name.startswith("primal") else {}}
+
+
+@pytest.mark.parametrize(("built", "said"), OTHERS)
+def test_weights_of_another_variant_are_refused_with_both_names(built, said, tmp_path):
+    path = stored(tmp_path, options(built), options(said))
+    with pytest.raises(InputError) as caught:
+        restore(path)
+    held, _, wanted = str(caught.value).partition(", the model has ")
+    assert "the weights of blocks.0.attn are those of '" in held
+    assert f"'{built}'" in held
+    assert wanted.startswith(f"'{said}'; take the checkpoint that was trained so (")
+
+
+def test_variants_in_a_part_of_the_layers_are_told_by_the_layer(tmp_path):
+    first = {"depth": 3, "attention_layers": [0], **options("tssa")}
+    everywhere = {"depth": 3, **options("tssa")}
+    with pytest.raises(
+        InputError, match=r"weights of blocks\.1\.attn are those of 'tssa', the model has 'softmax'"
+    ):
+        restore(stored(tmp_path, everywhere, first))
+
+
+def test_widths_and_layers_are_told_apart(tmp_path):
+    with pytest.raises(InputError, match="the weights are 6 wide, the model is 10; take the checkpoint"):
+        restore(stored(tmp_path, {}, {"embed_dim": 10}))
+    with pytest.raises(InputError, match="weights have 1 layers of attention, the model has 2"):
+        restore(stored(tmp_path, {}, {"depth": 2}))
+    both = r"'mssa', the model has 'softmax' and the weights are 6 wide, the model is 10"
+    with pytest.raises(InputError, match=both):
+        restore(stored(tmp_path, {"attention": "mssa"}, {"embed_dim": 10}))
+
+
+def test_metadata_that_name_two_variants_are_refused(tmp_path):
+    said = {"attention": "rpc-sym"}
+    path = stored(tmp_path, {"attention": "softmax-sym"}, {"attention": "softmax-sym"}, **said)
+    with pytest.raises(
+        InputError, match="its attention is 'rpc-sym', but its architecture has 'softmax-sym'"
+    ):
+        restore(path)
+
+
+def test_a_loaded_checkpoint_of_another_variant_says_both(tmp_path):
+    path = stored(tmp_path, options("primal"), options("rpc-sym"))
+    with pytest.raises(InputError, match=r"'primal', .*the model has 'rpc-sym'"):
+        workbench.load(f"file:{path}")
+
+
+def test_a_run_does_not_go_on_from_the_weights_of_another_variant(tmp_path):
+    """Two interrupted runs, and the state of one lies in the folder of the other."""
+    import shutil
+
+    from workbench.training import train
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    for name in ("rpc-sym", "tssa"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("workbench.training.loop.Trainer.train_epoch", stop)
+            with pytest.raises(Stopped):
+                train("digits", tmp_path / name, attention=name, epochs=1, limit=10, progress=False)
+    shutil.copy(tmp_path / "tssa" / "resume.pt", tmp_path / "rpc-sym" / "resume.pt")
+    with pytest.raises(InputError, match=r"resume\.pt .*those of 'tssa'.*, the model has .*'rpc-sym'"):
+        train("digits", tmp_path / "rpc-sym", attention="rpc-sym", epochs=1, limit=10, progress=False)
+    with pytest.raises(InputError, match="attention is 'tssa' there and 'rpc-sym' here"):
+        train("digits", tmp_path / "tssa", attention="rpc-sym", epochs=1, limit=10, progress=False)

@@ -81,19 +81,37 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a checkpoint, in eval mode on the CPU, and the checkpoint's metadata.
 
-    Raises InputError where :func:`read_checkpoint` does, and if the weights do not fit the architecture they
-    name.
+    Raises InputError where :func:`read_checkpoint` does, if the metadata name two attention variants, and if
+    the weights do not fit the architecture they name.
     """
     from workbench.architectures import build
 
     state, meta = read_checkpoint(path)
-    module = build(meta.get("architecture", {}))
-    load_weights(module, state, origin=str(path))
+    architecture = meta.get("architecture", {})
+    module = build(architecture)
+    built = architecture.get("attention", "softmax")
+    if (named := meta.get("attention", built)) != built:
+        raise InputError(
+            f"{path} says of itself that its attention is {named!r}, but its architecture has {built!r}; one of them "
+            "was changed after training: take the file as `workbench train` wrote it"
+        )
+    load_weights(module, state, origin=str(path), attention=built)
     return module.eval(), meta
 
 
-def load_weights(module: nn.Module, state: Mapping[str, Tensor], origin: str = "the checkpoint") -> None:
-    """Put `state` into `module`, whole; InputError lists the first names and shapes that do not fit."""
+def load_weights(
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    origin: str = "the checkpoint",
+    *,
+    attention: str | None = None,
+) -> None:
+    """Put `state` into `module`, whole.
+
+    InputError names both attention variants, widths or numbers of layers where they differ, and lists the
+    first names and shapes that do not fit. `attention` is the variant that the module was built with, if
+    known: modules alone do not tell all variants apart.
+    """
     own = module.state_dict()
     state = dict(state)
     for name, first in _shared_names(own).items():
@@ -108,8 +126,42 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], origin: str = "
     ]
     if problems:
         more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise InputError(f"{origin} does not fit its architecture: {'; '.join(problems[:3])}{more}")
+        listed = f"{'; '.join(problems[:3])}{more}"
+        different = _differences(module, state, attention)
+        if different:
+            listed = f"{' and '.join(different)}; take the checkpoint that was trained so ({listed})"
+        raise InputError(f"{origin} does not fit its architecture: {listed}")
     module.load_state_dict(state)
+
+
+def _differences(module: nn.Module, state: Mapping[str, Tensor], attention: str | None) -> list[str]:
+    """What a person would call different about the weights' attention and the module's."""
+    from workbench.attention.recognition import module_variants, recognise_attention
+
+    held, wanted = recognise_attention(state), recognise_attention(module.state_dict())
+    found = []
+    if held and wanted and len(held) != len(wanted):
+        found.append(f"the weights have {len(held)} layers of attention, the model has {len(wanted)}")
+    both = [path for path in wanted if path in held]
+    for path in both:
+        theirs, ours = held[path].variants, wanted[path].variants
+        if theirs and ours and held[path].form != wanted[path].form:
+            exact = module_variants(module.get_submodule(path), ours)
+            ours = (attention,) if attention in exact else exact or ours
+            found.append(
+                f"the weights of {path} are those of {_either(theirs)}, the model has {_either(ours)}"
+            )
+            break
+    for path in both:
+        if held[path].width != wanted[path].width:
+            found.append(f"the weights are {held[path].width} wide, the model is {wanted[path].width}")
+            break
+    return found
+
+
+def _either(names: tuple[str, ...]) -> str:
+    *most, last = [repr(name) for name in names]
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:

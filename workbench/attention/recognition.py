@@ -1,0 +1,67 @@
+"""Which variants weights may belong to, from their names and shapes alone: for errors that say what arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workbench.attention import VARIANTS, attention_module
+
+_JOINT = "qkv.weight"
+# Biases are an option of every variant, and positions that layers share may be stored with one of them only.
+_OPTIONAL = {"qkv.bias", "proj.bias", "positions"}
+
+
+class Recognised(NamedTuple):
+    """The weights of one layer: how wide what they attend to is, what they are beside that (names, and how many
+    projections stand in ``qkv``), and the variants that have such."""
+
+    width: int
+    form: tuple[frozenset[str], float]
+    variants: tuple[str, ...]
+
+
+def recognise_attention(state: Mapping[str, Tensor]) -> dict[str, Recognised]:
+    """The attention layers of a state dict by module path, in its order.
+
+    Variants that have the same weights cannot be told apart (softmax and twicing, for one): all are named,
+    none where nothing in the table has such weights.
+    """
+    return {
+        name.removesuffix(f".{_JOINT}"): _recognise(name.removesuffix(_JOINT), state)
+        for name, value in state.items()
+        if name.endswith(f".{_JOINT}") and value.ndim == 2
+    }
+
+
+def module_variants(module: nn.Module, possible: Iterable[str]) -> tuple[str, ...]:
+    """Those of the ``possible`` variants whose class ``module`` has; timm's own attention is softmax."""
+    from timm.layers import Attention
+
+    if isinstance(module, Attention):
+        return tuple(name for name in possible if name == "softmax")
+    return tuple(name for name in possible if VARIANTS[name].module is type(module))
+
+
+def _recognise(prefix: str, state: Mapping[str, Tensor]) -> Recognised:
+    rows, width = state[prefix + _JOINT].shape
+    names = frozenset(name.removeprefix(prefix) for name in state if name.startswith(prefix)) - _OPTIONAL
+    form = names, rows / width
+    return Recognised(width, form, tuple(name for name, forms in _forms().items() if form in forms))
+
+
+@cache
+def _forms() -> dict[str, set[tuple[frozenset[str], float]]]:
+    """What the weights of every variant may be: in layer 0, and in later ones."""
+    forms: dict[str, set[tuple[frozenset[str], float]]] = {}
+    with torch.device("meta"):
+        for name in VARIANTS:
+            for layer in (0, 1):
+                module = attention_module(name, 2, 1, num_tokens=1, layer=layer)
+                names = frozenset(module.state_dict()) - _OPTIONAL
+                forms.setdefault(name, set()).add((names, len(module.projections)))
+    return forms
