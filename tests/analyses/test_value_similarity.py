@@ -250,7 +250,7 @@ def test_permuted_draws_are_the_metrics_of_permuted_values():
 
 
 def test_gaussian_values_are_not_told_from_chance():
-    heads, draws = 200, 20
+    heads, draws = 200, 10
     k = random(heads, 9, KEY_DIM)
     v = random(heads, 9, DIM, seed=1)
     chosen = [quantity for quantity in QUANTITIES if quantity.metric != "allclose"]  # 0 in every draw

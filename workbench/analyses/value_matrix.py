@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -37,6 +38,11 @@ class ValueMatrix:
     def product(self) -> Tensor:
         """The values themselves, 0 where they underflow."""
         return self.values if self.log_factor is None else self.values * self.log_factor.exp()
+
+    @cached_property
+    def magnitude(self) -> Tensor:
+        """|product|."""
+        return self.product.abs()
 
     @cached_property
     def scaled(self) -> Tensor:
@@ -84,9 +90,9 @@ class ValueMatrix:
         count = len(distances)
         pairs = count * (count - 1) // 2
         # in the whole matrix the diagonal's zeros come first, and every pair stands twice
-        flat, place = distances.flatten(), count + 2 * ((pairs + 1) // 2) - 1
-        width = flat.kthvalue(place).values
-        kernel = distances.div_(-2 * width).exp_() if width > 0 else (distances == 0).double()
+        place = count + 2 * ((pairs + 1) // 2) - 2
+        width = float(np.partition(distances.cpu().numpy().ravel(), place)[place])
+        kernel = distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
         kernel -= kernel.mean(0)
         kernel -= kernel.mean(1, keepdim=True)
         return kernel.div_(kernel.norm())
@@ -126,7 +132,8 @@ class PermutedValues(ValueMatrix):
 
     @cached_property
     def kernel(self) -> Tensor:
-        return self._original.kernel[self.order[:, None], self.order]
+        # symmetric, so that reordered rows of reordered rows are reordered rows and columns
+        return self._original.kernel.index_select(0, self.order).mT.index_select(0, self.order)
 
 
 def squared_distances(values: Float[Tensor, "token feature"]) -> Float[Tensor, "token token"]:

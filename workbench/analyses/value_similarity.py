@@ -164,7 +164,7 @@ def _compare(v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity]
     values = []
     for metric, axis, statistic, convention in quantities:
         if metric == "allclose":
-            values.append(_allclose(v, wanted, *TOLERANCES[str(convention)]))
+            values.append(_allclose(pair, *TOLERANCES[str(convention)]))
             continue
         if (metric, axis) not in parts:
             parts[metric, axis] = MEASURES[metric, axis](pair)
@@ -182,6 +182,11 @@ class _Pair:
     @cached_property
     def feature_cosines(self) -> Tensor:
         return self.v.columns.T @ self.wanted.columns
+
+    @cached_property
+    def difference(self) -> Tensor:
+        wanted = self.wanted.product
+        return (self.v.values[:, : wanted.shape[1]] - wanted).abs()
 
     @cached_property
     def angles(self) -> Tensor:
@@ -204,8 +209,8 @@ def _optimal_tokens(pair: _Pair) -> Tensor:
 
 def _optimal(cosines: Tensor) -> Tensor:
     """The cosines of the one-to-one matching with the largest sum."""
-    rows, columns = linear_sum_assignment(cosines.cpu().numpy(), maximize=True)
-    return cosines[torch.from_numpy(rows), torch.from_numpy(columns)]
+    known = cosines.cpu().numpy()
+    return torch.from_numpy(known[linear_sum_assignment(known, maximize=True)]).to(cosines.device)
 
 
 def _linear_cka(pair: _Pair) -> Tensor:
@@ -223,10 +228,9 @@ def _span_share(pair: _Pair) -> Tensor:
     return (pair.wanted.basis.T @ scaled).square().sum() / scaled.square().sum()
 
 
-def _allclose(v: ValueMatrix, wanted: ValueMatrix, relative: float, absolute: float) -> Tensor:
-    reference = wanted.product
-    close = torch.isclose(v.values[:, : reference.shape[1]], reference, rtol=relative, atol=absolute)
-    return close.all().to(reference)
+def _allclose(pair: _Pair, relative: float, absolute: float) -> Tensor:
+    allowed = pair.wanted.magnitude * relative + absolute
+    return (pair.difference <= allowed).all().to(allowed)
 
 
 MEASURES: dict[tuple[str, str | None], Callable[[_Pair], Tensor]] = {
