@@ -29,6 +29,7 @@ ROWS = [
     {"surveys"},
     {"reproduction"},
     {"training"},
+    {"evaluation"},
     {"figures"},
     {"chrome"},
     {"exporting"},

@@ -365,6 +365,72 @@ _TABLE = (
         "mean over tokens of |‖φ‖² − ‖h‖²| / (‖h‖² + 1e-8)",
         "saritas2025 App. A",
     ),
+    Metric(
+        "accuracy_top1",
+        "Top-1 accuracy",
+        "",
+        0,
+        1,
+        "share of inputs whose most likely class is the right one; low and high: 95 % Wilson interval",
+        "teo2024 Tables 1, 2; abdullaev2025 Table III",
+    ),
+    Metric(
+        "accuracy_top5",
+        "Top-5 accuracy",
+        "",
+        0,
+        1,
+        "share of inputs whose right class is among the five most likely; low and high: 95 % Wilson interval",
+        "teo2024 Tables 1, 2; abdullaev2025 Table III",
+    ),
+    Metric(
+        "corruption_error",
+        "Error under corruption",
+        "",
+        0,
+        1,
+        "1 − top-1 accuracy averaged over the five severities of a corruption; without a kind, over all types",
+        "teo2024 Table 4; Hendrycks & Dietterich 2019",
+    ),
+    Metric(
+        "mCE",
+        "Mean corruption error relative to a reference",
+        "",
+        0,
+        INF,
+        "corruption_error of each type divided by a reference model's, averaged over types (the papers divide "
+        "by AlexNet's, in per cent)",
+        "teo2024 Tables 1, 4; Hendrycks & Dietterich 2019",
+    ),
+    Metric(
+        "aupr",
+        "AUPR of telling foreign inputs",
+        "",
+        0,
+        1,
+        "average precision of the negative maximum softmax probability, foreign inputs being the positive "
+        "class; chance is their share, 1/2",
+        "teo2024 Table 1, App. A.1",
+    ),
+    Metric(
+        "perplexity",
+        "Perplexity",
+        "",
+        1,
+        INF,
+        "exp of the mean negative log-likelihood of a token, sliding window; low and high: 95 % t-interval over "
+        "texts",
+        "teo2024 Table 3; abdullaev2025 Table II",
+    ),
+    Metric(
+        "perplexity_kept",
+        "Perplexity of the words left alone",
+        "",
+        1,
+        INF,
+        "perplexity over the tokens that no swapped word touches",
+        "workbench",
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}

@@ -1,0 +1,101 @@
+"""Images as attacks and corruptions see them: pixels from 0 to 1, the normalisation inside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from workbench.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.models import LoadedModel
+
+BATCH = 256
+
+
+class PixelModel(nn.Module):
+    """A classifier of pixels in [0, 1]: normalises, runs the model, gives float32 logits.
+
+    Raises InputError when called if the model gives anything but one logit per class.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], by_name: bool = False
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.by_name = by_name
+        weight = next(module.parameters())
+        self.register_buffer("mean", torch.tensor(mean, device=weight.device).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, device=weight.device).view(-1, 1, 1))
+
+    def forward(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
+        weight = next(self.module.parameters())
+        prepared = ((pixels - self.mean) / self.std).to(weight.dtype)
+        output = self.module(pixel_values=prepared) if self.by_name else self.module(prepared)
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+            raise InputError(
+                f"the model gives {what}, not one logit per class; this protocol takes a model with a classifier"
+            )
+        return logits.float()
+
+    @torch.no_grad()
+    def logits(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
+        """Logits on the CPU, taken in batches."""
+        return torch.cat([self(part.to(self.mean.device)).cpu() for part in pixels.split(BATCH)])
+
+
+@dataclass
+class Pictures:
+    """Labelled images of one evaluation."""
+
+    pixels: Float[Tensor, "n channel height width"]
+    """From 0 to 1, on the CPU, as large as the model takes them."""
+    targets: Int[Tensor, " n"]
+    ids: list[str]
+    identity: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+    """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
+
+    A model with preprocessing of its own is fed by it, any other by the papers' (see ``workbench.inputs``).
+    Raises InputError where ``inputs`` does, for images without classes, and for a class the model has no
+    logit for.
+    """
+    from workbench.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
+
+    own = model.image is not None and (model.image.recorded or model.image.own is not None)
+    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "paper")
+    if chosen.targets is None or model.image is None:
+        raise InputError(
+            f"{spec} has no classes to be right about; take bundled:digits, or imagenet:FOLDER with a folder per class"
+        )
+    colour = model.image.channels == 3
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if colour and not own else (model.image.mean, model.image.std)
+    by_name = isinstance(chosen.batch, dict)
+    batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
+    classifier = PixelModel(model.module, mean, std, by_name)
+    # Undoing the normalisation rounds: black would be -1e-9.
+    pixels = (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
+    classes = classifier.logits(pixels[:1]).shape[1]
+    if max(chosen.targets) >= classes:
+        raise InputError(
+            f"{spec} has class {max(chosen.targets)}, and {model.spec} knows classes 0 to {classes - 1}; give the "
+            "images it was trained to tell apart"
+        )
+    pictures = Pictures(pixels, torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes)
+    return classifier, pictures
