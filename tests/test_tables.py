@@ -86,3 +86,11 @@ def test_means_become_a_row_per_quantity_with_every_chance_level():
     assert table["z (gaussian)"].tolist() == ["2.5", "2.5", None, None, None]
     assert "layer" not in table
     assert "z (permutation)" not in table  # no quantity has one
+
+
+def test_the_letters_of_the_labels_are_set_in_latex():
+    for metric, expected in (("MDC", r"\ensuremath{\dot V}"), ("phi_norm2", r"\ensuremath{\varphi}(q)")):
+        frame = make_frame([[1.0], [2.0]], metric, {"input": ["a", "b"], "layer": [0]}, model="m")
+        text = latex_table(frame, "c", "n")
+        assert expected in text
+        assert text.isascii()

@@ -115,6 +115,12 @@ def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
         ("−", "$-$"),
         ("λ", r"$\lambda$"),
         ("≤", r"$\le$"),
+        ("V̇", r"\ensuremath{\dot V}"),
+        ("γ", r"\ensuremath{\gamma}"),
+        ("φ", r"\ensuremath{\varphi}"),
+        ("μ", r"\ensuremath{\mu}"),
+        ("‖", r"\ensuremath{\|}"),
+        ("²", r"\ensuremath{^2}"),
     ):
         text = text.replace(plain, latex)
     text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]\d+)", _power, text)
