@@ -92,15 +92,21 @@ def bundled_models() -> list[Entry]:
     for description in sorted(folder.glob("*/model.json")):
         name = description.parent.name
         about = json.loads(description.read_text(encoding="utf-8"))
-        entries.append(Entry(name, f"bundled:{name}", "image", (), _bundled_note(about)))
+        text = "characters" in about.get("preprocessing", {})
+        entries.append(Entry(name, f"bundled:{name}", "text" if text else "image", (), _bundled_note(about)))
     return entries
 
 
 def _bundled_note(about: dict[str, Any]) -> str:
     checkpoints = about.get("checkpoints", [])
-    accuracy = checkpoints[-1].get("test_accuracy") if checkpoints else None
-    reached = "" if accuracy is None else f", test accuracy {accuracy:.1%}"
-    return f"trained on {about.get('task', 'its task')}{reached}, {len(checkpoints)} checkpoints"
+    last = checkpoints[-1] if checkpoints else {}
+    reached = ""
+    if "test_perplexity" in last:
+        reached = f", test perplexity {last['test_perplexity']:.2f} per character"
+    elif "test_accuracy" in last:
+        reached = f", test accuracy {last['test_accuracy']:.1%}"
+    several = f", {len(checkpoints)} checkpoints" if len(checkpoints) > 1 else ""
+    return f"trained on {about.get('task', 'its task')}{reached}{several}"
 
 
 def find(name: str) -> Entry | None:

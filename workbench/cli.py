@@ -350,19 +350,79 @@ def reproduce(provenance: str, out: str | None) -> None:
         sys.exit(1)
 
 
-@cli.command()
+class _TrainCommand(click.Command):
+    """Help that ends with the tasks and the attention variants, read from their tables."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from workbench.attention import VARIANTS
+        from workbench.training.tasks import TASKS
+
+        with formatter.section("Tasks"):
+            formatter.write_dl(
+                [
+                    (name, entry.title + (f"; --data {entry.takes}" if entry.takes else ""))
+                    for name, entry in TASKS.items()
+                ]
+            )
+        with formatter.section("Attention variants and their options"):
+            for name, variant in VARIANTS.items():
+                formatter.write_dl([(name, variant.title)])
+                if not variant.options:
+                    continue
+                with formatter.indentation():
+                    formatter.write_dl(
+                        [
+                            (key, f"{option.help} [default: {option.default}]")
+                            for key, option in variant.options.items()
+                        ]
+                    )
+
+
+@cli.command(cls=_TrainCommand)
 @click.argument("task")
-@click.option("--out", type=click.Path(file_okay=False), help="Run folder. [default: runs/TASK-SEED]")
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--attention", metavar="NAME", help="An attention variant. [default: softmax]")
+@click.option(
+    "--layers", metavar="LIST", help="Layers that get it: 0,3-5 or -1. [default: the recipe's, or all]"
+)
+@click.option("--boost", is_flag=True, help="Boosted residual connections around attention.")
+@click.option("--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
+              help="An option of the attention variant.")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(min=1), help="[default: the recipe's]")
+@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--data", type=click.Path(), help="The folder or file of tasks that need one.")
+@click.option("--recipe", metavar="NAME-OR-FILE", help="A recipe of the package, or your own .toml file.")
+@click.option("--limit", type=click.IntRange(min=1), help="Keep only this many training examples.")
+@click.option("--out", type=click.Path(file_okay=False), help="Run folder. [default: runs/TASK-…-seedN]")
 @click.option("--device", metavar="NAME", help="[default: what accelerate finds]")
 @click.option("--resume/--restart", default=True, show_default=True, help="Go on from an interrupted run.")
-def train(task: str, out: str | None, seed: int, **options: Any) -> None:
-    """Train TASK (digits) from its recipe; an interrupted run goes on where it stopped."""
+def train(
+    task: str,
+    attention: str | None,
+    boost: bool,
+    out: str | None,
+    seed: int,
+    options: Sequence[tuple[str, str]],
+    **rest: Any,
+) -> None:
+    """Train a model on TASK from its recipe; an interrupted run goes on where it stopped.
+
+    \b
+    workbench train digits --attention rpc-sym --option num_iter "[4]"
+    workbench train prose --attention bilateral --boost
+    workbench train images --data imagenet/ --recipe imagenet-deit-tiny
+    """
     from workbench.training import train
 
-    folder = out or os.path.join("runs", f"{task}-seed{seed}")
-    result = train(task, folder, seed=seed, **options)
+    named = [task, *([attention] if attention else []), *(["boost"] if boost else []), f"seed{seed}"]
+    result = train(
+        task,
+        out or os.path.join("runs", "-".join(named)),
+        attention=attention,
+        boost=boost,
+        seed=seed,
+        options={key: _value(text) for key, text in options},
+        **rest,
+    )
     click.echo(str(result))
 
 

@@ -12,7 +12,7 @@ from workbench.checkpoints import file_sha256, read_checkpoint, restore
 from workbench.datasets import digits_split
 from workbench.paths import data_dir
 from workbench.training import load_recipe
-from workbench.training.bundle import SEEDS, bundle
+from workbench.training.bundle import MODELS, SEEDS, bundle, main
 from workbench.training.folder import METRIC_COLUMNS, read_metrics
 from workbench.training.tasks import load_task
 
@@ -105,4 +105,31 @@ def test_bundling_again_fills_the_same_folders(tmp_path, model):
     metrics = pd.read_csv(records / "metrics.csv")
     assert tuple(metrics.columns) == METRIC_COLUMNS
     assert set(metrics["seed"]) == set(SEEDS)
-    assert not (tmp_path / "work" / "digits-vit").exists()
+
+
+def test_of_the_other_models_only_the_last_checkpoint_is_kept(tmp_path):
+    data = tmp_path / "data"
+    made = bundle("digits-rpc-sym", data, tmp_path / "work", epochs=1, limit=32, seeds=[0])
+    folder = data / "models" / "digits-rpc-sym"
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-001.safetensors", "model.json"]
+    about = json.loads((folder / "model.json").read_text())
+    assert about["name"] == "digits-rpc-sym"
+    assert [row["file"] for row in about["checkpoints"]] == ["epoch-001.safetensors"]
+    assert (
+        made["runs"][0]["command"]
+        == "workbench train digits --attention rpc-sym --limit 32 --seed 0 --epochs 1"
+    )
+    for name, digest in made["files"].items():
+        assert file_sha256(data / "records" / "digits-rpc-sym" / name) == digest
+
+
+def test_every_bundled_model_has_the_name_of_its_run():
+    for name, model in MODELS.items():
+        recipe = load_recipe(model.task, model.attention)
+        assert recipe.task == model.task
+        assert name == "digits-vit" or name == f"{model.task}-{model.attention}" + "-boost" * model.boost
+
+
+def test_a_model_that_is_not_bundled_is_refused(capsys):
+    assert main(["digits-rpc"]) == 2
+    assert "did you mean 'digits-rpc-sym'" in capsys.readouterr().err

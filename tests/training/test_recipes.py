@@ -3,9 +3,10 @@ import json
 
 import pytest
 
+from workbench.attention import VARIANTS
 from workbench.errors import InputError, UnknownName
 from workbench.training import load_recipe, recipe_names
-from workbench.training.recipes import Recipe, parse_recipe
+from workbench.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
 from workbench.training.tasks import TASKS
 
 VALID = {
@@ -18,7 +19,7 @@ VALID = {
 
 
 def test_every_recipe_file_is_valid_and_belongs_to_a_task():
-    assert recipe_names()
+    assert set(TASKS) <= set(recipe_names())
     for name in recipe_names():
         recipe = load_recipe(name)
         assert recipe.task in TASKS
@@ -26,9 +27,73 @@ def test_every_recipe_file_is_valid_and_belongs_to_a_task():
         assert recipe.checkpoint_epochs()[-1] == recipe.epochs
 
 
-def test_a_recipe_survives_json():
-    recipe = load_recipe("digits")
-    assert parse_recipe(json.loads(json.dumps(recipe.as_dict()))) == recipe
+@pytest.mark.parametrize("attention", [None, *VARIANTS])
+def test_a_recipe_survives_json(attention):
+    for name in recipe_names():
+        recipe = load_recipe(name, attention)
+        again = parse_recipe(json.loads(json.dumps(recipe.as_dict())))
+        assert json.dumps(again.as_dict()) == json.dumps(recipe.as_dict())
+
+
+def test_plain_softmax_leaves_no_trace():
+    for name in recipe_names():
+        assert load_recipe(name, "softmax") == load_recipe(name)
+        assert not set(load_recipe(name).architecture) & set(ATTENTION_KEYS)
+
+
+def test_keys_that_say_nothing_are_left_out_and_those_of_the_first_recipes_are_not():
+    plain = parse_recipe(VALID).as_dict()
+    assert {"weight_decay", "warmup", "clip_norm", "checkpoints", "augmentation"} <= set(plain)
+    assert not {"pictures", "mixup", "ksvd_weight", "label_smoothing"} & set(plain)
+    assert parse_recipe({**VALID, "mixup": 0.5}).as_dict() == {**plain, "mixup": 0.5}
+
+
+def test_a_table_of_the_file_says_what_changes_for_one_variant():
+    table = {
+        **VALID,
+        "architecture": {"name": "vit", "depth": 5},
+        "attention": {
+            "primal": {"layers": "-1", "options": {"low_rank": 7}, "ksvd_weight": 0.2, "epochs": 9}
+        },
+    }
+    assert parse_recipe(table) == parse_recipe({**table, "attention": {}})
+    recipe = parse_recipe(table, attention="primal")
+    assert (recipe.epochs, recipe.ksvd_weight, recipe.attention, recipe.boost) == (9, 0.2, "primal", False)
+    assert recipe.architecture["attention_layers"] == [4]
+    assert recipe.architecture["attention_options"] == {"low_rank": 7, "rank_multi": 10, "convention": "text"}
+    other = parse_recipe(table, attention="tssa")
+    assert (other.epochs, other.ksvd_weight) == (7, 0.0)
+    assert "attention_layers" not in other.architecture
+
+
+def test_with_attention_replaces_what_was_there():
+    recipe = load_recipe("digits", "primal").with_attention("rpc-sym", "0,2", {"lambd": 3}, boost=True)
+    assert recipe.architecture["attention_layers"] == [0, 2]
+    assert recipe.architecture["attention_options"] == {"num_iter": 4, "lambd": 3, "convention": "text"}
+    assert recipe.boost
+    assert "attention_layers" not in recipe.with_attention("tssa", "0-3").architecture  # all of them
+    assert recipe.with_attention("softmax") == dataclasses.replace(load_recipe("digits"), ksvd_weight=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("rpc-sim",), UnknownName, "did you mean 'rpc-sym'"),
+        (("rpc-sym", None, {"lambdd": 3}), UnknownName, "did you mean 'lambd'"),
+        (("rpc-sym", "0,4"), InputError, "there is no layer 4"),
+        (("softmax", "0"), InputError, "layers chooses where another attention"),
+    ],
+)
+def test_attention_that_cannot_be(arguments, error, message):
+    with pytest.raises(error, match=message):
+        load_recipe("digits").with_attention(*arguments)
+
+
+def test_what_the_data_decides_does_not_override_the_recipe():
+    recipe = parse_recipe({**VALID, "architecture": {"name": "vit", "num_classes": 3}})
+    assert recipe.completed({"num_classes": 7, "in_chans": 2}).architecture == {
+        "name": "vit", "num_classes": 3, "in_chans": 2
+    }  # fmt: skip
 
 
 def test_whole_numbers_are_welcome_where_fractions_are():
@@ -70,6 +135,16 @@ def test_with_epochs_changes_nothing_else():
         ({"augmentation": {"zoom": 1}}, InputError, "zoom must be below 1"),
         ({"augmentation": 10}, InputError, "augmentation must be a table, got 10"),
         ({"architecture": {"depth": 2}}, InputError, r"\[architecture\] needs a name"),
+        ({"label_smoothing": 1.0}, InputError, "label_smoothing is a share"),
+        ({"mixup": -0.1}, InputError, "mixup must not be negative"),
+        ({"pictures": {"flip": 2}}, InputError, r"\[pictures\] flip is a share from 0 to 1"),
+        ({"pictures": {"smallest_crop": 0}}, InputError, "smallest_crop is a share above 0"),
+        ({"pictures": {"workers": 1.5}}, InputError, "workers must be a whole number"),
+        ({"pictures": {"croop": 1}}, UnknownName, r"\[pictures\]"),
+        ({"attention": {"rpc": {}}}, UnknownName, "unknown attention variant in recipe 'rpc'"),
+        ({"attention": {"tssa": 3}}, InputError, r"\[attention.tssa\] must be a table"),
+        ({"attention": {"tssa": {"layers": 3}}}, InputError, "layers must be text"),
+        ({"attention": {"tssa": {"task": "prose"}}}, UnknownName, r"key in recipe \[attention.tssa\]"),
     ],
 )
 def test_recipes_that_cannot_be(change, error, message):

@@ -12,6 +12,7 @@ from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.training import train
 from workbench.training.folder import METRIC_COLUMNS
 from workbench.training.loop import Trainer, TrainingDiverged, first_non_finite
+from workbench.training.monitoring import monitor
 from workbench.training.tasks import load_task
 
 LIMIT = 480
@@ -27,8 +28,9 @@ def trained(small, tmp_path_factory):
 
 
 def numbers(result):
-    """The rows that do not depend on the clock."""
-    return result.metrics[result.metrics["metric"] != "seconds"].reset_index(drop=True)
+    """The rows that depend neither on the clock nor on what else the process holds."""
+    outside = result.metrics["metric"].isin(["seconds", "peak_memory"])
+    return result.metrics[~outside].reset_index(drop=True)
 
 
 def assert_same_run(one, other):
@@ -62,7 +64,12 @@ def test_metrics_are_tidy(trained):
     assert not trained.metrics.duplicated(key).any()
     assert trained.metrics["value"].notna().all()
     units = trained.metrics.groupby("metric")["unit"].unique().str.join("/").to_dict()
-    assert units == {"accuracy": "", "gradient_norm": "", "learning_rate": "", "loss": "nats", "seconds": "s"}
+    assert units.pop("peak_memory") == "bytes"
+    assert units.pop("seconds") == "s"
+    assert units.pop("loss") == "nats"
+    assert set(units.values()) == {""}
+    assert {"accuracy", "accuracy_top5", "gradient_norm", "learning_rate", "parameters", "macs"} <= set(units)
+    assert {"token_cosine", "token_cosine_last", "projection_error", "phi_norm2", "h_norm2"} <= set(units)
     assert set(map(tuple, trained.metrics.query("metric == 'loss'")[["epoch", "split"]].to_numpy())) == {
         (0, "test"), *((epoch, split) for epoch in (1, 2, 3) for split in ("train", "test"))
     }  # fmt: skip
@@ -83,6 +90,8 @@ def test_checkpoints_are_those_of_the_recipe_and_describe_themselves(trained, sm
         assert meta["recipe"] == json.loads(json.dumps(small.as_dict()))
         assert meta["preprocessing"] == model["preprocessing"]
         assert {"task", "attention", "classes", "seed", "command", "versions", "data"} <= set(meta)
+        measured = {"loss", "accuracy", "gradient_norm", "learning_rate"}
+        assert {name.partition("_")[2] for name in meta["metrics"]} <= measured
 
 
 def test_a_checkpoint_has_the_accuracy_it_claims(trained):
@@ -98,6 +107,23 @@ def test_epoch_0_is_the_model_before_training(trained, small):
     initial, _ = read_checkpoint(trained.checkpoints[0])
     trainer = Trainer(load_task("digits", LIMIT), small, seed=0, device="cpu")
     torch.testing.assert_close(initial, dict(trainer.module.state_dict()), rtol=0, atol=0)
+
+
+def test_what_was_watched_is_what_the_analyses_say_of_the_checkpoint(trained):
+    model, _ = restore(trained.checkpoints[-1])
+    found = monitor(model, load_task("digits", LIMIT).watched)
+    last = trained.metrics[trained.metrics["epoch"] == 3].set_index(["split", "metric"])["value"]
+    for split, metrics in found.items():
+        for metric, value in metrics.items():
+            assert last[split, metric] == pytest.approx(value, rel=1e-6)
+
+
+def test_what_the_model_costs_is_said_once(trained):
+    costs = trained.metrics.query("split == 'model'")
+    assert set(costs["epoch"]) == {0}
+    model, _ = restore(trained.checkpoints[-1])
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert costs.set_index("metric")["value"]["parameters"] == parameters
 
 
 def test_same_seed_same_numbers_another_seed_others(trained, small, tmp_path):
@@ -166,6 +192,13 @@ def test_another_run_in_the_folder_is_refused_unless_it_may_be_replaced(small, t
         run(tmp_path, small, seed=4, epochs=1)
     with pytest.raises(InputError, match="its recipe differ"):
         run(tmp_path, small, epochs=2)
+    with pytest.raises(InputError, match=r"attention is 'softmax' there and 'tssa' here"):
+        run(tmp_path, small, epochs=1, attention="tssa")
+    wider = dataclasses.replace(small, architecture={**small.architecture, "embed_dim": 16})
+    with pytest.raises(
+        InputError, match=r"architecture is {'embed_dim': 32} there and {'embed_dim': 16} here"
+    ):
+        run(tmp_path, wider, epochs=1)
     replaced = run(tmp_path, small, seed=4, epochs=2, resume=False)
     assert set(replaced.metrics["seed"]) == {4}
     assert sorted(path.name for path in tmp_path.glob("epoch-*")) == [
@@ -237,6 +270,14 @@ def test_requests_that_cannot_be(small, tmp_path):
         train("digits", tmp_path, device="gpu", recipe=small)
     with pytest.raises(InputError, match="the recipe is for task 'letters', not 'digits'"):
         train("digits", tmp_path, recipe=dataclasses.replace(small, task="letters"))
+    with pytest.raises(UnknownName, match="did you mean 'tssa'"):
+        train("digits", tmp_path, attention="tsssa")
+    with pytest.raises(UnknownName, match="unknown option of attention 'tssa' 'low_rank'"):
+        train("digits", tmp_path, attention="tssa", options={"low_rank": 3})
+    with pytest.raises(InputError, match="there is no layer 4"):
+        train("digits", tmp_path, attention="tssa", layers="4")
+    with pytest.raises(InputError, match="has its own data; leave out 'x'"):
+        train("digits", tmp_path, data="x")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,8 +1,8 @@
-"""Make the bundled models again: ``python -m workbench.training.bundle`` (about five minutes).
+"""Make the bundled models again: ``python -m workbench.training.bundle [NAME]…`` (hours; see docs/training.md).
 
-Trains three seeds of each bundled model on one thread, so that the sums are taken in the same order whatever
-the number of cores. The first seed's checkpoints go to ``data/models/NAME``, all seeds' metrics to
-``data/records/NAME``. An interrupted call goes on where it stopped.
+Trains three seeds of each bundled model, each on one thread, so that the sums are taken in the same order
+whatever the number of cores; as many runs at a time as ``--jobs`` says. The first seed's checkpoints go to
+``data/models/NAME``, all seeds' metrics to ``data/records/NAME``. An interrupted call goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 import shutil
 import statistics
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,34 @@ import pandas as pd
 import torch
 
 from workbench.checkpoints import file_sha256
-from workbench.errors import WorkbenchError
+from workbench.errors import UnknownName, WorkbenchError
 from workbench.paths import data_dir
 from workbench.results import atomic_write
 from workbench.training.folder import METRICS_FILE, MODEL_FILE, TrainResult
-from workbench.training.recipes import load_recipe
+from workbench.training.progress import told
 from workbench.training.runs import train
 
-MODELS = {"digits-vit": "digits"}
-"""Bundled model → the task it is trained on."""
+
+@dataclass(frozen=True)
+class Bundled:
+    """A bundled model: how it is trained, and which of its checkpoints are kept: "all", "last" or "none"."""
+
+    task: str
+    attention: str | None = None
+    boost: bool = False
+    keep: str = "last"
+
+
+_DIGITS = ("softmax-sym", "rpc-sym", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral")
+_PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
+MODELS: dict[str, Bundled] = {
+    "digits-vit": Bundled("digits", keep="all"),
+    **{f"digits-{name}": Bundled("digits", name) for name in _DIGITS},
+    "digits-softmax-boost": Bundled("digits", "softmax", boost=True),
+    "digits-bilateral-boost": Bundled("digits", "bilateral", boost=True),
+    **{f"prose-{name}": Bundled("prose", name) for name in _PROSE},
+    "prose-bilateral-boost": Bundled("prose", "bilateral", boost=True),
+}
 SEEDS = (0, 1, 2)
 RECORD_FILE = "record.json"
 COMMAND = "python -m workbench.training.bundle"
@@ -41,61 +62,88 @@ def bundle(
     epochs: int | None = None,
     limit: int | None = None,
     resume: bool = True,
+    seeds: Sequence[int] = SEEDS,
 ) -> dict[str, Any]:
     """Train `name` with every seed in `work`, put checkpoints and records under `data`; returns the record.
 
-    `epochs` and `limit` shorten the runs; ``resume=False`` starts unfinished ones over. `work` is emptied once
-    everything has been copied.
+    `epochs` and `limit` shorten the runs; ``resume=False`` starts unfinished ones over. The runs stay in
+    `work`, and what is complete there is not trained again.
     """
-    task = MODELS[name]
+    results = [run(name, seed, work, epochs=epochs, limit=limit, resume=resume) for seed in seeds]
+    return collect(name, results, data)
+
+
+def run(
+    name: str,
+    seed: int,
+    work: Path,
+    *,
+    epochs: int | None = None,
+    limit: int | None = None,
+    resume: bool = True,
+    progress: bool = True,
+) -> TrainResult:
+    """One seed of a bundled model, on one thread."""
+    model = MODELS[name]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = [
-            train(
-                task,
-                work / name / f"seed-{seed}",
-                seed=seed,
-                epochs=epochs,
-                limit=limit,
-                resume=resume,
-                device="cpu",
-            )
-            for seed in SEEDS
-        ]
+        return train(
+            model.task,
+            work / name / f"seed-{seed}",
+            attention=model.attention,
+            boost=model.boost,
+            seed=seed,
+            epochs=epochs,
+            limit=limit,
+            resume=resume,
+            device="cpu",
+            progress=progress,
+        )
     finally:
         torch.set_num_threads(threads)
+
+
+def collect(name: str, results: Sequence[TrainResult], data: Path) -> dict[str, Any]:
+    """Put the runs of a bundled model, first seed first, where the package looks for them."""
     models, records = data / "models" / name, data / "records" / name
-    _copy_model(results[0], models)
-    record = _write_records(name, results, models, records)
-    shutil.rmtree(work / name)
-    return record
+    _copy_model(results[0], models, MODELS[name].keep)
+    return _write_records(name, results, models, records)
 
 
-def _copy_model(result: TrainResult, models: Path) -> None:
+def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
     for old in models.glob("epoch-*.safetensors"):
         old.unlink()
-    for source in (*result.checkpoints, result.out / MODEL_FILE):
+    kept = result.checkpoints if keep == "all" else result.checkpoints[-1:]
+    for source in kept:
         content = source.read_bytes()
         atomic_write(models / source.name, lambda handle, content=content: handle.write(content))
+    about = json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8"))
+    about["checkpoints"] = [row for row in about["checkpoints"] if (models / row["file"]).exists()]
+    content = (json.dumps(about, indent=1) + "\n").encode()
+    atomic_write(models / MODEL_FILE, lambda handle: handle.write(content))
 
 
-def _write_records(name: str, results: list[TrainResult], models: Path, records: Path) -> dict[str, Any]:
+def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
     metrics = pd.concat([result.metrics for result in results], ignore_index=True)
     path = records / METRICS_FILE
     atomic_write(path, lambda handle: metrics.to_csv(handle, index=False, lineterminator="\n"))
     described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
+    told_of = dict.fromkeys(("accuracy", results[0].headline))
     record = {
         "name": name,
         "command": COMMAND,
         "threads": 1,
-        "seeds": list(SEEDS),
-        "test_accuracy_median": statistics.median(result.test_accuracy for result in results),
+        "seeds": [model["seed"] for model in described],
+        **{
+            f"test_{metric}_median": statistics.median(result.test[metric] for result in results)
+            for metric in told_of
+        },
         "runs": [
             {
                 "seed": model["seed"],
                 "command": model["command"],
-                "test_accuracy": result.test_accuracy,
+                **{f"test_{metric}": result.test[metric] for metric in told_of},
                 "seconds": round(_seconds(result.metrics), 1),
                 "last_checkpoint_sha256": model["checkpoints"][-1]["sha256"],
             }
@@ -116,23 +164,53 @@ def _seconds(metrics: pd.DataFrame) -> float:
     return float(metrics.loc[metrics["metric"] == "seconds", "value"].sum())
 
 
+def _run_all(names: Sequence[str], work: Path, resume: bool, jobs: int) -> Iterable[tuple[str, TrainResult]]:
+    """Every seed of every name as it finishes, `jobs` processes at a time."""
+    from joblib import Parallel, delayed
+
+    todo = [(name, seed) for name in names for seed in SEEDS]
+    call = delayed(_run_one)
+    together = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from together(call(name, seed, work, resume) for name, seed in todo)
+
+
+def _run_one(name: str, seed: int, work: Path, resume: bool) -> tuple[str, TrainResult]:
+    return name, run(name, seed, work, resume=resume, progress=False)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Train the bundled models again.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(MODELS)}")
     parser.add_argument(
         "--data", type=Path, default=data_dir(), help="folder to write to (default: %(default)s)"
     )
     parser.add_argument(
         "--work", type=Path, default=Path("runs/bundle"), help="unfinished runs (default: %(default)s)"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
     options = parser.parse_args(arguments)
     try:
-        for name, task in MODELS.items():
-            print(f"{name}: {len(SEEDS)} seeds of {load_recipe(task).epochs} epochs each", file=sys.stderr)
-            record = bundle(name, options.data, options.work, resume=not options.restart)
-            accuracies = ", ".join(f"{run['test_accuracy']:.2%}" for run in record["runs"])
-            print(f"{name}: test accuracy {accuracies}; median {record['test_accuracy_median']:.2%}")
+        for name in options.names:
+            if name not in MODELS:
+                raise UnknownName("bundled model", name, MODELS)
+        names = options.names or list(MODELS)
+        done: dict[str, list[TrainResult]] = {name: [] for name in names}
+        print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
+        for name, result in _run_all(names, options.work, not options.restart, options.jobs):
+            print(str(result), file=sys.stderr, flush=True)
+            done[name].append(result)
+            if len(done[name]) < len(SEEDS):
+                continue
+            found = sorted(done[name], key=lambda result: result.out.name)
+            record = collect(name, found, options.data)
+            metric = found[0].headline
+            each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
+            print(f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}", flush=True)
+        # Only now: until everything is done, a second call would train what is finished again.
+        for name in names:
+            shutil.rmtree(options.work / name)
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

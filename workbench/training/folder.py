@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import platform
+import shlex
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +24,8 @@ from workbench.checkpoints import load_weights, read_torch_file, write_checkpoin
 from workbench.errors import InputError, MissingResource
 from workbench.results import atomic_write
 from workbench.training.loop import Trainer
-from workbench.training.recipes import Recipe, load_recipe
+from workbench.training.progress import told
+from workbench.training.recipes import Recipe
 from workbench.training.tasks import Task
 
 MODEL_FILE = "model.json"
@@ -31,7 +34,10 @@ RESUME_FILE = "resume.pt"
 _STATE_FILES = (MODEL_FILE, RESUME_FILE, METRICS_FILE)
 FORMAT = 1
 METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
-_UNITS = {"loss": "nats", "seconds": "s"}
+_UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
+# What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
+# bytes; the rest is in metrics.csv.
+_IN_CHECKPOINT = ("loss", "accuracy", "perplexity", "gradient_norm", "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -42,34 +48,42 @@ class TrainResult:
     checkpoints: list[Path]
     metrics: pd.DataFrame
     """The rows of ``metrics.csv``."""
-    test_accuracy: float
-    """Share of test examples classified rightly after the last epoch."""
+    test: dict[str, float]
+    """Scores on the test set after the last epoch: ``loss``, ``accuracy``, ``perplexity`` of language models."""
+    headline: str
+    """Which of them is the one to tell."""
     resumed_from: int | None
     """The epoch the run went on from; None if it ran in one piece."""
 
+    @property
+    def test_accuracy(self) -> float:
+        """Share of test examples (of a language model: of next tokens) told rightly after the last epoch."""
+        return self.test["accuracy"]
+
     def __str__(self) -> str:
-        return f"{self.out}: test accuracy {self.test_accuracy:.2%}, {len(self.checkpoints)} checkpoints"
+        reached = told(self.headline, self.test[self.headline])
+        return f"{self.out}: test {reached}, {len(self.checkpoints)} checkpoints"
 
 
 class RunFolder:
     """The folder of one run, and everything read from it or written into it."""
 
-    def __init__(self, out: Path, task: Task, recipe: Recipe, seed: int, limit: int | None) -> None:
+    def __init__(self, out: Path, task: Task, recipe: Recipe, seed: int, command: str) -> None:
         self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
         self.rows: list[dict[str, Any]] = []
         self.table: list[dict[str, Any]] = []
-        architecture = str(recipe.architecture["name"])
         self.identity = {
-            "name": f"{task.name}-{architecture}",
+            "name": _name(task, recipe),
             "task": task.name,
-            "attention": "softmax",
+            "attention": recipe.attention,
+            **_variant(recipe),
             "architecture": recipe.architecture,
             "classes": list(task.classes),
             "preprocessing": task.preprocessing,
             "data": task.data,
             "recipe": recipe.as_dict(),
             "seed": seed,
-            "command": _command(task.name, recipe, seed, limit),
+            "command": command,
         }
 
     def prepare_folder(self, resume: bool) -> None:
@@ -88,12 +102,15 @@ class RunFolder:
         held = self.held()
         # Compared as JSON, where a tuple is a list and 1e-3 is 0.001, because that is how it is stored.
         wanted = json.loads(json.dumps(self.identity))
-        different = [key for key in wanted if key != "command" and held and held.get(key) != wanted[key]]
+        keys = dict.fromkeys([*wanted, *(_SHOWN if held else ())])
+        different = [key for key in keys if key != "command" and held and held.get(key) != wanted.get(key)]
         if held and different:
+            both = [_both(key, held.get(key), wanted.get(key)) for key in different if key in _SHOWN]
             raise InputError(
                 f"{self.out} holds another run ({held.get('command')}): its {', '.join(different)} "
-                f"differ from what is asked now ({wanted['command']}); choose another --out, or start over "
-                "with resume=False (--restart)"
+                f"differ from what is asked now ({wanted['command']})"
+                + (f": {'; '.join(both)}" if both else "")
+                + "; choose another --out, or start over with resume=False (--restart)"
             )
 
     def held(self) -> dict[str, Any] | None:
@@ -135,13 +152,26 @@ class RunFolder:
         self.table = json.loads(state["table"])
         return int(state["epoch"])
 
-    def record(self, trainer: Trainer, epoch: int, scores: dict[str, dict[str, float]]) -> None:
-        """Write what an epoch gave: metrics, a checkpoint if the recipe asks for one, and how to go on."""
+    def record(
+        self,
+        trainer: Trainer,
+        epoch: int,
+        scores: dict[str, dict[str, float]],
+        watched: dict[str, dict[str, float]] | None = None,
+    ) -> None:
+        """Write what an epoch gave: metrics, a checkpoint if the recipe asks for one, and how to go on.
+
+        ``scores`` and ``watched`` hold metrics by split; what is not a number is left out.
+        """
         if not trainer.is_main:
             return
-        for split, metrics in scores.items():
-            for metric, value in metrics.items():
-                self.rows.append(self._row(epoch, split, metric, value))
+        for table in (scores, watched or {}):
+            for split, metrics in table.items():
+                self.rows += [
+                    self._row(epoch, split, metric, value)
+                    for metric, value in metrics.items()
+                    if not math.isnan(value)
+                ]
         if epoch in self.recipe.checkpoint_epochs():
             self.write_checkpoint(trainer.module.state_dict(), epoch)
         self.write_metrics()
@@ -160,9 +190,10 @@ class RunFolder:
     def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
         """Write an epoch's weights, and their line in the table of ``model.json``."""
         metrics = {
-            f"{row['split']}_{row['metric']}": row["value"] for row in self.rows if row["epoch"] == epoch
+            f"{row['split']}_{row['metric']}": row["value"]
+            for row in self.rows
+            if row["epoch"] == epoch and row["metric"] in _IN_CHECKPOINT
         }
-        metrics.pop("train_seconds", None)  # with it, the same run would not give the same bytes
         name = f"epoch-{epoch:03d}"
         path = self.path(f"{name}.safetensors")
         meta = {**self.identity, "format": FORMAT, "epoch": epoch, "metrics": metrics, "versions": versions()}
@@ -216,7 +247,12 @@ class RunFolder:
             out=self.out,
             checkpoints=[self.path(row["file"]) for row in table],
             metrics=read_metrics(self.path(METRICS_FILE)),
-            test_accuracy=float(table[-1]["test_accuracy"]),
+            test={
+                name.removeprefix("test_"): float(value)
+                for name, value in table[-1].items()
+                if name.startswith("test_")
+            },
+            headline=self.task.objective.headline,
             resumed_from=resumed_from,
         )
 
@@ -224,7 +260,7 @@ class RunFolder:
         return {
             "run": f"{self.identity['name']}-seed{self.seed}",
             "task": self.task.name,
-            "attention": self.identity["attention"],
+            "attention": self.recipe.attention + ("+boost" if self.recipe.boost else ""),
             "seed": self.seed,
             "epoch": epoch,
             "split": split,
@@ -234,11 +270,43 @@ class RunFolder:
         }
 
 
-def _command(task: str, recipe: Recipe, seed: int, limit: int | None) -> str:
-    """What to type for this run again, or the call where only the library offers it."""
-    if limit is None and recipe == load_recipe(task).with_epochs(recipe.epochs):
-        return f"workbench train {task} --seed {seed} --epochs {recipe.epochs}"
-    return f"workbench.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
+_SHOWN = ("task", "attention", "attention_layers", "attention_options", "boost", "architecture", "seed")
+
+
+def _both(key: str, held: Any, wanted: Any) -> str:
+    """What a folder holds and what is asked; of tables only where they differ."""
+    if isinstance(held, dict) and isinstance(wanted, dict):
+        names = [name for name in {**held, **wanted} if held.get(name) != wanted.get(name)]
+        held, wanted = ({name: table.get(name) for name in names} for table in (held, wanted))
+    return f"{key} is {held!r} there and {wanted!r} here"
+
+
+def _name(task: Task, recipe: Recipe) -> str:
+    # The plain vision transformer had its name before there were variants.
+    plain = recipe.attention == "softmax" and recipe.architecture["name"] == "vit"
+    attention = recipe.architecture["name"] if plain and not recipe.boost else recipe.attention
+    return f"{task.name}-{attention}" + ("-boost" if recipe.boost else "")
+
+
+def _variant(recipe: Recipe) -> dict[str, Any]:
+    """What is said of a model that is not the plain one: in which layers (None: all), options, boost."""
+    if recipe.attention == "softmax" and not recipe.boost:
+        return {}
+    return {
+        "attention_layers": recipe.architecture.get("attention_layers"),
+        "attention_options": recipe.architecture.get("attention_options", {}),
+        "boost": recipe.boost,
+    }
+
+
+def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> str:
+    """What to type for a run again. Flags are values, lists of values (repeated), or True."""
+    words = ["workbench", "train", task]
+    for name, value in flags.items():
+        for one in value if isinstance(value, list) else [value]:
+            parts = [] if one is True else one if isinstance(one, tuple) else (one,)
+            words += [f"--{name}", *(shlex.quote(str(part)) for part in parts)]
+    return " ".join([*words, "--seed", str(seed), "--epochs", str(epochs)])
 
 
 def read_metrics(path: str | Path) -> pd.DataFrame:

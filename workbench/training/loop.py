@@ -17,9 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from workbench.architectures import build
+from workbench.attention.primal import ksvd_penalty, primal_layers
 from workbench.errors import InputError, MissingResource, WorkbenchError
-from workbench.training.augmentation import augment
-from workbench.training.tasks import classification_scores
+from workbench.training.augmentation import Mixing, augment, drop_paths
+from workbench.training.objectives import classification_scores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,11 +47,22 @@ class Trainer:
         self.accelerator = _accelerator(device)
         self.recipe = recipe
         self.seed = seed
+        self.objective = task.objective
         self._order = torch.Generator()
         self._seed_everything(epoch=0)
         self.module = build(recipe.architecture)
         _check_fit(self.module, task)
-        loader = DataLoader(task.train, recipe.batch_size, shuffle=True, generator=self._order)
+        drop_paths(self.module, recipe.drop_path)
+        self._mix = Mixing(recipe, len(task.classes))
+        self._primal = primal_layers(self.module) if recipe.ksvd_weight else []
+        loader = DataLoader(
+            task.train,
+            recipe.batch_size,
+            shuffle=True,
+            generator=self._order,
+            num_workers=task.workers,
+            drop_last=self._mix.in_pairs,
+        )
         self.optimizer = torch.optim.AdamW(
             self.module.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay
         )
@@ -61,7 +73,11 @@ class Trainer:
             pct_start=recipe.warmup,
         )
         self._model, self._optimizer, self._scheduler, self._train, self._test = self.accelerator.prepare(
-            self.module, self.optimizer, self.scheduler, loader, DataLoader(task.test, _EVALUATION_BATCH)
+            self.module,
+            self.optimizer,
+            self.scheduler,
+            loader,
+            DataLoader(task.test, _EVALUATION_BATCH, num_workers=task.workers),
         )
 
     @property
@@ -72,60 +88,64 @@ class Trainer:
     def train_epoch(self, epoch: int, on_step: Callable[[int, int], None] | None = None) -> dict[str, float]:
         """One pass over the training set; `on_step(done, total)` after each batch.
 
-        Returns the means over the epoch, taken while the weights change: ``loss`` (nats), ``accuracy``
-        (share), ``gradient_norm`` (before clipping), and ``learning_rate`` (at the end), ``seconds``. Raises
-        TrainingDiverged, before the weights are touched, if the loss or the gradient is not finite.
+        Returns the means over the epoch, taken while the weights change: the task's scores (``loss`` in nats,
+        ``accuracy``, …), ``gradient_norm`` (before clipping), where primal layers are trained ``ksvd_penalty``
+        (not part of ``loss``), and ``learning_rate`` (at the end), ``seconds``. Raises TrainingDiverged, before
+        the weights are touched, if the loss or the gradient is not finite.
         """
         self._seed_everything(epoch)
         self._model.train()
         started = time.perf_counter()
-        losses, hits, norms = [], [], []
+        means, norms, penalties = _Means(), [], []
         for step, (batch, targets) in enumerate(self._train, start=1):
-            seen = augment(batch, self.recipe.augmentation)
-            loss, right = classification_scores(self._model(seen), targets)
-            mean = loss.mean()
+            seen, wanted = self._mix(augment(batch, self.recipe.augmentation), targets)
+            scores = self.objective.score(self._model(seen), wanted)
+            total = scores["loss"].mean()
+            if self._primal:
+                penalty = self._ksvd_penalty()
+                penalties.append(penalty.detach())
+                total = total + self.recipe.ksvd_weight * penalty
             self._optimizer.zero_grad()
-            self.accelerator.backward(mean)
+            self.accelerator.backward(total)
             norm = self.accelerator.clip_grad_norm_(self._model.parameters(), self.recipe.clip_norm)
             # With float16 an infinite gradient is no accident: the gradient scaler skips that step by itself.
-            if not (mean.isfinite() and (norm.isfinite() or self.accelerator.mixed_precision == "fp16")):
-                where = first_non_finite(self.module, seen, targets)
-                raise TrainingDiverged(f"the loss is {mean.item()} in epoch {epoch}, step {step}: {where}")
+            if not (total.isfinite() and (norm.isfinite() or self.accelerator.mixed_precision == "fp16")):
+                where = first_non_finite(self.module, seen, wanted, self.objective.score)
+                raise TrainingDiverged(f"the loss is {total.item()} in epoch {epoch}, step {step}: {where}")
             self._optimizer.step()
             self._scheduler.step()
-            both = self.accelerator.gather_for_metrics((loss.detach(), right))
-            losses.append(both[0])
-            hits.append(both[1])
+            means.add(self.accelerator.gather_for_metrics(_detached(scores)))
             norms.append(norm.detach())
             if on_step is not None:
                 on_step(step, len(self._train))
         return {
-            "loss": _mean(losses),
-            "accuracy": _mean(hits),
+            **self.objective.derive(means.result()),
             "gradient_norm": _mean([torch.stack(norms)]),
+            **({"ksvd_penalty": _mean([torch.stack(penalties)])} if penalties else {}),
             "learning_rate": float(self.scheduler.get_last_lr()[0]),
             "seconds": time.perf_counter() - started,
         }
 
     @torch.inference_mode()
     def evaluate(self) -> dict[str, float]:
-        """``loss`` (nats) and ``accuracy`` (share) on the test set, weights as they are.
+        """The task's scores (``loss`` in nats, ``accuracy``, …) on the test set, weights as they are.
 
         Raises TrainingDiverged if the loss is not finite: the last step of an epoch can be the one that
         breaks it.
         """
         self._model.eval()
-        losses, hits = [], []
+        means = _Means()
         for batch, targets in self._test:
-            loss, right = self.accelerator.gather_for_metrics(
-                classification_scores(self._model(batch), targets)
-            )
-            if not loss.isfinite().all():
-                where = first_non_finite(self.module, batch, targets)
-                raise TrainingDiverged(f"the loss is {loss.mean().item()} on the test set: {where}")
-            losses.append(loss)
-            hits.append(right)
-        return {"loss": _mean(losses), "accuracy": _mean(hits)}
+            scores = self.accelerator.gather_for_metrics(self.objective.score(self._model(batch), targets))
+            if not scores["loss"].isfinite().all():
+                where = first_non_finite(self.module, batch, targets, self.objective.score)
+                raise TrainingDiverged(f"the loss is {scores['loss'].mean().item()} on the test set: {where}")
+            means.add(scores)
+        return self.objective.derive(means.result())
+
+    def _ksvd_penalty(self) -> Tensor:
+        objectives = [layer.objective for layer in self._primal if layer.objective is not None]
+        return ksvd_penalty(objectives, convention=self._primal[0].convention)
 
     def state_dict(self) -> dict[str, Any]:
         """What continuing needs besides the epoch's number: weights, optimiser and schedule."""
@@ -148,7 +168,12 @@ class Trainer:
         self._order.manual_seed(int(order))
 
 
-def first_non_finite(module: nn.Module, batch: Tensor, targets: Tensor) -> str:
+def first_non_finite(
+    module: nn.Module,
+    batch: Tensor,
+    targets: Tensor,
+    score: Callable[[Tensor, Tensor], dict[str, Tensor]] = classification_scores,
+) -> str:
     """Where the first NaN or infinity arises, in words: a parameter, the input, a layer, or a gradient.
 
     Looks in the order in which they would cause one another. The module's gradients must be those of this
@@ -174,7 +199,7 @@ def first_non_finite(module: nn.Module, batch: Tensor, targets: Tensor) -> str:
     ]
     try:
         with torch.no_grad():
-            loss, _ = classification_scores(module(batch), targets)
+            loss = score(module(batch), targets)["loss"]
     finally:
         for handle in hooks:
             handle.remove()
@@ -231,16 +256,35 @@ def _check_fit(module: nn.Module, task: Task) -> None:
     try:
         with torch.inference_mode():
             shape = tuple(module.eval()(example).shape)
-    except (RuntimeError, AssertionError, ValueError) as error:
+    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         raise InputError(
             f"the recipe's architecture does not take what task {task.name!r} gives, {tuple(example.shape)}: "
             f"{error}"
         ) from error
-    if shape != (1, len(task.classes)):
+    if shape != (1, *task.output):
+        what = "num_classes" if task.classes else "vocabulary"
         raise InputError(
             f"the recipe's architecture gives {shape} for one example of task {task.name!r}, "
-            f"which needs (1, {len(task.classes)}): set num_classes"
+            f"which needs {(1, *task.output)}: set {what}"
         )
+
+
+class _Means:
+    """Means over examples of scores that come batch by batch."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Tensor]] = {}
+
+    def add(self, scores: dict[str, Tensor]) -> None:
+        for name, values in scores.items():
+            self._parts.setdefault(name, []).append(values)
+
+    def result(self) -> dict[str, float]:
+        return {name: _mean(parts) for name, parts in self._parts.items()}
+
+
+def _detached(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: values.detach() for name, values in scores.items()}
 
 
 def _mean(parts: list[Tensor]) -> float:

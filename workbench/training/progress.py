@@ -12,9 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 class Report:
     """A bar where someone watches, a line per epoch where a file does."""
 
-    def __init__(self, epochs: int, shown: bool) -> None:
+    def __init__(self, epochs: int, shown: bool, headline: str = "accuracy") -> None:
         self.console = Console(stderr=True, quiet=not shown, highlight=False, soft_wrap=True)
         self.epochs = epochs
+        self.headline = headline
         self._bar: Progress | None = None
         self._batches = TaskID(0)
 
@@ -38,11 +39,15 @@ class Report:
     def epoch(self, epoch: int, scores: dict[str, dict[str, float]], seconds: float) -> None:
         """One line for a finished epoch."""
         self.say(
-            f"epoch {epoch:>{len(str(self.epochs))}}/{self.epochs}  train loss {scores['train']['loss']:.3f} "
-            " "
-            f"test accuracy {scores['test']['accuracy']:6.2%}  {seconds:.1f} s"
+            f"epoch {epoch:>{len(str(self.epochs))}}/{self.epochs}  train loss {scores['train']['loss']:.3f}  "
+            f"test {told(self.headline, scores['test'][self.headline])}  {seconds:.1f} s"
         )
 
     def say(self, line: str) -> None:
         """A line of its own, on standard error."""
         self.console.print(line)
+
+
+def told(metric: str, value: float) -> str:
+    """ "accuracy 97.10%", "perplexity 6.32"."""
+    return f"{metric} {value:6.2%}" if metric.startswith("accuracy") else f"{metric} {value:.2f}"

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import InputError
-from workbench.training.folder import RunFolder, TrainResult
+from workbench.selection import Numbers
+from workbench.training.costs import model_costs, peak_memory
+from workbench.training.folder import RunFolder, TrainResult, command_line
 from workbench.training.loop import Trainer, TrainingDiverged, reproducible
+from workbench.training.monitoring import monitor
 from workbench.training.progress import Report
 from workbench.training.recipes import Recipe, load_recipe
-from workbench.training.tasks import load_task
+from workbench.training.tasks import Task, check_data, find_task, load_task
 
 
 def train(
     task: str,
     out: str | Path,
     *,
+    attention: str | None = None,
+    layers: Numbers = None,
+    options: Mapping[str, Any] | None = None,
+    boost: bool = False,
     seed: int = 0,
     epochs: int | None = None,
     resume: bool = True,
     device: str | None = None,
     limit: int | None = None,
+    data: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
     progress: bool = True,
 ) -> TrainResult:
@@ -32,34 +43,98 @@ def train(
     its last whole epoch and ends with the numbers it would have had; a complete one is returned as it is.
     ``resume=False`` starts over, replacing the run in `out`.
 
-    `epochs` overrides the recipe's, `limit` keeps only that many training examples, `recipe` is another
-    recipe (its name, its file, or the object), `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate
-    finds).
+    `attention` is a variant of `workbench.attention.VARIANTS` (softmax, unless the recipe says otherwise), in
+    `layers` and with `options` where the recipe's own table of that variant is not to hold; `boost` gives
+    every layer a boosted residual. `epochs` overrides the recipe's, `limit` keeps only that many training
+    examples, `data` is the folder or file of tasks that need one, `recipe` is another recipe (its name, its
+    file, or the object), `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate finds).
 
-    Raises UnknownName for an unknown task, InputError for values that cannot be and for a folder that holds a
-    different run, MissingResource if `out` cannot be written, TrainingDiverged if the loss stops being finite
-    (the last good epoch's weights are kept as a checkpoint).
+    Raises UnknownName for an unknown task, variant or option, InputError for values that cannot be and for a
+    folder that holds a different run, MissingResource if `out` cannot be written, TrainingDiverged if the
+    loss stops being finite (the last good epoch's weights are kept as a checkpoint).
     """
-    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(task if recipe is None else recipe)
-    if chosen.task != task:
-        raise InputError(f"the recipe is for task {chosen.task!r}, not {task!r}")
+    find_task(task)
+    check_data(task, data)
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
-    run = RunFolder(Path(out), load_task(task, limit), chosen.with_epochs(epochs), seed, limit)
+    chosen = _recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
+    loaded = load_task(task, limit, data=data, architecture=chosen.architecture, pictures=chosen.pictures)
+    chosen = chosen.completed(loaded.architecture)
+    flags = _flags(attention, layers, options, boost, recipe, data, limit)
+    if isinstance(recipe, Recipe):
+        command = f"workbench.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
+    else:
+        command = command_line(task, flags, seed, chosen.epochs)
+    run = RunFolder(Path(out), loaded, chosen, seed, command)
     run.prepare_folder(resume)
     if (finished := run.finished()) is not None:
         return finished
     with reproducible():
         trainer = Trainer(run.task, run.recipe, seed, device)
-        report = Report(run.recipe.epochs, shown=progress and trainer.is_main)
+        report = Report(run.recipe.epochs, progress and trainer.is_main, loaded.objective.headline)
         return _train(run, trainer, report)
+
+
+def _recipe(
+    task: str,
+    recipe: Recipe | str | Path | None,
+    attention: str | None,
+    layers: Numbers,
+    options: Mapping[str, Any] | None,
+    boost: bool,
+) -> Recipe:
+    found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe or task, attention)
+    if found.task != task:
+        raise InputError(f"the recipe is for task {found.task!r}, not {task!r}")
+    if attention is None and layers is None and not options and not boost:
+        return found
+    held = found.architecture
+    same = attention in (None, found.attention)
+    return found.with_attention(
+        attention or found.attention,
+        held.get("attention_layers") if layers is None and same else layers,
+        {**(held.get("attention_options", {}) if same else {}), **(options or {})},
+        boost or found.boost,
+    )
+
+
+def _flags(
+    attention: str | None,
+    layers: Numbers,
+    options: Mapping[str, Any] | None,
+    boost: bool,
+    recipe: Any,
+    data: str | Path | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """What was asked for, as the command line writes it."""
+    flags: dict[str, Any] = {}
+    if attention is not None:
+        flags["attention"] = attention
+    if layers is not None:
+        flags["layers"] = layers if isinstance(layers, str) else ",".join(map(str, _listed(layers)))
+    if options:
+        flags["option"] = [(name, _written(value)) for name, value in options.items()]
+    if boost:
+        flags["boost"] = True
+    named = {"recipe": recipe, "data": data, "limit": limit}
+    return flags | {name: value for name, value in named.items() if value is not None}
+
+
+def _listed(layers: Any) -> list[int]:
+    return [layers] if isinstance(layers, int) else list(layers)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _train(run: RunFolder, trainer: Trainer, report: Report) -> TrainResult:
     start = done = run.restore(trainer)
     try:
         if done is None:
-            run.record(trainer, 0, {"test": trainer.evaluate()})
+            before = {"test": trainer.evaluate()}
+            run.record(trainer, 0, before, _watch(run.task, trainer) | _costs(run.task, trainer))
             done = 0
         else:
             report.say(f"going on after epoch {done} of {run.recipe.epochs}")
@@ -67,7 +142,8 @@ def _train(run: RunFolder, trainer: Trainer, report: Report) -> TrainResult:
             for epoch in range(done + 1, run.recipe.epochs + 1):
                 started = time.perf_counter()
                 scores = {"train": trainer.train_epoch(epoch, report.step), "test": trainer.evaluate()}
-                run.record(trainer, epoch, scores)
+                scores["train"]["peak_memory"] = peak_memory(trainer.accelerator.device)
+                run.record(trainer, epoch, scores, _watch(run.task, trainer))
                 done = epoch
                 report.epoch(epoch, scores, time.perf_counter() - started)
     except KeyboardInterrupt:
@@ -84,3 +160,15 @@ def _train(run: RunFolder, trainer: Trainer, report: Report) -> TrainResult:
         ) from error
     run.finish(trainer)
     return run.result(start)
+
+
+def _watch(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
+    """What the analyses say of the weights as they are; one process is enough to ask them."""
+    return monitor(trainer.module, task.watched) if trainer.is_main else {}
+
+
+def _costs(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
+    if not trainer.is_main:
+        return {}
+    example = task.watched["test"][:1].to(trainer.accelerator.device)
+    return {"model": model_costs(trainer.module, example)}

@@ -1,0 +1,55 @@
+"""What a model costs: parameters, multiply–accumulates, memory."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from workbench.attention.bilateral import precompute_positions
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def model_costs(model: nn.Module, example: Tensor) -> dict[str, float]:
+    """``parameters``, ``macs`` and ``macs_inference`` of a model for one example, (1, …).
+
+    Multiply–accumulates are those of one forward pass in matrix products, convolutions and attention, as
+    torch counts them (half its floating-point operations); sums, norms and softmax are left out. At inference,
+    what does not depend on the input is computed beforehand: the position term of bilateral attention. The
+    model is left as it was.
+    """
+    fresh = copy.deepcopy(model).eval()
+    # What the model holds from a forward pass in training is of no use to the copy.
+    trained = _macs(fresh, example)
+    precompute_positions(fresh)
+    return {
+        "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
+        "macs": trained,
+        "macs_inference": _macs(fresh, example),
+    }
+
+
+def _macs(model: nn.Module, example: Tensor) -> float:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(example)
+    return counter.get_total_flops() / 2
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory in use so far (bytes): on CUDA in tensors, elsewhere by the whole process.
+
+    nan where the system does not tell (Windows).
+    """
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:
+        return float("nan")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most if sys.platform == "darwin" else most * 1024)
