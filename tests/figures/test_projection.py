@@ -40,12 +40,12 @@ def errors(model="bundled:digits-vit", scale=1.0, **more):
 
 def test_every_convention_is_a_line_over_layers():
     fig = projection_error_figure(errors())
-    (exact,) = named(fig, "exact")
+    exact = named(fig, "exact")[0]
     assert list(exact.x) == [0, 1, 2]
     np.testing.assert_allclose(exact.y, [0.05, 0.1, 0.15])
     np.testing.assert_allclose(named(fig, "saritas2025")[0].y, [4, 8, 12])
     assert fig.layout.yaxis.type == "log"
-    assert fig.layout.xaxis.title.text == "Layer"
+    assert [axis.title.text for axis in fig.select_xaxes()] == [None, "Layer"]
 
 
 def test_negative_errors_are_drawn_by_size_with_open_markers():
@@ -60,13 +60,25 @@ def test_the_codes_logarithms_are_undone():
     np.testing.assert_allclose(line.y, np.exp([1.5, 3.0, 4.5]))
 
 
-def test_the_exact_error_has_floor_baseline_and_chance():
+def test_the_exact_error_stands_between_floor_and_baseline_of_which_it_is_a_share():
     fig = projection_error_figure(errors())
-    np.testing.assert_allclose(named(fig, "floor")[0].y, [0.01, 0.02, 0.03])
-    np.testing.assert_allclose(named(fig, "baseline")[0].y, [0.03, 0.06, 0.09])
-    assert set(named(fig, "chance")[0].y) == {0.07}
+    upper, lower = named(fig, "exact")
+    assert (upper.yaxis, lower.yaxis) == ("y", "y2")
+    np.testing.assert_allclose(lower.y, [0.05 / 0.03] * 3)
+    np.testing.assert_allclose(named(fig, "floor")[0].y, [1 / 3] * 3)
+    np.testing.assert_allclose(named(fig, "baseline")[0].y, [1] * 3)
+    np.testing.assert_allclose(named(fig, "chance")[0].y, 0.07 / np.array([0.03, 0.06, 0.09]))
+    assert fig.layout.yaxis2.type is None
     dashes = {trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("chance")}
     assert len(dashes) >= 5
+
+
+def test_an_exact_error_far_above_its_baseline_is_on_a_log_axis():
+    frame = errors()
+    frame.loc[frame["convention"] == "exact", "value"] *= np.where(
+        frame.loc[frame["convention"] == "exact", "metric"] == "projection_error", 100, 1
+    )
+    assert projection_error_figure(frame).layout.yaxis2.type == "log"
 
 
 def test_norms_have_a_median_and_two_bands():
@@ -105,25 +117,28 @@ def through(scale=1.0):
 
 def test_training_is_drawn_against_the_epoch_for_both_batches():
     fig = projection_training_figure({"train": through(), "test": through(2.0)}, EPOCHS)
-    train, test = named(fig, "exact J")
+    train, train_share, test, test_share = named(fig, "exact J")
     assert list(train.x) == [0, 8, 30]
     np.testing.assert_allclose(train.y, 0.05 * 2 / np.array([1, 9, 31]))
     np.testing.assert_allclose(test.y, np.array(train.y) * 2)
     assert (train.line.dash, test.line.dash) == ("solid", "dash")
     assert test.marker.symbol.endswith("-open")
     assert not test.showlegend
+    np.testing.assert_allclose(train_share.y, [0.05 / 0.03] * 3)
+    np.testing.assert_allclose(test_share.y, train_share.y)
     assert {"train batch", "test batch"} <= {trace.name for trace in fig.data}
 
 
 def test_training_has_a_panel_for_each_way_to_look():
     fig = projection_training_figure({"train": through()}, EPOCHS)
     assert len(titles(fig)) == 4
-    places = {trace.name: trace.xaxis for trace in fig.data if trace.name}
+    places = {trace.name: trace.xaxis for trace in reversed(fig.data) if trace.name}
     assert places["‖h‖²"] == places["|‖φ‖² − ‖h‖²|"] == "x"
     assert places["teo2024's code"] == "x2"
-    assert places["exact J"] == places["floor: true projections"] == places["chance"] == "x3"
-    assert places["relative to ‖φ‖²"] == places["relative to ‖h‖²"] == "x4"
-    assert [axis.type for axis in fig.select_yaxes()] == ["log", None, "log", "log"]
+    assert {trace.xaxis for trace in named(fig, "exact J")} == {"x", "x3"}
+    assert places["floor: true projections"] == places["chance"] == "x3"
+    assert places["error over ‖φ‖²"] == places["error over ‖h‖²"] == "x4"
+    assert [axis.type for axis in fig.select_yaxes()] == ["log", None, None, "log"]
 
 
 def test_epochs_come_with_the_frame_or_are_asked_for():

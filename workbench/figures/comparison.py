@@ -126,7 +126,7 @@ def comparison_figure(
             "yref": "container",
             "yanchor": "top",
         },
-        margin={"l": 12 + round(5.6 * longest), "r": 8, "t": top, "b": bottom},
+        margin={"l": 12 + round(5.6 * longest), "r": 14, "t": top, "b": bottom},
         height=total + top + bottom,
         width=PAGE,
     )

@@ -48,11 +48,12 @@ LEGEND = {
 
 
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
-    """Projection error by layer on a log axis, a line per convention; a panel per model.
+    """Projection error by layer: every convention on a log axis, and beneath it the exact one over its baseline.
 
-    The exact error stands between its floor (the true projections) and, unless the output is worse than nothing, its
-    baseline; grey is chance. Where teo2024's text gives a negative number its size is drawn with an open marker. Its
-    code's values are logarithms; drawn is the exponential of their mean.
+    Where teo2024's text gives a negative number its size is drawn with an open marker. Its code's values are
+    logarithms; drawn is the exponential of their mean. The lower panel shows the exact error between its floor (the
+    true projections) and 1 (outputs of zeros), which an output of large norm exceeds; grey is chance. Models stand
+    side by side.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -62,54 +63,102 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """
     names = ["projection_error", *BOUNDS]
     rows = at_level(rows_of(frame, names, needs=("layer",)), "layer")
-    fig, series = _model_panels(rows)
+    fig, series = _model_panels(rows, heights=(0.6, 0.4))
     for index, (_, own) in enumerate(series):
-        place = _place(index, len(series))
-        drawn = []
-        errors = own[own["metric"] == "projection_error"]
-        exact = errors[errors["convention"] == "exact"]
-        for trace in chance_traces(exact, "layer", show=index == 0):
-            fig.add_trace(trace, **place)
-            drawn.append(pd.Series(trace.y, dtype=float))
-        for convention, (words, colour, dash, symbol) in _CONVENTIONS.items():
-            part = values_once(errors[errors["convention"] == convention]).sort_values("layer")
-            if part.empty:
-                continue
-            value = np.exp(part["value"]) if convention == "teo2024-code" else part["value"]
-            negative = value < 0
-            drawn.append(value.abs())
-            fig.add_trace(
-                go.Scatter(
-                    x=part["layer"],
-                    y=value.abs(),
-                    mode="lines+markers",
-                    line={"color": colour, "dash": dash},
-                    marker={
-                        "symbol": np.where(negative, f"{symbol}-open", symbol),
-                        "size": 6,
-                        "color": colour,
-                        "line": {"width": np.where(negative, 1.2, 0), "color": colour},
-                    },
-                    name=words,
-                    legendgroup=convention,
-                    showlegend=index == 0,
-                    customdata=value,
-                    hovertemplate=f"{words}<br>layer %{{x}}<br>%{{customdata:.4g}}<extra></extra>",
-                ),
-                **place,
-            )
-        for metric, (words, colour, dash) in BOUNDS.items():
-            part = values_once(own[own["metric"] == metric]).sort_values("layer")
-            if not part.empty:
-                drawn.append(part["value"])
-                fig.add_trace(
-                    bound_line(part["layer"], part["value"], words, colour, dash, index == 0, "layer"),
-                    **place,
-                )
-        fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **place)
-        fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
-    fig.update_yaxes(title_text="Projection error J", col=1)
-    return _finish(fig, len(series))
+        upper, lower = (_place(index, len(series), part=part, parts=2) for part in (0, 1))
+        drawn = [
+            _add_convention(fig, own, convention, upper, index == 0)
+            for convention in _CONVENTIONS
+            if _is(own, convention).any()
+        ]
+        fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **upper)
+        share = share_of_baseline(own, "layer")
+        if not share.empty:
+            add_share(fig, share, "layer", lower, index == 0)
+            fig.add_trace(_line(share, "exact", "exact", _CONVENTIONS["exact"], "layer"), **lower)
+        for place in (upper, lower):
+            fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
+    lines = -(-len(series) // 2)
+    for line in range(lines):
+        fig.update_yaxes(title_text="Error J", row=2 * line + 1, col=1)
+        fig.update_yaxes(title_text="Exact J<br>over ‖φ‖²", row=2 * line + 2, col=1)
+    return _finish(fig, len(series), parts=2)
+
+
+def _is(rows: pd.DataFrame, convention: str) -> pd.Series:
+    return (rows["metric"] == "projection_error") & (rows["convention"] == convention)
+
+
+def _add_convention(
+    fig: go.Figure, rows: pd.DataFrame, convention: str, place: dict[str, int], legend: bool
+) -> pd.Series:
+    """The line of one convention; returns the sizes drawn, to choose the ticks by."""
+    words, colour, dash, symbol = _CONVENTIONS[convention]
+    part = values_once(rows[_is(rows, convention)]).sort_values("layer")
+    value = np.exp(part["value"]) if convention == "teo2024-code" else part["value"]
+    negative = value < 0
+    fig.add_trace(
+        go.Scatter(
+            x=part["layer"],
+            y=value.abs(),
+            mode="lines+markers",
+            line={"color": colour, "dash": dash},
+            marker={
+                "symbol": np.where(negative, f"{symbol}-open", symbol),
+                "size": 6,
+                "color": colour,
+                "line": {"width": np.where(negative, 1.2, 0), "color": colour},
+            },
+            name=words,
+            legendgroup=convention,
+            showlegend=legend,
+            customdata=value,
+            hovertemplate=f"{words}<br>layer %{{x}}<br>%{{customdata:.4g}}<extra></extra>",
+        ),
+        **place,
+    )
+    return value.abs()
+
+
+def share_of_baseline(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Exact error, floor and chance as shares of the baseline at each place of `by`; empty without a baseline."""
+    columns = ["value", *(name for name in ("null_mean", "null_low", "null_high") if name in rows)]
+    baseline = rows[rows["metric"] == "projection_baseline"].groupby(by)["value"].first()
+    exact = rows[_is(rows, "exact")].groupby(by)[columns].mean().rename(columns={"value": "exact"})
+    floor = rows[rows["metric"] == "projection_floor"].groupby(by)["value"].first().rename("floor")
+    return exact.join(floor).div(baseline, axis=0).dropna(subset="exact").reset_index()
+
+
+def add_share(fig: go.Figure, share: pd.DataFrame, by: str, place: dict[str, int], legend: bool) -> None:
+    """Chance, floor, and the baseline itself, behind the exact error that the caller draws."""
+    for trace in chance_traces(share, by, show=legend):
+        fig.add_trace(trace, **place)
+    bounds = share.assign(baseline=1.0)
+    for name, (words, colour, dash) in BOUNDS.items():
+        column = name.removeprefix("projection_")
+        line = _line(bounds, column, words, (words, colour, dash, ""), by)
+        fig.add_trace(line.update(showlegend=legend), **place)
+    if share["exact"].max() > 10:  # a V of large norm does far worse than nothing
+        fig.update_yaxes(type="log", **log_ticks(pd.concat([share["exact"], share["floor"]])), **place)
+    else:
+        fig.update_yaxes(rangemode="tozero", **place)
+
+
+def _line(
+    table: pd.DataFrame, column: str, words: str, look: tuple[str, str, str, str], by: str
+) -> go.Scatter:
+    _, colour, dash, symbol = look
+    return go.Scatter(
+        x=table[by],
+        y=table[column],
+        mode="lines+markers" if symbol else "lines",
+        line={"color": colour, "dash": dash, **({} if symbol else {"width": 1.2})},
+        marker={"color": colour, "symbol": symbol or "circle", "size": 6, "line": {"width": 0}},
+        name=words,
+        legendgroup=words,
+        showlegend=False,
+        hovertemplate=f"{words}<br>{by} %{{x}}<br>%{{y:.4g}}<extra></extra>",
+    )
 
 
 def norms_figure(frame: pd.DataFrame) -> go.Figure:
@@ -157,50 +206,48 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
     return _finish(fig, len(series), most=3)
 
 
-def bound_line(
-    x: pd.Series, y: pd.Series, words: str, colour: str, dash: str, legend: bool, by: str
-) -> go.Scatter:
-    return go.Scatter(
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": colour, "dash": dash, "width": 1.2},
-        name=words,
-        legendgroup=words,
-        showlegend=legend,
-        hovertemplate=f"{words}<br>{by} %{{x}}<br>%{{y:.4g}}<extra></extra>",
-    )
-
-
-def _model_panels(rows: pd.DataFrame, most: int = 2) -> tuple[go.Figure, list[tuple[str, pd.DataFrame]]]:
+def _model_panels(
+    rows: pd.DataFrame, most: int = 2, heights: tuple[float, ...] = (1.0,)
+) -> tuple[go.Figure, list[tuple[str, pd.DataFrame]]]:
+    """Panels for the models, at most `most` side by side, each made of parts of these relative heights."""
     series = series_of(rows)
     columns = min(len(series), most)
     lines = -(-len(series) // columns)
+    titles = [label for label, _ in series] + [""] * (lines * columns - len(series))
+    beneath = [""] * columns * (len(heights) - 1)
+    in_order = [title for line in range(lines) for title in (*titles[line * columns :][:columns], *beneath)]
+    count = lines * len(heights)
     fig = make_subplots(
-        lines,
+        count,
         columns,
+        row_heights=list(heights) * lines,
         horizontal_spacing=0.09 if columns > 1 else 0,
-        vertical_spacing=40 / (150 * lines) if lines > 1 else 0,
-        subplot_titles=[label for label, _ in series] if len(series) > 1 else None,
+        vertical_spacing=36 / _height(lines, len(heights)) if count > 1 else 0,
+        subplot_titles=in_order if len(series) > 1 else None,
     )
     return fig, series
 
 
-def _place(index: int, count: int, most: int = 2) -> dict[str, int]:
+def _height(lines: int, parts: int) -> float:
+    """Pixels of all panels above each other: less for each where there are many."""
+    return (160 if lines == 1 else 150 * lines) if parts == 1 else 270 * lines
+
+
+def _place(index: int, count: int, most: int = 2, part: int = 0, parts: int = 1) -> dict[str, int]:
     columns = min(count, most)
-    return {"row": index // columns + 1, "col": index % columns + 1}
+    return {"row": index // columns * parts + part + 1, "col": index % columns + 1}
 
 
-def _finish(fig: go.Figure, count: int, most: int = 2) -> go.Figure:
+def _finish(fig: go.Figure, count: int, most: int = 2, parts: int = 1) -> go.Figure:
     columns = min(count, most)
     lines = -(-count // columns)
     for column in range(columns):  # the lowest panel of each column
         last = max(index for index in range(count) if index % columns == column)
-        fig.update_xaxes(title_text="Layer", **_place(last, count, most))
+        fig.update_xaxes(title_text="Layer", **_place(last, count, most, parts - 1, parts))
     fig.update_annotations(font={"size": None})
     top = 6 + 18 * legend_rows(fig) + (18 if count > 1 else 0)
     fig.update_layout(
-        height=(160 if lines == 1 else 150 * lines) + top + 36,
+        height=_height(lines, parts) + top + 36,
         legend=LEGEND,
         margin={"l": 52, "r": 8, "t": top, "b": 36},
     )

@@ -10,24 +10,23 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import band, chance_traces, legend_rows, log_ticks, rows_of
+from workbench.figures.frames import band, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
-from workbench.figures.projection import BOUNDS, LEGEND, bound_line
+from workbench.figures.projection import BOUNDS, LEGEND, add_share, share_of_baseline
 from workbench.figures.theme import COLOURS, GREY, translucent
 
+_EXACT = ("exact J", COLOURS[4], "triangle-down")
 # metric → (convention, statistic, panel, words, colour, symbol)
 _TRAINING = {
     "projection_error": (
         ("saritas2025", None, (1, 1), "|‖φ‖² − ‖h‖²|", COLOURS[3], "square"),
         ("teo2024-code", None, (1, 2), "teo2024's code", COLOURS[5], "triangle-up"),
-        ("exact", None, (2, 1), "exact J", COLOURS[0], "circle"),
+        ("exact", None, (1, 1), *_EXACT),
     ),
     "h_norm2": ((None, "mean", (1, 1), "‖h‖²", COLOURS[2], "diamond"),),
     "phi_norm2": ((None, "mean", (1, 1), "‖φ‖²", COLOURS[0], "circle"),),
-    "projection_error_over_phi": (("saritas2025", None, (2, 2), "relative to ‖φ‖²", COLOURS[4], "cross"),),
-    "projection_error_over_h": (
-        ("saritas2025", None, (2, 2), "relative to ‖h‖²", COLOURS[1], "triangle-down"),
-    ),
+    "projection_error_over_phi": (("saritas2025", None, (2, 2), "error over ‖φ‖²", COLOURS[0], "circle"),),
+    "projection_error_over_h": (("saritas2025", None, (2, 2), "error over ‖h‖²", COLOURS[2], "diamond"),),
 }
 
 
@@ -36,8 +35,9 @@ def projection_training_figure(
 ) -> go.Figure:
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
-    Four panels against the epoch: saritas2025's error with both norms; the logarithm that teo2024's code plots; the
-    exact error with floor, baseline and chance; errors relative to each norm. Bands are 95 % t intervals over inputs.
+    Four panels against the epoch: saritas2025's error and the exact one with both norms; the logarithm that teo2024's
+    code plots; the exact error over its baseline, mean ‖φ‖², with floor and chance; saritas2025's error over each norm.
+    Bands are 95 % t intervals over inputs.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
@@ -49,7 +49,12 @@ def projection_training_figure(
     """
     if not frames:
         raise InputError("no batch to draw; give {'train': frame, 'test': frame}")
-    titles = ["|‖φ‖² − ‖h‖²| and norms", "log J, teo2024's code", "Exact J", "Relative error"]
+    titles = [
+        "Errors and norms",
+        "log J, teo2024's code",
+        "Exact J over ‖φ‖²",
+        "|‖φ‖² − ‖h‖²| over each norm",
+    ]
     fig = make_subplots(2, 2, horizontal_spacing=0.13, vertical_spacing=0.17, subplot_titles=titles)
     drawn: dict[tuple[int, int], list[pd.Series]] = {}
     for number, (batch, frame) in enumerate(frames.items()):
@@ -59,10 +64,9 @@ def projection_training_figure(
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
         rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float))
-        exact = at_level(rows[_is(rows, "projection_error", "exact")], "overall")
+        share = share_of_baseline(at_level(rows, "overall"), "epoch")
         if number == 0:
-            for trace in chance_traces(exact, "epoch"):
-                fig.add_trace(trace, row=2, col=1)
+            add_share(fig, share, "epoch", {"row": 2, "col": 1}, legend=True)
         for metric, choices in _TRAINING.items():
             for convention, statistic, where, words, colour, symbol in choices:
                 part = rows[_is(rows, metric, convention, statistic)]
@@ -83,13 +87,11 @@ def projection_training_figure(
                         **place,
                     )
                 fig.add_trace(_curve(curve, words, batch, colour, symbol, number), **place)
-        if number == 0:
-            for metric, (words, colour, dash) in BOUNDS.items():
-                part = values_once(at_level(rows[rows["metric"] == metric], "overall")).sort_values("epoch")
-                drawn.setdefault((2, 1), []).append(part["value"])
-                fig.add_trace(
-                    bound_line(part["epoch"], part["value"], words, colour, dash, True, "epoch"), row=2, col=1
-                )
+        exact = share.rename(columns={"exact": "value"})
+        words, colour, symbol = _EXACT
+        fig.add_trace(
+            _curve(exact, words, batch, colour, symbol, number).update(showlegend=False), row=2, col=1
+        )
         fig.add_trace(  # the legend's key to the batches: a curve that is nowhere
             go.Scatter(
                 x=[None],
