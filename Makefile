@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
 
-.PHONY: help setup figures test lab lint format bench train docs chrome wheel clean
+.PHONY: help setup figures test lab lint format bench train records docs chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -46,6 +46,9 @@ bench: $(READY) ## print the speed table: ratios measured in one run
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
 	@$(BIN)/python -m workbench.training.bundle $(FLAGS)
+
+records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
+	@$(BIN)/python -m workbench.evaluation.records --jobs 2 $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

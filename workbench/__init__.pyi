@@ -3,6 +3,7 @@ from .attention import replace_attention as replace_attention
 from .batches import Inputs as Inputs
 from .batches import inputs as inputs
 from .errors import WorkbenchError as WorkbenchError
+from .evaluation import evaluate as evaluate
 from .exporting import save_figure as save_figure
 from .metrics import METRICS as METRICS
 from .models import LoadedModel as LoadedModel

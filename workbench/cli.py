@@ -426,6 +426,67 @@ def train(
     click.echo(str(result))
 
 
+class _EvaluateCommand(click.Command):
+    """Help that ends with the protocols, read from their one table."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from workbench.evaluation import PROTOCOLS
+
+        with formatter.section("Protocols"):
+            formatter.write_dl([(protocol.name, protocol.summary()) for protocol in PROTOCOLS.values()])
+
+
+@cli.command(cls=_EvaluateCommand)
+@click.argument("models", nargs=-1, required=True, metavar="CHECKPOINT...")
+@click.option("--protocol", default="clean", show_default=True, metavar="NAME", help="See the list below.")
+@click.option("--inputs", metavar="SPEC",
+              help="Labelled images, or texts. [default: the test set of the model's task]")  # fmt: skip
+@click.option("--epsilon", metavar="LIST", help="Budgets: 0,0.02,0.04. [default: the protocol's]")
+@click.option("--n", type=click.IntRange(min=1), help="How many inputs. [default: 100 images, 10 texts]")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0),
+              help="Chooses the inputs, and all chance.")  # fmt: skip
+@click.option("--reference", metavar="SPEC", help="corruptions: divide by this model's errors (mCE).")
+@click.option("--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
+              help="A setting of the protocol, e.g. steps 40.")  # fmt: skip
+@click.option("--device", metavar="NAME", help="cpu, cuda, … [default: cpu]")
+@click.option("--out", type=click.Path(dir_okay=False), help="Also write the table: .csv.")
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def evaluate(
+    models: tuple[str, ...],
+    epsilon: str | None,
+    options: tuple[tuple[str, str], ...],
+    out: str | None,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Evaluate models on clean, attacked, corrupted or foreign inputs, or on texts with words swapped.
+
+    \b
+    workbench evaluate bundled:digits-vit --protocol fgsm --epsilon 0,0.02,0.04 --out fgsm.csv
+    workbench evaluate runs/a/epoch-030.safetensors --protocol corruptions --reference bundled:digits-vit
+    """
+    from workbench.evaluation import evaluate
+    from workbench.results import atomic_write
+
+    if out and not out.endswith(".csv"):
+        raise InputError(f"an evaluation is written as .csv; {Path(out).name!r} ends otherwise")
+    budgets = None if epsilon is None else [_value(part.strip()) for part in epsilon.split(",")]
+    settings = {key.replace("-", "_"): _value(text) for key, text in options}
+    frame = evaluate(list(models), epsilons=budgets, settings=settings, **arguments)
+    if out:
+        atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
+    rows = frame.astype(object).where(frame.notna(), None)
+    if not as_json:
+        # What is the same in every row stands in the title or is known.
+        rows = rows.drop(columns=["inputs", "n", "seed", "protocol", "version", "unit"]).dropna(
+            axis=1, how="all"
+        )
+    title = f"{arguments['protocol']}: {', '.join(frame['inputs'].unique())}, n = {frame['n'].iloc[0]}"
+    _print_table(rows.to_dict("records"), title, as_json)
+    for note in frame.attrs["notes"]:
+        click.echo(f"note: {note}", err=True)
+
+
 @cli.command()
 @click.option("--port", type=int, help="[default: the first free one from 8888]")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")

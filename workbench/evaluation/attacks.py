@@ -75,7 +75,7 @@ def spsa(
     epsilon: float,
     *,
     steps: int = 40,
-    samples: int = 32,
+    samples: int = 16,
     seed: int = 0,
 ) -> Pixels:
     """Black box: gradients estimated from logits; see :mod:`workbench.evaluation.spsa`."""
@@ -92,7 +92,7 @@ def square(
     targets: Targets,
     epsilon: float,
     *,
-    queries: int = 1000,
+    queries: int = 500,
     seed: int = 0,
 ) -> Pixels:
     """Black box: random search over squares (Andriushchenko et al. 2020), `queries` of them per image."""
@@ -117,7 +117,7 @@ def autoattack(
     *,
     steps: int = 100,
     restarts: int = 1,
-    queries: int = 1000,
+    queries: int = 500,
     seed: int = 0,
 ) -> Pixels:
     """The worst of Auto-PGD on the cross-entropy, Auto-PGD on the logit-ratio, and Square (Croce & Hein 2020).
@@ -159,8 +159,8 @@ def carlini_wagner(
     pixels: Pixels,
     targets: Targets,
     *,
-    steps: int = 50,
-    searches: int = 6,
+    steps: int = 20,
+    searches: int = 5,
     seed: int = 0,
 ) -> Pixels:
     """The nearest misclassified image found, in Euclidean norm (Carlini & Wagner 2017); the image itself if none.

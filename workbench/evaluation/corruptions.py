@@ -1,8 +1,9 @@
 """Common corruptions of small images in five severities, after ImageNet-C (Hendrycks & Dietterich 2019).
 
 Thirteen of its fifteen types; snow and frost are pictures of weather, which sixteen pixels cannot show. Strengths of
-noise, contrast, brightness and compression are the published ones. Lengths are shares of the image's shorter side,
-larger than the published ones: a blur of 1 % of the side changes a photograph and leaves a digit as it is.
+noise, contrast, brightness and pixelation are the published ones. Lengths are shares of the image's shorter side, and
+they, the zoom and the compression are stronger than published: a blur of 1 % of the side changes a photograph and
+leaves a digit as it is.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _impulse_noise(picture: Picture, level: int, rng: np.random.Generator) -> Pi
 
 def _defocus_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
     """Mean over a disc whose edge falls off within one pixel."""
-    radius = _side(picture) * (0.03, 0.05, 0.07, 0.09, 0.12)[level]
+    radius = _side(picture) * (0.06, 0.09, 0.12, 0.16, 0.2)[level]
     reach = int(radius) + 1
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     disc = np.clip(radius + 1 - np.hypot(y, x), 0, 1)
@@ -71,7 +72,7 @@ def _glass_blur(picture: Picture, level: int, rng: np.random.Generator) -> Pictu
 
 def _motion_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
     """Mean along a line in a random direction."""
-    length = _side(picture) * (0.08, 0.12, 0.16, 0.2, 0.25)[level]
+    length = _side(picture) * (0.2, 0.3, 0.4, 0.5, 0.6)[level]
     angle = rng.uniform(0, np.pi)
     steps = np.linspace(-length / 2, length / 2, 2 * int(np.ceil(length)) + 1)
     shifts = [(step * np.sin(angle), step * np.cos(angle), 0) for step in steps]
@@ -80,7 +81,7 @@ def _motion_blur(picture: Picture, level: int, rng: np.random.Generator) -> Pict
 
 def _zoom_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
     """Mean over enlargements about the centre."""
-    largest = (1.1, 1.2, 1.3, 1.4, 1.5)[level]
+    largest = (1.3, 1.6, 1.9, 2.2, 2.5)[level]
     centre = (np.array(picture.shape[:2]) - 1) / 2
     views = [
         ndimage.affine_transform(
@@ -125,7 +126,7 @@ def _contrast(picture: Picture, level: int, rng: np.random.Generator) -> Picture
 
 def _elastic_transform(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
     """A smooth random displacement of the given root mean square."""
-    length = _side(picture) * (0.02, 0.035, 0.05, 0.065, 0.08)[level]
+    length = _side(picture) * (0.04, 0.06, 0.08, 0.1, 0.12)[level]
     field = rng.normal(size=(2, *picture.shape[:2]))
     field = ndimage.gaussian_filter(field, (0, *[_side(picture) * 0.1] * 2), mode="nearest")
     return _displaced(picture, field * length / np.sqrt((field**2).sum(0).mean()))
@@ -146,7 +147,7 @@ def _jpeg_compression(picture: Picture, level: int, rng: np.random.Generator) ->
     eight_bit = np.round(picture * 255).astype(np.uint8)
     held = io.BytesIO()
     Image.fromarray(eight_bit[:, :, 0] if eight_bit.shape[2] == 1 else eight_bit).save(
-        held, "JPEG", quality=(25, 18, 15, 10, 7)[level]
+        held, "JPEG", quality=(10, 7, 5, 3, 1)[level]
     )
     return np.asarray(Image.open(held)).reshape(picture.shape) / 255
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workbench.models import LoadedModel
 
 BATCH = 256
+PHOTO_CUTS = "task:photos"
+"""The test images of ``workbench train photos``; not part of `inputs`, since they are cut for one model size."""
 
 
 class PixelModel(nn.Module):
@@ -78,6 +80,8 @@ def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[Pix
     """
     from workbench.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
 
+    if spec == PHOTO_CUTS:
+        return _open_cuts(model, n, seed)
     own = model.image is not None and (model.image.recorded or model.image.own is not None)
     chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "paper")
     if chosen.targets is None or model.image is None:
@@ -89,13 +93,48 @@ def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[Pix
     by_name = isinstance(chosen.batch, dict)
     batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
     classifier = PixelModel(model.module, mean, std, by_name)
-    # Undoing the normalisation rounds: black would be -1e-9.
-    pixels = (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
-    classes = classifier.logits(pixels[:1]).shape[1]
-    if max(chosen.targets) >= classes:
-        raise InputError(
-            f"{spec} has class {max(chosen.targets)}, and {model.spec} knows classes 0 to {classes - 1}; give the "
-            "images it was trained to tell apart"
-        )
-    pictures = Pictures(pixels, torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes)
+    pictures = Pictures(
+        _plain(batch, classifier), torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes
+    )
+    _check_classes(classifier, pictures, model, spec)
     return classifier, pictures
+
+
+def _open_cuts(model: LoadedModel, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+    """Test images of the training task ``photos``, as large as the model takes them."""
+    import numpy as np
+
+    from workbench.training.tasks import load_task
+
+    if model.image is None or model.image.channels != 3 or len(set(model.image.size)) > 1:
+        raise InputError(f"{PHOTO_CUTS} are square colour images; {model.spec} takes others")
+    task = load_task("photos", architecture={"img_size": model.image.size[0]})
+    total = len(task.test)  # ty: ignore[invalid-argument-type] - this task's test set has a length
+    if n > total:
+        raise InputError(f"{n} inputs were asked for, and the test set of photos has {total}")
+    order = np.random.default_rng(seed).permutation(total)[:n].tolist()
+    classifier = PixelModel(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
+    images, targets = zip(*(task.test[number] for number in order), strict=True)
+    identity = {"spec": PHOTO_CUTS, "n": n, "seed": seed, "sha256": task.data["test"]["sha256"]}
+    pictures = Pictures(
+        _plain(torch.stack(images), classifier),
+        torch.stack(targets),
+        [f"photos/test/{number}" for number in order],
+        identity,
+    )
+    _check_classes(classifier, pictures, model, PHOTO_CUTS)
+    return classifier, pictures
+
+
+def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:
+    """Normalised images as pixels; undoing the normalisation rounds, and black would be -1e-9."""
+    return (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
+
+
+def _check_classes(classifier: PixelModel, pictures: Pictures, model: LoadedModel, spec: str) -> None:
+    classes, highest = classifier.logits(pictures.pixels[:1]).shape[1], int(pictures.targets.max())
+    if highest >= classes:
+        raise InputError(
+            f"{spec} has class {highest}, and {model.spec} knows classes 0 to {classes - 1}; give the images it "
+            "was trained to tell apart"
+        )

@@ -47,12 +47,21 @@ class Protocol:
     budget: str = ""
     """What its budget (``epsilon``) bounds; empty where it has none."""
     budgets: tuple[float, ...] = ()
-    """Unless others are asked for: scaled to the small models, so that curves fall from clean to nothing."""
+    """Unless others are asked for: scaled to the bundled models, whose curves then fall from clean to nothing."""
     published: str = ""
     """The papers' own budget and settings."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     pictures: PictureMeasure | None = None
     texts: TextMeasure | None = None
+
+    def summary(self) -> str:
+        """Title, budget and settings in one line."""
+        parts = [self.title]
+        if self.budget:
+            parts.append(f"epsilon: {self.budget} [{', '.join(f'{budget:g}' for budget in self.budgets)}]")
+        if self.settings:
+            parts.append(", ".join(f"{name} {value}" for name, value in self.settings.items()))
+        return "; ".join(parts)
 
 
 # Images -----------------------------------------------------------------------------------------------------
@@ -241,9 +250,9 @@ _TABLE = (
         "cw",
         "Nearest misclassified image (Carlini and Wagner)",
         "Euclidean norm of the change",
-        (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
+        (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6),
         "no budget stated (teo2024 App. A.2)",
-        {"steps": 50, "searches": 6},
+        {"steps": 20, "searches": 5},
         pictures=_nearest,
     ),
     Protocol(

@@ -28,7 +28,8 @@ _TYPES = {
     "severity": "Int64",
     **dict.fromkeys(("epsilon", "value", "low", "high"), "float64"),
 }
-DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose"}
+TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
+"""Task a model was trained on here → its test set."""
 DEFAULT_N = {"image": 100, "text": 10}
 
 
@@ -41,16 +42,19 @@ def evaluate(
     n: int | None = None,
     seed: int = 0,
     reference: str | LoadedModel | None = None,
+    settings: Mapping[str, Any] | None = None,
     device: str | None = None,
-    **settings: Any,
 ) -> pd.DataFrame:
     """Evaluate one or several models under one protocol of ``PROTOCOLS``; the same inputs for all.
 
     `models` are specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or what ``load`` returned. `inputs` are
-    labelled images or texts (``bundled:digits`` and ``bundled:prose`` unless given: the test images, and the
-    held-out files), `n` of them (100 images, 10 texts), chosen with `seed`, which also feeds the attacks.
-    `epsilons` are budgets in place of the protocol's own; `settings` change its settings. `reference` names
-    the model whose errors divide those of the others under ``corruptions``: it adds the metric ``mCE``.
+    labelled images or texts as ``workbench.inputs`` takes them, or ``task:photos``; unless given, the test set
+    of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (100
+    images, 10 texts) are chosen with `seed`, which also feeds the attacks.
+
+    `epsilons` are budgets in place of the protocol's own, `settings` other values of its settings
+    (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
+    ``corruptions``: it adds the metric ``mCE``.
 
     One row per number: ``kind`` is the norm of an attack, the type of a corruption or of a foreign image;
     ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
@@ -61,6 +65,7 @@ def evaluate(
     """
     from workbench.models import load
 
+    settings = dict(settings or {})
     chosen = check_request(protocol, epsilons, settings)
     budgets = chosen.budgets if epsilons is None else tuple(float(epsilon) for epsilon in epsilons)
     request = Request(budgets, seed, {**chosen.settings, **settings})
@@ -125,7 +130,7 @@ def _one(
     if model.modality not in takes:
         needed = "a language model" if takes == ["text"] else "an image classifier"
         raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
-    spec = inputs or DEFAULT_INPUTS[model.modality]
+    spec = inputs or _test_set(model)
     wanted = n or DEFAULT_N[model.modality]
     started = time.perf_counter()
     rows: Iterator[dict[str, Any]]
@@ -158,6 +163,27 @@ def _one(
         "versions": versions(),
     }
     return frame
+
+
+def _test_set(model: LoadedModel) -> str:
+    """What to evaluate a model on if nothing is said: the test set of its task, for any language model prose."""
+    from workbench.checkpoints import read_checkpoint
+    from workbench.models import bundled_checkpoint, resolve
+
+    if model.modality == "text":
+        return TEST_SETS["prose"]
+    scheme, name, _ = resolve(model.spec)
+    task = None
+    if scheme in ("bundled", "file"):
+        trained = model.checkpoint if model.checkpoint != "random" else None
+        path = bundled_checkpoint(name, trained) if scheme == "bundled" else name
+        task = read_checkpoint(path)[1].get("task")
+    if task not in TEST_SETS:
+        raise InputError(
+            f"say with inputs what to evaluate {model.spec} on: bundled:digits, or imagenet:FOLDER with a folder "
+            "per class"
+        )
+    return TEST_SETS[task]
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

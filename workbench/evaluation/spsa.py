@@ -45,7 +45,7 @@ def spsa(
     epsilon: float,
     *,
     steps: int = 40,
-    samples: int = 32,
+    samples: int = 16,
     delta: float = 0.01,
     learning_rate: float = 0.01,
     seed: int = 0,
