@@ -40,11 +40,6 @@ class ValueMatrix:
         return self.values if self.log_factor is None else self.values * self.log_factor.exp()
 
     @cached_property
-    def magnitude(self) -> Tensor:
-        """|product|."""
-        return self.product.abs()
-
-    @cached_property
     def scaled(self) -> Tensor:
         """Values with the largest at magnitude 1, so that squares neither overflow nor all vanish."""
         largest = self.values.abs().amax()
@@ -87,11 +82,12 @@ class ValueMatrix:
         where all rows are equal.
         """
         distances = squared_distances(self.scaled)
-        count = len(distances)
-        pairs = count * (count - 1) // 2
-        # in the whole matrix the diagonal's zeros come first, and every pair stands twice
-        place = count + 2 * ((pairs + 1) // 2) - 2
-        width = float(np.partition(distances.cpu().numpy().ravel(), place)[place])
+        width = _lower_median(distances)
+        rounding = 2 * self.values.shape[1] * EPSILON
+        if width <= rounding * float(distances.amax()):  # some pairs may be equal, or look so beside others
+            own = self.scaled.square().sum(1)
+            distances.masked_fill_(distances <= rounding * (own[:, None] + own), 0)
+            width = _lower_median(distances)
         kernel = distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
         kernel -= kernel.mean(0)
         kernel -= kernel.mean(1, keepdim=True)
@@ -137,12 +133,21 @@ class PermutedValues(ValueMatrix):
 
 
 def squared_distances(values: Float[Tensor, "token feature"]) -> Float[Tensor, "token token"]:
-    """‖x_i − x_j‖² of all pairs; exactly 0 where rounding allows no other answer, as for equal rows."""
+    """‖x_i − x_j‖² of all pairs, up to rounding beside ‖x_i‖² + ‖x_j‖²; on the diagonal exactly 0."""
     gram = values @ values.T
-    own = gram.diagonal()
-    total = own[:, None] + own
-    distances = torch.add(total, gram, alpha=-2)
-    return distances.masked_fill_(distances <= total.mul_(2 * values.shape[1] * EPSILON), 0)
+    own = gram.diagonal().clone()
+    distances = gram.mul_(-2).add_(own).add_(own[:, None]).clamp_(min=0)
+    distances.fill_diagonal_(0)
+    return distances
+
+
+def _lower_median(distances: Tensor) -> float:
+    """Over the pairs i < j of a symmetric matrix without negative entries and with a diagonal of zeros."""
+    count = len(distances)
+    pairs = count * (count - 1) // 2
+    # in the whole matrix the diagonal's zeros come first, and every pair stands twice
+    place = count + 2 * ((pairs + 1) // 2) - 2
+    return float(np.partition(distances.cpu().numpy().ravel(), place)[place])
 
 
 def principal_cosines_and_sines(
@@ -165,5 +170,5 @@ def principal_cosines_and_sines(
 
 
 def _unit(values: Tensor, axis: int) -> Tensor:
-    length = values.norm(dim=axis, keepdim=True)
+    length = torch.linalg.vector_norm(values, dim=axis, keepdim=True)
     return values / torch.where(length > 0, length, 1.0)
