@@ -289,8 +289,9 @@ def test_values_of_low_rank_span_what_they_span(axes, v):
     assert all(math.isfinite(value) for value in found.values())
 
 
-def test_equal_and_absent_values_leave_undefined_only_what_they_must(axes):
-    equal = named(similarities(torch.full((TOKENS, DIM), 0.7), axes))
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_and_absent_values_leave_undefined_only_what_they_must(axes, seed):
+    equal = named(similarities(random(DIM, seed=seed).expand(TOKENS, DIM), axes))
     zero = named(similarities(torch.zeros(TOKENS, DIM), axes))
     undefined = {"LCKA", "KCKA"}
     assert {q.metric for q, value in equal.items() if math.isnan(value)} == undefined
@@ -334,7 +335,7 @@ def test_input_that_does_not_fit_is_refused():
     k, v = batch()
     with pytest.raises(InputError, match=r"v of shape \(2, 3, 10, 4\) does not fit k"):
         value_similarity(k, v[:, :, 1:], SCALE)
-    with pytest.raises(UnknownName, match="unknown null 'gausian'"):
-        value_similarity(k, v, SCALE, draws=2, nulls=["gausian"])
+    with pytest.raises(UnknownName, match="unknown null 'normal'"):
+        value_similarity(k, v, SCALE, draws=2, nulls=["normal"])
     with pytest.raises(InputError, match="4 seeds for 6 heads"):
         value_similarity(k, v, SCALE, draws=2, seeds=range(4))

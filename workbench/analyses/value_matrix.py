@@ -81,11 +81,10 @@ class ValueMatrix:
         Where σ² is 0 (more than half of the pairs are equal) it is the limit: 1 for equal tokens, else 0. NaN
         where all rows are equal.
         """
-        distances = squared_distances(self.scaled)
+        distances, own = squared_distances(self.scaled)
         width = _lower_median(distances)
         rounding = 2 * self.values.shape[1] * EPSILON
-        if width <= rounding * float(distances.amax()):  # some pairs may be equal, or look so beside others
-            own = self.scaled.square().sum(1)
+        if width <= 2 * rounding * float(own.amax()):  # pairs may be equal, or look so beside larger ones
             distances.masked_fill_(distances <= rounding * (own[:, None] + own), 0)
             width = _lower_median(distances)
         kernel = distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
@@ -132,13 +131,15 @@ class PermutedValues(ValueMatrix):
         return self._original.kernel.index_select(0, self.order).mT.index_select(0, self.order)
 
 
-def squared_distances(values: Float[Tensor, "token feature"]) -> Float[Tensor, "token token"]:
-    """‖x_i − x_j‖² of all pairs, up to rounding beside ‖x_i‖² + ‖x_j‖²; on the diagonal exactly 0."""
+def squared_distances(
+    values: Float[Tensor, "token feature"],
+) -> tuple[Float[Tensor, "token token"], Float[Tensor, " token"]]:
+    """‖x_i − x_j‖² of all pairs, up to rounding beside ‖x_i‖² + ‖x_j‖², on the diagonal exactly 0; and ‖x_i‖²."""
     gram = values @ values.T
     own = gram.diagonal().clone()
     distances = gram.mul_(-2).add_(own).add_(own[:, None]).clamp_(min=0)
     distances.fill_diagonal_(0)
-    return distances
+    return distances, own
 
 
 def _lower_median(distances: Tensor) -> float:
