@@ -15,13 +15,12 @@ from workbench.figures.levels import at_level, interval, values_once
 from workbench.figures.projection import BOUNDS, LEGEND, add_share, share_of_baseline
 from workbench.figures.theme import COLOURS, GREY, translucent
 
-_EXACT = ("exact J", COLOURS[4], "triangle-down")
+_EXACT = ("exact J", COLOURS[0], "triangle-down")
 # metric → (convention, statistic, panel, words, colour, symbol)
 _TRAINING = {
     "projection_error": (
         ("saritas2025", None, (1, 1), "|‖φ‖² − ‖h‖²|", COLOURS[3], "square"),
         ("teo2024-code", None, (1, 2), "teo2024's code", COLOURS[5], "triangle-up"),
-        ("exact", None, (1, 1), *_EXACT),
     ),
     "h_norm2": ((None, "mean", (1, 1), "‖h‖²", COLOURS[2], "diamond"),),
     "phi_norm2": ((None, "mean", (1, 1), "‖φ‖²", COLOURS[0], "circle"),),
@@ -35,9 +34,9 @@ def projection_training_figure(
 ) -> go.Figure:
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
-    Four panels against the epoch: saritas2025's error and the exact one with both norms; the logarithm that teo2024's
-    code plots; the exact error over its baseline, mean ‖φ‖², with floor and chance; saritas2025's error over each norm.
-    Bands are 95 % t intervals over inputs.
+    Four panels against the epoch: saritas2025's error with both norms; the logarithm that teo2024's code plots; the
+    exact error over its baseline, mean ‖φ‖², with floor and chance; saritas2025's error over each norm. Bands are 95 %
+    t intervals over inputs.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
