@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from workbench.metrics import METRICS
 from workbench.results import conform, make_frame
 from workbench.tables import latex_table, summary_table
 
@@ -94,3 +95,33 @@ def test_the_letters_of_the_labels_are_set_in_latex():
         text = latex_table(frame, "c", "n")
         assert expected in text
         assert text.isascii()
+
+
+def test_statistics_and_standardised_keys_are_told_apart():
+    rows = [
+        {
+            "metric": "eigenvalue_profile",
+            "statistic": statistic,
+            "input": name,
+            "value": value,
+            "standardize": how,
+        }
+        for statistic, value in (("max", 8.0), ("min", 2.0))
+        for how in (None, "per-token")
+        for name in ("a", "b")
+    ]
+    table = summary_table(conform(pd.DataFrame(rows).assign(model="m")))
+    assert len(table) == 2
+    label = METRICS["eigenvalue_profile"].label
+    assert list(table[f"{label}, max"]) == ["8 ± 0"] * 2
+    assert list(table[f"{label}, min"]) == ["2 ± 0"] * 2
+
+
+def test_claims_are_printed_with_their_verdicts():
+    row = {"place": "Table 1", "claim": "it falls", "reading": "", "model": "m", "published": 0.5, "why": "…"}
+    numbers = {"measured": 0.25, "low": 0.125, "high": np.nan, "verdict": "undecided"}
+    table = summary_table(pd.DataFrame([row | numbers, row | {**numbers, "measured": np.nan}] * 30))
+    assert len(table) == 60
+    assert list(table["measured [95 %]"])[:2] == ["0.25 [0.125, nan]", None]
+    assert "why" not in table
+    assert set(table["verdict"]) == {"undecided"}

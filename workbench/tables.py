@@ -15,6 +15,9 @@ _READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
 _KEYS = (
     "model", "checkpoint", "metric", "axis", "statistic", "convention", "standardize", "candidate", "rank"
 )  # fmt: skip
+# What is part of a quantity's name where a table has a column for each.
+_PARTS = ("axis", "statistic", "convention", "candidate")
+_CLAIM = ("place", "claim", "reading", "model", "published", "measured", "low", "high", "verdict")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
@@ -24,9 +27,12 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
 
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
-    becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Any other frame
-    is printed as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
+    becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Claims are printed
+    with what was measured and their verdict. Any other frame is printed as it is up to 40 rows, and as count, mean,
+    spread and quartiles of its numeric columns beyond.
     """
+    if set(_CLAIM) <= set(data.columns):
+        return _claims_table(data)
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
@@ -36,8 +42,11 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     averaged = [metric not in METRICS or METRICS[metric].averaged for metric in data["metric"]]
     if set(_STUDY) <= set(data.columns) and is_overall(data).any():
         return _means_table(data)
-    frame = data.loc[averaged, list(_READ)].copy()
-    frame["quantity"] = [_quantity(metric) for metric in frame["metric"]]
+    frame = data[averaged].reindex(columns=[*_READ, *_PARTS, "standardize"])
+    frame["quantity"] = [
+        ", ".join([_quantity(metric), *(str(part) for part in parts if pd.notna(part))])
+        for metric, *parts in frame[["metric", *_PARTS]].itertuples(index=False)
+    ]
     ranked = frame["rank"].notna()
     if ranked.any():
         ranks = sorted(frame.loc[ranked, "rank"].unique())
@@ -47,7 +56,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
             text if pd.isna(rank) else f"{text}, rank {rank}"
             for text, rank in zip(frame["quantity"], frame["rank"], strict=True)
         ]
-    keys = [key for key in ("model", "checkpoint", "layer") if frame[key].notna().any()]
+    keys = [key for key in ("model", "checkpoint", "standardize", "layer") if frame[key].notna().any()]
     if not keys:
         keys = ["metric"]
     groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)["value"]
@@ -58,6 +67,16 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     if len(table) > MAX_ROWS and "layer" in keys:
         return summary_table(data.assign(layer=pd.NA))
     return table.astype(object).where(table.notna(), None)
+
+
+def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
+    shown = data[["place", "claim", "reading", "model", "published"]].copy()
+    shown["measured [95 %]"] = [
+        None if pd.isna(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+        for value, low, high in data[["measured", "low", "high"]].itertuples(index=False)
+    ]
+    shown["verdict"] = data["verdict"]
+    return shown.astype(object).where(shown.notna(), None).reset_index(drop=True)
 
 
 def is_overall(data: pd.DataFrame) -> pd.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -110,7 +111,7 @@ class _Block:
             cells = [
                 _wrap(str(reading), edges[1] - 10),
                 [_number(own["published"].iloc[0])],
-                *([] if row is None else _result(row) for row in found),
+                *([] if row is None else _result(row, edges[3] - edges[2]) for row in found),
             ]
             self.lines.append((cells, found))
 
@@ -133,12 +134,17 @@ def _wrap(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, max(int((width - 8) / _LETTER), 8))
 
 
-def _result(row: pd.Series) -> list[str]:
-    """Verdict with the measured value, then chance; the first line leaves room for the verdict's marker."""
+def _result(row: pd.Series, width: float) -> list[str]:
+    """Verdict with the measured value, beneath it where both do not fit, then chance.
+
+    The first line leaves room for the verdict's marker.
+    """
     colour, _ = VERDICTS[row["verdict"]]
     first = f'&nbsp;&nbsp;&nbsp;&nbsp;<b><span style="color:{colour}">{row["verdict"]}</span></b>'
     measured = _with_band(row["measured"], row["low"], row["high"]) if pd.notna(row["measured"]) else ""
-    lines = [f"{first} {measured}"] if len(row["verdict"]) < 12 or not measured else [first, measured]
+    letters = 5 + len(row["verdict"]) * 1.1 + len(re.sub("<[^>]*>", "", measured))  # bold is wider
+    fits = letters * _LETTER < width or not measured
+    lines = [f"{first} {measured}"] if fits else [first, measured]
     if "null_mean" in row and pd.notna(row["null_mean"]):
         chance = _with_band(row["null_mean"], row["null_low"], row["null_high"])
         lines.append(f'<span style="color:{GREY}">chance {chance}</span>')

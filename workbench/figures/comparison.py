@@ -25,6 +25,7 @@ _SHORT = {
     "span_share": "Span share",
     "eigenvalue_profile": "Eigenvalue",
     "inconsistency": "Inconsistency",
+    "allclose": "V equals V̇",
 }
 # Chance by kind of null: its place in the row (above or below the dot), colour and words.
 _NULLS = {
