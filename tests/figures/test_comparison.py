@@ -120,6 +120,12 @@ def test_a_model_of_no_table_gets_the_range_of_one():
     assert with_range(published, None, "1").equals(published)
 
 
+def test_one_value_for_all_is_shown_within_the_range_of_its_metric():
+    fig = comparison_figure(study({"metric": "allclose", "value": 0.0, "convention": "text"}))
+    low, high = fig.layout.xaxis.range
+    assert low < 0 < 1 < high
+
+
 def test_a_frame_of_ranks_alone_is_refused():
     with pytest.raises(InputError, match="rank"):
         comparison_figure(study({"metric": "gamma_abs", "rank": 1, "value": 0.1}))

@@ -14,7 +14,7 @@ from workbench.errors import InputError
 from workbench.figures.frames import legend_rows, log_ticks, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 from workbench.figures.theme import COLOURS, PAGE
-from workbench.metrics import METRICS
+from workbench.metrics import METRICS, Metric
 
 # What tells one quantity from another; a panel for each.
 KEYS = ("metric", "axis", "statistic", "convention", "candidate")
@@ -99,7 +99,8 @@ def comparison_figure(
                 trace.update(showlegend=trace.legendgroup not in told)
                 told.add(trace.legendgroup)
                 fig.add_trace(trace, **place)
-        fig.update_xaxes(**_range(reach, log), **place)
+        bounds = METRICS.get(part["metric"].iloc[0])
+        fig.update_xaxes(**_range(reach, log, bounds), **place)
     names = [label for label, _ in series]
     fig.update_yaxes(
         tickmode="array",
@@ -294,15 +295,20 @@ def _reach(trace: go.Scatter) -> list[float]:
     return found
 
 
-def _range(reach: Sequence[float], log: bool) -> dict:
+def _range(reach: Sequence[float], log: bool, metric: Metric | None) -> dict:
     values = np.asarray([x for x in reach if np.isfinite(x) and (x > 0 or not log)])
     if values.size == 0:
         return {}
     if log:
         values = np.log10(values)
     low, high = float(values.min()), float(values.max())
+    if low == high and metric is not None and np.isfinite([metric.low, metric.high]).all() and not log:
+        low, high = (
+            metric.low,
+            metric.high,
+        )  # one value for all: where it lies in its range is what there is to see
     pad = 0.08 * ((high - low) or abs(high) or 1.0)
     more = (
         {"type": "log", **log_ticks(pd.Series(10**values), most=4, digits=(1, 3))} if log else {"nticks": 5}
     )
-    return {"range": [low - pad, high + pad], **more}
+    return {"range": [low - pad, high + pad], "tickangle": 0, **more}

@@ -186,4 +186,5 @@ def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[int] = (1, 2, 5
 def _decimal(digit: int, power: int) -> str:
     if -3 < power < 4:
         return f"{digit * 10.0**power:g}"
-    return f"{digit}·10<sup>{power}</sup>".replace("-", "−")
+    times = "" if digit == 1 else f"{digit}·"
+    return f"{times}10<sup>{power}</sup>".replace("-", "−")
