@@ -60,6 +60,13 @@ def test_models_stand_beside_each_other():
     assert titles(fig).count("<b>Table 1: The largest cosine stays at most 0.32.</b>") == 1
 
 
+def test_each_models_own_published_value_is_shown():
+    both = pd.concat([claims(published=float("nan")), claims("hf:google-bert/bert-base-uncased", published=0.37)])
+    text = titles(claims_figure(both))
+    assert "0.37" in text
+    assert "–" not in text
+
+
 def test_readings_stand_under_their_claim_and_papers_are_told_apart():
     twice = pd.concat([claims(reading="by columns"), claims(reading="by rows"), claims(paper="teo2024")])
     text = titles(claims_figure(twice))

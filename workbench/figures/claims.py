@@ -110,7 +110,7 @@ class _Block:
             found = [None if part.empty else part.iloc[0] for part in by_model]
             cells = [
                 _wrap(str(reading), edges[1] - 10),
-                [_number(own["published"].iloc[0])],
+                _published(own["published"]),
                 *([] if row is None else _result(row, edges[3] - edges[2]) for row in found),
             ]
             self.lines.append((cells, found))
@@ -155,6 +155,11 @@ def _with_band(value: float, low: float, high: float) -> str:
     if pd.isna(low) or pd.isna(high):
         return _number(value)
     return f"{_number(value)} [{_number(low)}, {_number(high)}]"
+
+
+def _published(values: pd.Series) -> list[str]:
+    """The published value; one line each, in the order of the models, where a table lists each model's own."""
+    return [_number(value) for value in values.dropna().unique()] or [_number(math.nan)]
 
 
 def _number(value: float) -> str:
