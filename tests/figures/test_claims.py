@@ -61,7 +61,9 @@ def test_models_stand_beside_each_other():
 
 
 def test_each_models_own_published_value_is_shown():
-    both = pd.concat([claims(published=float("nan")), claims("hf:google-bert/bert-base-uncased", published=0.37)])
+    both = pd.concat(
+        [claims(published=float("nan")), claims("hf:google-bert/bert-base-uncased", published=0.37)]
+    )
     text = titles(claims_figure(both))
     assert "0.37" in text
     assert "–" not in text
