@@ -9,8 +9,10 @@ import torch
 from workbench import catalog, paths, verdicts
 from workbench.analyses.kernel_pca import gram_spectrum
 from workbench.errors import InputError, UnknownName
+from workbench.evaluation.corruptions import CORRUPTIONS
+from workbench.evaluation.protocols import PROTOCOLS
 from workbench.metrics import METRICS
-from workbench.publications import PRINTED_ONLY, published, stated_claims
+from workbench.publications import PAPERS, PRINTED_ONLY, published, stated_claims
 
 SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
 
@@ -126,7 +128,7 @@ def test_a_model_is_found_by_any_of_its_names_and_a_misspelt_one_is_offered_the_
     with pytest.raises(UnknownName, match="saritas2025"):
         published("saritas2024")
     with pytest.raises(UnknownName, match="table"):
-        published(table="7")
+        published(table="77")
 
 
 def test_claims_are_stated_in_words_that_the_library_knows():
@@ -157,7 +159,7 @@ def test_claims_are_stated_in_words_that_the_library_knows():
 def test_a_changed_table_says_what_is_wrong_with_it(monkeypatch, tmp_path, typo):
     (tmp_path / "published").mkdir()
     source = paths.data_dir() / "published"
-    for name in ("teo2024.csv", "saritas2025.csv"):
+    for name in (f"{paper}.csv" for paper in PAPERS):
         text = (source / name).read_text(encoding="utf-8")
         (tmp_path / "published" / name).write_text(text.replace("4.65", typo), encoding="utf-8")
     monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
@@ -169,3 +171,126 @@ def test_a_changed_table_says_what_is_wrong_with_it(monkeypatch, tmp_path, typo)
 
 def test_quantities_that_only_papers_print_do_not_hide_a_metric():
     assert not set(PRINTED_ONLY) & set(METRICS)
+    assert set(PRINTED_ONLY) <= set(published()["metric"])
+
+
+# Numbers of tasks: accuracies, perplexities, costs -----------------------------------------------------------
+
+CELLS = {
+    "teo2024": {
+        "1": 5 * 7, "2": 14 * 5, "3": 2 * 4, "4": 30 * 5, "5": 2 * 2, "6": 5 * 4, "7": 2 * 6, "8": 2 * 4,
+        "9": 2 * 4, "10": 2 * 4, "11": 2 * 2 + 2 * 4, "12": 2 * 2, "13": 5 * 6, "14": 3 * 5,
+    },
+    "wu2025": {"1": 4 * 4, "2": 7 * 7, "3": 7 * 6, "4": 4 * 6 + 2 * 4, "8": 4},
+    "chen2023": {
+        "1": 11 * 11, "2": 4 * 12 * 2, "3": 6 * 9, "4": 7 * 10 * 2, "5": 10 * 7, "6": 3 * 6, "7": 12, "8": 4 * 6,
+        "9": 30 * 4, "10": 3 * 9, "11": 2 * 11, "12": 2 * 6,
+    },
+    "abdullaev2025": {"I": 5 * 9, "II": 4 * 2, "III": 6 * 6, "IV": 4 * 3, "V": 3 * 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", CELLS)
+def test_every_cell_of_a_task_table_has_a_row(paper):
+    frame = published(paper)
+    tables = frame[~frame["table"].str.match("text|Figure|abstract")]
+    assert tables.groupby("table").size().to_dict() == CELLS[paper]
+    assert not frame.duplicated(["table", "row", "data", "condition", "metric", "statistic"]).any()
+    empty = frame[frame["value"].isna()]
+    assert empty["note"].str.contains("not in our copy").all()
+    assert len(empty) == {"chen2023": 11}.get(paper, 0)  # its Table 7 but for what the text says of it
+
+
+def test_values_lie_in_the_range_of_their_metric():
+    for metric, values in published().groupby("metric")["value"]:
+        if metric in METRICS:
+            assert values.dropna().between(METRICS[metric].low, METRICS[metric].high).all(), metric
+        elif metric not in {"perplexity_change", "cross_term", "eigenvalue_profile_change"}:
+            assert (values.dropna() >= 0).all(), metric
+
+
+@pytest.mark.parametrize("paper", ["teo2024", "abdullaev2025"])
+def test_the_right_class_is_among_five_more_often_than_first(paper):
+    frame = published(paper)
+    frame["condition"] = frame["condition"].fillna("clean")
+    frame = frame[frame["metric"].str.startswith("accuracy") & (frame["data"] == "ImageNet-1K").fillna(False)]
+    wide = frame.pivot(index=["table", "row", "condition"], columns="metric", values="value").dropna()
+    assert len(wide) == {"teo2024": 5 + 35 + 2 + 2 + 4 + 2 + 4 + 3, "abdullaev2025": 18}[paper]
+    assert (wide["accuracy_top1"] < wide["accuracy_top5"]).all()
+
+
+def test_the_corruptions_of_teo2024_average_to_its_table_1():
+    table = {number: published("teo2024", number).query("data == 'ImageNet-C'") for number in ("1", "4")}
+    for metric in ("accuracy_top1", "mCE"):
+        kinds = table["4"].query("metric == @metric")
+        assert set(kinds["condition"]) == {*CORRUPTIONS, "frost", "snow"}
+        mean = kinds.groupby("row")["value"].mean()
+        listed = table["1"].query("metric == @metric").set_index("row")["value"]
+        listed.index = listed.index.str.removesuffix(" (baseline)")
+        assert (mean - listed).abs().max() < 2e-4, metric  # two of the five mCE are off by 0.015 %
+
+
+def test_attacks_are_named_as_the_protocols_are():
+    for paper in ("teo2024", "abdullaev2025"):
+        frame = published(paper)
+        attacked = set(frame[frame["data"].isin(["ImageNet-1K", "WikiText-103 test"])]["condition"].dropna())
+        assert attacked <= {*PROTOCOLS, "sld"}  # the library has no sparse L1 descent
+        assert attacked
+
+
+@pytest.mark.parametrize(
+    ("paper", "tables", "metric", "data", "slack"),
+    [
+        ("chen2023", ["1", "3", "8", "11", "12"], "accuracy_top1", ["UEA", "LRA"], 0.0005),
+        ("chen2023", ["2"], "seconds_per_epoch", ["UEA"], 0.05),
+        ("chen2023", ["5"], "reward", ["D4RL"], 0.05),
+        ("wu2025", ["3"], "accuracy_top1", ["LRA"], 0.00005),
+        ("wu2025", ["4"], "cross_entropy", ["OpenWebText, LAMBADA, WikiText, PTB"], 0.005),
+    ],
+)
+def test_a_printed_mean_is_the_mean_of_what_is_printed(paper, tables, metric, data, slack):
+    frame = published(paper, metric=metric).fillna({"condition": "", "statistic": ""})
+    frame = frame[frame["table"].isin(tables)]
+    means = frame[frame["data"].isin(data) & (frame["statistic"] == "mean")]
+    assert len(means) > 3
+    off = {}
+    for mean in means.to_dict("records"):
+        same = frame["statistic"] == ""
+        for column in ("table", "row", "condition"):
+            same &= frame[column] == mean[column]
+        parts = frame[same]["value"]
+        assert len(parts) in (4, 5, 9, 10)
+        if abs(parts.mean() - mean["value"]) > 2 * slack + 1e-9:  # rounded before and after
+            off[mean["table"], mean["row"]] = (mean["value"], float(parts.mean()))
+    noted = means[means["note"].str.startswith("not the mean").fillna(False)]
+    assert set(off) == set(zip(noted["table"], noted["row"], strict=True)), off
+
+
+@pytest.mark.parametrize(("table", "time"), [("2", "seconds_per_epoch"), ("4", "seconds_per_1000_steps")])
+def test_the_ratios_of_chen2023_follow_from_its_times_and_memories(table, time):
+    for ratio, cost, half in [("speedup", time, 0.05), ("memory_saving", "peak_memory", 0.05e9)]:
+        printed, spent = (
+            published("chen2023", table, metric).set_index(["row", "data"])["value"]
+            for metric in (ratio, cost)
+        )
+        assert len(printed) == len(spent) > 3
+        for (row, data), value in printed.items():
+            own, baseline = spent[row, data], spent["Trans.", data]
+            low, high = (baseline - half) / (own + half), (baseline + half) / (own - half)
+            assert low - 0.05 <= value <= high + 0.05, (row, data)
+
+
+def test_repeated_numbers_of_chen2023_agree():
+    def of(table: str, row: str, condition: str | None = None) -> pd.Series:
+        frame = published("chen2023", table).fillna({"statistic": ""})
+        frame = frame[
+            (frame["row"] == row) & frame["condition"].isna()
+            if condition is None
+            else (frame["row"] == row) & (frame["condition"] == condition)
+        ]
+        return frame.set_index(["data", "statistic"])["value"].sort_index()
+
+    for table, other in [("1", "11"), ("3", "12")]:
+        assert of(table, "Primal.Trans.").equals(of(other, "Primal.Trans.", "data-dependent weights"))
+    for row in ("Primal.", "Primal.Trans."):
+        assert of("3", row).equals(of("8", row, "with r-scores"))

@@ -12,23 +12,46 @@ from workbench.errors import InputError, UnknownName
 from workbench.metrics import METRICS
 
 COLUMNS = (
-    "paper", "table", "row", "model", "metric", "statistic", "axis", "convention", "candidate", "standardize",
-    "value", "spread", "unit", "note",
+    "paper", "table", "row", "model", "data", "condition", "metric", "statistic", "axis", "convention", "candidate",
+    "standardize", "value", "spread", "unit", "note",
 )  # fmt: skip
 CLAIM_COLUMNS = (
     "paper", "place", "claim", "reading", "setting", "analysis", "options", "measure", "over", "comparison",
     "threshold", "published", "needs",
 )  # fmt: skip
-PAPERS = ("teo2024", "saritas2025")
+PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
 PRINTED_ONLY = {
     "eigenvalue_profile_change": "change of an eigenvalue_profile where the keys are left as they are",
     "allclose_tests": "how many heads were tested for allclose",
     "norm_ratio": "mean ‖h‖² over mean ‖φ(q)‖²",
     "cross_term": "Σ_mn u_m·u_n h_m h_n of one output, in an example",
+    "class_accuracy": "segmentation: share of a class's pixels that are told rightly, mean over classes",
+    "pixel_accuracy": "segmentation: share of pixels that are told rightly",
+    "mean_iou": "segmentation: intersection over union, mean over classes",
+    "cross_entropy": "mean negative log-likelihood, in nats: of a token, or of an image's class",
+    "perplexity_change": "perplexity less that of the baseline",
+    "reward": "return of a control policy, normalised as D4RL does: 100 is an expert's",
+    "parameters": "number of parameters",
+    "macs": "multiply–accumulates of a forward pass of one image",
+    "flops_per_sample": "operations for one image",
+    "seconds_per_sample": "seconds for one image",
+    "seconds_per_epoch": "seconds of training for one epoch",
+    "seconds_per_1000_steps": "seconds of training for 1000 steps",
+    "peak_memory": "bytes of device memory, as the paper measures it",
+    "training_time": "running time in training, in a unit that our copy does not show",
+    "training_memory": "memory in training, in a unit that our copy does not show",
+    "speedup": "time of the baseline, the first model of the table, divided by this model's",
+    "memory_saving": "memory of the baseline divided by this model's",
+    "relative_time": "time divided by that of the baseline",
+    "relative_memory": "memory divided by that of the baseline",
+    "time_exponent_tokens": "power of the number of tokens in the time complexity of an attention head",
+    "time_exponent_head_dim": "power of the head dimension in the time complexity of an attention head",
+    "memory_exponent_tokens": "power of the number of tokens in the memory complexity of an attention head",
+    "memory_exponent_head_dim": "power of the head dimension in the memory complexity of an attention head",
 }
 """Quantities that a paper prints and no analysis puts out under a name of its own."""
 
-_UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01}
+_UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "GB": 1e9}
 
 
 def published(
@@ -36,11 +59,13 @@ def published(
 ) -> pd.DataFrame:
     """Numbers of the papers' tables and texts, one row per printed number.
 
-    ``paper`` is a key such as "saritas2025", ``table`` a table's number or another place ("Figure 3"), ``metric``
-    a name, ``model`` a catalog name or spec; each None keeps all. Columns are `COLUMNS` and ``spec``, what a
-    result frame's column ``model`` holds for that model; ``row`` is the model's name as printed. ``value`` and
-    ``spread`` (a standard deviation) are in the units of result frames, so "147 ± 11 (×10⁻⁶)" is 1.47e-4 and
-    1.1e-5; ``unit`` is the printed one. A number that our copy does not show is NaN, and ``note`` says so.
+    ``paper`` is a key such as "saritas2025", ``table`` a table's number as printed or another place ("Figure 3"),
+    ``metric`` a name, ``model`` a catalog name or spec; each None keeps all. Columns are `COLUMNS` and ``spec``,
+    what a result frame's column ``model`` holds for that model; ``row`` is the model's name as printed. ``data`` is
+    what a number was measured on, ``condition`` under what: a protocol of `evaluate`, a corruption, a setting.
+    ``value`` and ``spread`` (a standard deviation) are in the units of result frames, so "147 ± 11 (×10⁻⁶)" is
+    1.47e-4 and 1.1e-5, and 70.44 % is 0.7044; ``unit`` is the printed one. A number that our copy does not show
+    is NaN, and ``note`` says so.
 
     Raises `UnknownName` for a paper, place, metric or model that does not occur in the tables.
     """
@@ -69,7 +94,7 @@ def stated_claims(paper: str | None = None) -> pd.DataFrame:
     """
     frame = _read("claims.csv", CLAIM_COLUMNS)
     if paper is not None and paper not in set(frame["paper"]):
-        raise UnknownName("paper", paper, PAPERS)
+        raise UnknownName("paper with claims", paper, frame["paper"].unique())
     return frame if paper is None else frame[frame["paper"] == paper].reset_index(drop=True)
 
 
