@@ -1,0 +1,100 @@
+"""docs/coverage.md has a line for every table and figure, and what it names is there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from workbench import cli
+from workbench.attention import VARIANTS
+from workbench.evaluation.protocols import PROTOCOLS
+from workbench.publications import PAPERS, published
+from workbench.rendering.notebooks import find_notebooks
+from workbench.training import recipes
+
+TEXT = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
+ROMAN = ("I", "II", "III", "IV", "V")
+PRINTED = {  # tables and figures as the papers number them
+    "teo2024": (range(1, 15), range(1, 6)),
+    "saritas2025": (range(1, 5), range(1, 6)),
+    "wu2025": (range(1, 9), range(1, 12)),
+    "chen2023": (range(1, 14), range(1, 4)),
+    "abdullaev2025": (ROMAN, range(1, 7)),
+}
+NOTEBOOKS = {notebook.name: notebook for notebook in find_notebooks()}
+COMMANDS = [shlex.split(command)[1:] for command in dict.fromkeys(re.findall(r"`(workbench [^`]+)`", TEXT))]
+
+
+def _rows(section: str) -> list[list[str]]:
+    body = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    assert body is not None, section
+    lines = [line for line in body[1].splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(row) for row in rows} == {4}, section
+    return rows
+
+
+ROWS = {section: _rows(section) for section in (*PRINTED, "Beside tables and figures")}
+CELLS = [(section, row) for section, rows in ROWS.items() for row in rows]
+
+
+@pytest.mark.parametrize("paper", PRINTED)
+def test_every_table_and_figure_has_its_line(paper):
+    tables, figures = PRINTED[paper]
+    expected = [f"Table {number}" for number in tables] + [f"Figure {number}" for number in figures]
+    assert [row[0] for row in ROWS[paper]] == expected
+
+
+@pytest.mark.parametrize("paper", PRINTED)
+def test_every_table_of_results_is_transcribed(paper):
+    settings = {row[0].removeprefix("Table ") for row in ROWS[paper] if row[2] == "nothing to compute"}
+    tables = {str(number) for number in PRINTED[paper][0]}
+    places = published(paper)["table"]
+    assert set(places[places.isin(tables)]) == tables - settings
+
+
+def test_every_paper_has_its_section():
+    assert set(PRINTED) == set(PAPERS)
+
+
+@pytest.mark.parametrize(
+    ("section", "row"), CELLS, ids=lambda cell: cell if isinstance(cell, str) else cell[0]
+)
+def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(section, row):
+    here = row[2]
+    state = re.match(r"notebook|planned|not computed|nothing to compute", here)
+    assert state is not None, here
+    drawn = re.findall(r"notebook `(\w+)`", here)
+    assert bool(drawn) == (state[0] == "notebook")
+    assert set(drawn) <= set(NOTEBOOKS)
+    planned = re.match(r"planned \(([^)]*)\)", here)
+    if planned is not None:
+        names = re.findall(r"`(\w+)`", planned[1])
+        assert names
+        there = set(names) & set(NOTEBOOKS)
+        assert not there, f"{section}, {row[0]}: notebook {there} exists now; say what it draws"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:60])
+def test_its_commands_are_understood(words):
+    context = cli.cli.commands[words[0]].make_context(words[0], list(words[1:]))
+    given = context.params
+    if words[0] == "render":
+        assert set(given["notebooks"]) <= set(NOTEBOOKS)
+        for name in given["notebooks"]:
+            assert {key for key, _ in given["pairs"]} <= set(NOTEBOOKS[name].parameters)
+    if words[0] == "train":
+        assert given["attention"] in {*VARIANTS, None}
+        if given["attention"]:
+            assert {key for key, _ in given["options"]} <= set(VARIANTS[given["attention"]].options)
+        folder = Path(recipes.__file__).parent
+        assert (folder / f"{given['recipe'] or given['task']}.toml").is_file()
+    if words[0] == "evaluate":
+        assert given["protocol"] in PROTOCOLS
+
+
+def test_protocols_and_recipes_named_by_themselves_are_there():
+    assert set(re.findall(r"--protocol (\S+?)[`\s]", TEXT)) <= set(PROTOCOLS)
+    stems = {path.stem for path in Path(recipes.__file__).parent.glob("*.toml")}
+    assert set(re.findall(r"\b(imagenet-\w+-\w+)\b", TEXT)) <= stems
