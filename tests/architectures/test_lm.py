@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.architectures.variants import OPTIONS, more_than_softmax
+from tests.architectures.variants import OPTIONS, count, more_than_softmax, moved
 from workbench.architectures import build
 from workbench.attention import VARIANTS
 from workbench.checkpoints import read_checkpoint, restore, write_checkpoint
@@ -26,23 +26,6 @@ CAUSAL = [name for name, variant in VARIANTS.items() if variant.causality != "ne
 
 def with_attention(name, **changes):
     return {**SMALL, "attention": name, "attention_options": OPTIONS.get(name), **changes}
-
-
-def moved(model):
-    """The model with every parameter off the special value it starts at."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model.eval()
-
-
-def count(model):
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""How many parameters each variant has more than softmax attention, per layer, from its description."""
+"""What the tests of the architectures share; how many parameters each variant has more than softmax attention."""
 
 from __future__ import annotations
+
+import torch
 
 LOW_RANK = 4
 OPTIONS = {name: {"low_rank": LOW_RANK} for name in ("primal", "primal-independent", "primal-causal")}
@@ -26,3 +28,15 @@ def more_than_softmax(name: str, dim: int, heads: int, tokens: int) -> int:
         "bilateral": 2,
         "nonlocal": 1,
     }.get(name, 0)
+
+
+def moved(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with every parameter off the special value it starts at."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

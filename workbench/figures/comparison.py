@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import legend_rows, log_ticks, rows_of, series_of, short_name
+from workbench.figures.frames import LEGEND_ABOVE, legend_rows, log_ticks, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 from workbench.figures.theme import COLOURS, PAGE
 from workbench.metrics import METRICS, Metric
@@ -119,15 +119,7 @@ def comparison_figure(
     longest = max(len(name) for name in names)
     top, bottom = 24 + 18 * legend_rows(fig), 30
     fig.update_layout(
-        legend={
-            "orientation": "h",
-            "x": 0.01,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-        },
+        legend=LEGEND_ABOVE,
         margin={"l": 12 + round(5.6 * longest), "r": 14, "t": top, "b": bottom},
         height=total + top + bottom,
         width=PAGE,

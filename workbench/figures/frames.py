@@ -150,6 +150,18 @@ def whole_numbers(count: int, first: int = 0) -> dict:
     return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}
 
 
+# A horizontal legend along the top edge of the whole figure, above every panel.
+LEGEND_ABOVE = {
+    "orientation": "h",
+    "x": 0.01,
+    "xref": "container",
+    "xanchor": "left",
+    "y": 1,
+    "yref": "container",
+    "yanchor": "top",
+}
+
+
 def legend_rows(fig: go.Figure, width: float = PAGE) -> int:
     """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it."""
     rows, used = 1, 0.0

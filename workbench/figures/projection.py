@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
 from workbench.figures.frames import (
+    LEGEND_ABOVE,
     band,
     chance_traces,
     legend_rows,
@@ -36,15 +37,6 @@ _NORMS = {
     "h_norm2": ("‖h‖²", COLOURS[2], "dash", "diamond"),
 }
 _QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
-LEGEND = {
-    "orientation": "h",
-    "x": 0.01,
-    "xref": "container",
-    "xanchor": "left",
-    "y": 1,
-    "yref": "container",
-    "yanchor": "top",
-}
 
 
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
@@ -248,7 +240,7 @@ def _finish(fig: go.Figure, count: int, most: int = 2, parts: int = 1) -> go.Fig
     top = 6 + 18 * legend_rows(fig) + (18 if count > 1 else 0)
     fig.update_layout(
         height=_height(lines, parts) + top + 36,
-        legend=LEGEND,
+        legend=LEGEND_ABOVE,
         margin={"l": 52, "r": 8, "t": top, "b": 36},
     )
     return fig

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import band, legend_rows, log_ticks, rows_of
+from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
-from workbench.figures.projection import BOUNDS, LEGEND, add_share, share_of_baseline
+from workbench.figures.projection import BOUNDS, add_share, share_of_baseline
 from workbench.figures.theme import COLOURS, GREY, translucent
 
 _EXACT = ("exact J", COLOURS[0], "triangle-down")
@@ -109,7 +109,7 @@ def projection_training_figure(
     fig.update_xaxes(title_text="Epoch", row=2)
     fig.update_annotations(font={"size": None})
     fig.update_layout(
-        height=430, legend=LEGEND, margin={"l": 50, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
+        height=430, legend=LEGEND_ABOVE, margin={"l": 50, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
     )
     return fig
 
