@@ -133,3 +133,12 @@ def test_every_bundled_model_has_the_name_of_its_run():
 def test_a_model_that_is_not_bundled_is_refused(capsys):
     assert main(["digits-rpc"]) == 2
     assert "did you mean 'digits-rpc-sym'" in capsys.readouterr().err
+
+
+def test_the_command_trains_all_seeds_and_cleans_up(tmp_path, capsys):
+    words = ["digits-tssa", "--data", tmp_path / "data", "--work", tmp_path / "work", "--jobs", 1]
+    assert main([str(word) for word in [*words, "--epochs", 1, "--limit", 16]]) == 0
+    assert "digits-tssa: test" in capsys.readouterr().out
+    record = json.loads((tmp_path / "data" / "records" / "digits-tssa" / "record.json").read_text())
+    assert [made["seed"] for made in record["runs"]] == list(SEEDS)
+    assert not (tmp_path / "work" / "digits-tssa").exists()

@@ -164,18 +164,17 @@ def _seconds(metrics: pd.DataFrame) -> float:
     return float(metrics.loc[metrics["metric"] == "seconds", "value"].sum())
 
 
-def _run_all(names: Sequence[str], work: Path, resume: bool, jobs: int) -> Iterable[tuple[str, TrainResult]]:
+def _run_all(names: Sequence[str], jobs: int, **options: Any) -> Iterable[tuple[str, TrainResult]]:
     """Every seed of every name as it finishes, `jobs` processes at a time."""
     from joblib import Parallel, delayed
 
-    todo = [(name, seed) for name in names for seed in SEEDS]
-    call = delayed(_run_one)
+    call, todo = delayed(_run_one), [(name, seed) for name in names for seed in SEEDS]
     together = Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from together(call(name, seed, work, resume) for name, seed in todo)
+    yield from together(call(name, seed, options) for name, seed in todo)
 
 
-def _run_one(name: str, seed: int, work: Path, resume: bool) -> tuple[str, TrainResult]:
-    return name, run(name, seed, work, resume=resume, progress=False)
+def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainResult]:
+    return name, run(name, seed, **options, progress=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -189,6 +188,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--work", type=Path, default=Path("runs/bundle"), help="unfinished runs (default: %(default)s)"
     )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="shorter runs, to try things out; with another --data")
+    parser.add_argument("--limit", type=int, help="fewer training examples, likewise")
     parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
     options = parser.parse_args(arguments)
     try:
@@ -198,7 +199,15 @@ def main(arguments: list[str] | None = None) -> int:
         names = options.names or list(MODELS)
         done: dict[str, list[TrainResult]] = {name: [] for name in names}
         print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
-        for name, result in _run_all(names, options.work, not options.restart, options.jobs):
+        runs = _run_all(
+            names,
+            options.jobs,
+            work=options.work,
+            epochs=options.epochs,
+            limit=options.limit,
+            resume=not options.restart,
+        )
+        for name, result in runs:
             print(str(result), file=sys.stderr, flush=True)
             done[name].append(result)
             if len(done[name]) < len(SEEDS):
