@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,11 +23,12 @@ def null_values(
     order. Raises `UnknownName` for another null.
     """
     check_nulls([null], draws)
-    generator = torch.Generator().manual_seed(seed)
     v = v.double()
     if null == "gaussian":
-        noise = torch.randn(draws, *v.shape, dtype=v.dtype, generator=generator)
+        # numpy draws normal numbers three times as fast as torch does in double precision
+        noise = torch.from_numpy(np.random.default_rng(seed).standard_normal((draws, *v.shape)))
         return noise.to(v.device) * v.square().mean().sqrt()
+    generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(v), generator=generator) for _ in range(draws)]
     return v[torch.stack(orders).to(v.device)] if orders else v.new_empty(0, *v.shape)
 
