@@ -139,11 +139,14 @@ class Means:
                 }  # fmt: skip
 
     def notes(self) -> list[str]:
-        """Which quantities are undefined somewhere and were left out there."""
+        """Which quantities are undefined somewhere and were left out there, as often as one another in one line."""
+        alike: dict[tuple[int, int], list[str]] = {}
+        for quantity in self._quantities.values():
+            if quantity.undefined and not quantity.ranked:
+                alike.setdefault((quantity.undefined, quantity.taken), []).append(_name(quantity))
         return [
-            f"{quantity.undefined} of {quantity.taken} values of {_name(quantity)} are undefined and left out"
-            for quantity in self._quantities.values()
-            if quantity.undefined and not quantity.ranked
+            f"{undefined} of {taken} values of {', '.join(names)} are undefined and left out"
+            for (undefined, taken), names in alike.items()
         ]
 
 
