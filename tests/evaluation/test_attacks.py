@@ -39,12 +39,12 @@ def test_an_attack_is_repeated_exactly_and_leaves_the_callers_chance_alone(plant
     pixels, targets = planted.sample(7)
     np.random.seed(5)  # noqa: NPY002 - the generator that the toolbox draws from
     torch.manual_seed(5)
-    expected = np.random.rand(), torch.rand(1)  # noqa: NPY002
-    np.random.seed(5)  # noqa: NPY002
+    expected = np.random.rand(), torch.rand(1)  # noqa: NPY002 - the generator that the toolbox draws from
+    np.random.seed(5)  # noqa: NPY002 - the generator that the toolbox draws from
     torch.manual_seed(5)
     attack = getattr(attacks, name)
     first = attack(planted, pixels, targets, 0.05, seed=2, **BOUNDED[name])
-    assert (np.random.rand(), torch.rand(1)) == expected  # noqa: NPY002
+    assert (np.random.rand(), torch.rand(1)) == expected  # noqa: NPY002 - the generator that the toolbox draws from
     assert torch.equal(first, attack(planted, pixels, targets, 0.05, seed=2, **BOUNDED[name]))
 
 

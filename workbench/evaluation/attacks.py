@@ -34,7 +34,10 @@ def noise(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *,
 def fgsm(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *, seed: int = 0) -> Pixels:
     """One step of size `epsilon` along the sign of the gradient (Goodfellow et al. 2015)."""
     art = _toolbox()
-    attack = lambda estimator: art.FastGradientMethod(estimator, eps=epsilon, batch_size=BATCH)  # noqa: E731
+
+    def attack(estimator: Any) -> Any:
+        return art.FastGradientMethod(estimator, eps=epsilon, batch_size=BATCH)
+
     return _perturb(attack, model, pixels, targets, seed)
 
 
@@ -221,8 +224,8 @@ def _seeded(seed: int) -> Generator[None]:
     before = np.random.get_state()  # noqa: NPY002 - the toolbox's generator, not ours
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - the toolbox's generator, not ours
         try:
             yield
         finally:
-            np.random.set_state(before)  # noqa: NPY002
+            np.random.set_state(before)  # noqa: NPY002 - the toolbox's generator, not ours

@@ -193,7 +193,7 @@ def eigenvector_layers_figure(
     fig = make_subplots(
         len(series),
         len(shown),
-        shared_yaxes="rows",  # type: ignore[arg-type]  # plotly takes it; its annotation says bool
+        shared_yaxes="rows",
         horizontal_spacing=0.03,
         vertical_spacing=0.2 / len(series) if len(series) > 1 else 0,
         subplot_titles=[CANDIDATES[name] for name in shown],
@@ -209,7 +209,7 @@ def eigenvector_layers_figure(
                         x=here["rank"],
                         y=here["value"],
                         mode="lines",
-                        line={"color": colours[int(layer)], "dash": "solid"},  # type: ignore[call-overload]
+                        line={"color": colours[int(layer)], "dash": "solid"},
                         name=f"layer {layer}",
                         showlegend=False,
                         hovertemplate=f"{label}, layer {layer}<br>axis %{{x}}<br>%{{y:.3g}}<extra></extra>",
