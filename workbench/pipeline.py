@@ -110,7 +110,10 @@ class _Run:
 
     def add(self, part: Part) -> None:
         for record in part.capture:
-            layer = Layer(record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally)
+            layer = Layer(
+                record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally,
+                model=self.stream.module, pictures=part.pictures,
+            )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):
                     self.rows.add(measurement, layer)

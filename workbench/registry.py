@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ from workbench import measurements
 from workbench.analyses.attention_maps import ReportRules, attention_report
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
+from workbench.measurements.segments import INK
 
 SMALLEST = math.log(sys.float_info.min)  # nats
 
@@ -110,6 +112,16 @@ def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
 def _draws(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value == 1:
         raise ValueError("0, or a whole number from 2 up")
+    return value
+
+
+def _masks(value: Any) -> Any:
+    if (
+        value is not None
+        and value != INK
+        and not (isinstance(value, str) and Path(value).expanduser().is_dir())
+    ):
+        raise ValueError(f"{INK!r}, a folder that is there, or none")
     return value
 
 
@@ -270,6 +282,30 @@ _REGISTERED = (
             **_chance("the exact projection error"),
         },
         measurements.errors_of_projection,
+    ),
+    Analysis(
+        "membership",
+        "Tokens as members of heads: how evenly, and along which segments",
+        ("input", "v"),
+        {
+            "masks": Option(
+                None,
+                "segmentation to compare with: a folder with one mask image per input, of its name; ink (bright "
+                "patches, for the bundled digits); or none",
+                _masks,
+            ),
+            "draws": Option(
+                20, "draws of chance, patches of the mask permuted, at least 2; 0 leaves it out", _draws
+            ),
+            "per_head": Option(
+                False,
+                "one row per input and layer, with the share of every head, in place of means with the chance level "
+                "of a mean",
+                _flag,
+            ),
+        },
+        measurements.membership_of_tokens,
+        per_head=False,
     ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """One batch: its capture, and the name of each input."""
+    """One batch: its capture, the name of each input, and its pictures where there are any."""
 
     capture: Capture
     ids: Sequence[str]
+    pictures: Sequence[np.ndarray] | None = None
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Stream:
     size: int
     parts: Callable[[], Iterator[Part]]
     notes: list[str] = field(default_factory=list)
+    module: nn.Module | None = None
+    """The model that runs, for analyses of its weights; None for a file."""
 
     def __iter__(self) -> Iterator[Part]:
         return self.parts()
@@ -87,6 +90,7 @@ def stream_model(
     if not hasattr(given, "batches"):
         given = _Plain(given)
     stream = Stream(identity, given.identity, len(given), lambda: iter(()), list(given.notes))
+    stream.module = getattr(loaded, "module", loaded)
 
     def parts() -> Iterator[Part]:
         for batch in given.batches(batch_size):
@@ -99,7 +103,7 @@ def stream_model(
                     raise
                 captured = capture(loaded, what, layers=layers, sites=sites, check=False)
                 stream.notes.append(f"captured without checks: {error}")
-            yield Part(captured, batch.ids)
+            yield Part(captured, batch.ids, getattr(batch, "images", None))
 
     stream.parts = parts
     return stream
@@ -226,7 +230,7 @@ def _inputs_in(record: LayerRecord) -> int:
         return int(record.origin.image.max()) + 1
     return next(
         len(getattr(record, site))
-        for site in ("q", "k", "hidden", "attn", "output")
+        for site in ("q", "k", "v", "input", "after_attn", "hidden", "attn", "output")
         if getattr(record, site) is not None
     )
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from workbench.errors import InputError, MissingResource
+from workbench.analyses.membership import membership_map
+from workbench.errors import InputError, MissingResource, UnknownName
+from workbench.measurements import Layer, NotMeasured
+from workbench.measurements.membership import memberships
 from workbench.pipeline import analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
+from workbench.streaming import stream_model
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from workbench.batches import Inputs
     from workbench.models import LoadedModel
     from workbench.recording import Capture
@@ -146,3 +156,78 @@ def attention_frame(
         {"analysis": "attention", "model": model.identity, "inputs": inputs.identity, "seed": inputs.seed}
     ]
     return frame
+
+
+@dataclass
+class MembershipMaps:
+    """Π of the patches on their grid: of each input, in each layer and head; see `membership_maps`."""
+
+    values: Float[Tensor, "input layer head row column"]
+    ids: list[str]
+    layers: list[int]
+    conventions: list[str]
+    """By which formula each layer's membership was computed: text, code or ours."""
+    model: str
+    provenance: dict[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per number: model, input, layer, convention, head, row, column, value."""
+        axes = {"input": self.ids, "layer": self.layers}
+        names = ["input", "layer", "head", "row", "column"]
+        sizes = [range(size) for size in self.values.shape[2:]]
+        rows = pd.MultiIndex.from_product([*axes.values(), *sizes], names=names).to_frame(index=False)
+        rows["value"] = self.values.numpy().ravel()
+        rows.insert(2, "convention", rows["layer"].map(dict(zip(self.layers, self.conventions, strict=True))))
+        rows.insert(0, "model", self.model)
+        rows.attrs["provenance"] = [self.provenance]
+        return rows
+
+
+def membership_maps(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor,
+    layers: Numbers = None,
+    convention: str | None = None,
+) -> MembershipMaps:
+    """Membership of every patch in every head, on the patch grid (wu2025 Figs 4b and 9).
+
+    Token statistics attention: by its own ``convention``, or the one given (text or code). Any other attention:
+    ours, from the subspaces of its value projections. Raises `InputError` for texts, and where a layer cuts the
+    image into windows, has a single head, or differs from the others in its number of heads.
+    """
+    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
+    parts, used = [], {}
+    for part in stream:
+        maps = []
+        for record in part.capture:
+            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
+            try:
+                found = memberships(layer, layer.site("input"))
+            except NotMeasured as reason:
+                raise InputError(f"layer {record.index} {reason}; leave it out with layers=") from None
+            own = getattr(layer.module, "convention", None)
+            name = next(iter(found)) if len(found) == 1 else convention or own
+            if name not in found:
+                raise UnknownName("convention", str(name), found)
+            used[record.index] = name
+            kinds = layer.token_kinds(found[name].shape[-1])
+            maps.append(membership_map(found[name], kinds, layer.grid))
+        heads = {len(values[0]) for values in maps}
+        if len(heads) > 1:
+            raise InputError(
+                f"layers differ in heads: {sorted(heads)}; choose layers that are alike with layers="
+            )
+        parts.append((part.ids, torch.stack(maps, 1).cpu()))
+    return MembershipMaps(
+        values=torch.cat([values for _, values in parts]),
+        ids=[name for ids, _ in parts for name in ids],
+        layers=list(used),
+        conventions=list(used.values()),
+        model=stream.model["spec"],
+        provenance={
+            "analysis": "membership-maps",
+            "model": stream.model,
+            "inputs": stream.inputs,
+            "seed": stream.inputs.get("seed"),
+        },
+    )

@@ -7,6 +7,7 @@ lie, which windows belong to one input, and which layers a measure does not appl
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
+from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.spectra import gram_spectrum
@@ -22,6 +23,7 @@ __all__ = [
     "eigenvectors_of_values",
     "errors_of_projection",
     "gram_spectrum",
+    "membership_of_tokens",
     "similarity_of_values",
     "token_similarity",
 ]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from workbench.analyses import attention_maps, chance
 from workbench.errors import InputError
-from workbench.recording import LayerRecord, TokenInfo
+from workbench.recording import LayerRecord, Projection, TokenInfo, head_projection
 from workbench.selection import parse_numbers
+
+_SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 
 
 class NotMeasured(Exception):
@@ -46,6 +50,10 @@ class Layer:
     """The heads that were measured, set by `choose_heads`."""
     total_heads: int = 0
     tally: Tally = field(default_factory=Tally)
+    model: nn.Module | None = None
+    """The model itself, for what is read from its weights; None where a file is analysed."""
+    pictures: Sequence[np.ndarray] | None = None
+    """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
 
     @property
     def index(self) -> int:
@@ -58,6 +66,30 @@ class Layer:
                 f"layer {self.index} holds no {name!r}, which this analysis needs; capture it as well"
             )
         return value
+
+    @property
+    def module(self) -> nn.Module:
+        """The attention module of this layer."""
+        if self.model is None:
+            raise InputError(
+                f"layer {self.index}: this analysis reads the model's weights, which a file of q, k, v does not hold; "
+                "give model and inputs"
+            )
+        return self.model.get_submodule(self.record.path)
+
+    def projection(self, name: str = "v") -> Projection:
+        """How the layer's input is projected to its heads; see `workbench.recording.head_projection`.
+
+        Raises `NotMeasured` where the captured v is not that projection of the captured input.
+        """
+        projection = head_projection(self.module, name, self.record.path)
+        given, v = self.record.input, self.record.v
+        if name == "v" and given is not None and v is not None:
+            again = projection(given)
+            wide = torch.promote_types(v.dtype, torch.float32)
+            if again.shape != v.shape or (again.to(wide) - v).abs().max() > _SAME * v.abs().max():
+                raise NotMeasured("has values that are not a projection of what the attention receives")
+        return projection
 
     def choose_heads(self, tensor: Tensor) -> Tensor:
         """The chosen heads of a tensor (batch, head, …); remembers their numbers."""
@@ -128,12 +160,20 @@ class Layer:
         """Coordinates of ``count`` tokens of this layer, or None where they are not known."""
         if self.record.origin is not None:
             return attention_maps.grid_positions(self.record.origin.size)
+        kinds = self.token_kinds(count)
+        return attention_maps.positions_of(kinds, self.grid) if len(kinds) == count else None
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """(rows, columns) of the patches; None for texts and where nothing is known."""
+        return None if self.tokens is None else self.tokens.grid
+
+    def token_kinds(self, count: int) -> list[str]:
+        """Kinds of the tokens of this layer: of the model's, or of its patches where the class token joins later."""
         if self.tokens is None:
-            return attention_maps.positions_of(["token"] * count, None)
+            return ["token"] * count
         kinds = self.tokens.kinds[0]
-        if len(kinds) != count:
-            kinds = [kind for kind in kinds if kind == "patch"]
-        return attention_maps.positions_of(kinds, self.tokens.grid) if len(kinds) == count else None
+        return kinds if len(kinds) == count else [kind for kind in kinds if kind == "patch"]
 
     def per_input(self, values: Tensor) -> Tensor:
         """Mean over the windows of each input, leaving out windows without a value."""

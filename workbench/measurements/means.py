@@ -105,6 +105,9 @@ class Means:
         ranked = "rank" in measurement.axes
         values = measurement.values.double().cpu().numpy()
         draws = {name: drawn.double().cpu().numpy() for name, drawn in measurement.draws.items()}
+        if "head" not in measurement.axes:  # a measure of the whole layer counts as one head
+            values = values[:, None]
+            draws = {name: drawn[:, None] for name, drawn in draws.items()}
         if not ranked:
             values = values[..., None]
             draws = {name: drawn[..., None, :] for name, drawn in draws.items()}

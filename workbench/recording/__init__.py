@@ -7,7 +7,14 @@ reads anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teac
 from workbench.recording.adapters import Adapter, Visit, merge_heads, register_adapter, split_heads
 from workbench.recording.capturing import capture
 from workbench.recording.comparing import compare
-from workbench.recording.layout import Reading, attention_geometry, attention_modules, register_block
+from workbench.recording.layout import (
+    Reading,
+    attention_geometry,
+    attention_modules,
+    first_norm,
+    register_block,
+)
+from workbench.recording.projections import PROJECTIONS, Projection, head_projection
 from workbench.recording.records import (
     DEFAULT_SITES,
     SITES,
@@ -34,6 +41,10 @@ __all__ = [
     "save_capture",
     "attention_modules",
     "attention_geometry",
+    "first_norm",
+    "PROJECTIONS",
+    "Projection",
+    "head_projection",
     "attention_weights",
     "attention_output",
     "token_info",

@@ -112,7 +112,7 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
         raise InputError(
             f"{type(module).__name__} has no attention that capture can see; see docs/capture.md"
         )
-    geometry = [_heads_of(path, child) for path, child in found]
+    geometry = [heads_of(path, child) for path, child in found]
     # ALBERT runs the same layer many times; the configuration knows how often.
     depth = getattr(getattr(module, "config", None), "num_hidden_layers", None)
     if isinstance(depth, int) and depth > len(geometry) and depth % len(geometry) == 0:
@@ -125,7 +125,8 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
     )
 
 
-def _heads_of(path: str, module: nn.Module) -> tuple[int, int]:
+def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
+    """(query heads, width of a head) of one attention module. Raises InputError where it does not say."""
     sources = [source for source in (module, getattr(module, "config", None)) if source is not None]
 
     def look_up(names: tuple[str, ...]) -> int | None:
@@ -166,6 +167,20 @@ def block_path(module: nn.Module, path: str) -> str | None:
     if not parts or isinstance(module.get_submodule(".".join(parts[:-1])), (nn.ModuleList, nn.Sequential)):
         return None
     return ".".join(parts[:-1])
+
+
+_FIRST_NORMS = ("norm1", "layernorm_before", "input_layernorm", "ln_1")
+
+
+def first_norm(module: nn.Module, path: str) -> nn.Module | None:
+    """The norm between the residual stream and the attention at ``path``.
+
+    None in a block that normalises after its attention, and where the block's norm has none of the usual names.
+    """
+    block = module.get_submodule(place) if (place := block_path(module, path)) is not None else None
+    if block is None or "Post" in type(block).__name__ or getattr(block, "norm_first", True) is False:
+        return None
+    return next((child for name in _FIRST_NORMS if (child := getattr(block, name, None)) is not None), None)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,214 @@
+"""The analyses of wu2025 through `analyze`: what reaches the numerics, and what comes of it."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import workbench
+from tests.test_pipeline import bert, same, texts, vit
+from workbench.attention import replace_attention
+from workbench.errors import InputError
+from workbench.measurements import Layer
+from workbench.measurements.membership import memberships
+from workbench.measurements.segments import patch_segments
+from workbench.pipeline import analyze
+
+HEADS, DIM, LAYERS = 3, 5, 2
+TSSA, VIT, DIGITS = "bundled:digits-tssa", "bundled:digits-vit", "bundled:digits"
+
+
+def wide_vit(name="tssa", layers=None, **options):
+    """A ViT with a class token and two registers over 4 × 2 patches, random weights away from their start."""
+    torch.manual_seed(0)
+    model = timm.models.vision_transformer.VisionTransformer(
+        img_size=(16, 8), patch_size=4, in_chans=1, embed_dim=HEADS * DIM, depth=LAYERS, num_heads=HEADS,
+        num_classes=7, reg_tokens=2,
+    )  # fmt: skip
+    replace_attention(model, name, layers, **options)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model.double().eval()
+
+
+def images(n=4):
+    return torch.randn(n, 1, 16, 8, dtype=torch.float64, generator=torch.manual_seed(1))
+
+
+def layer_of(model, record, **more):
+    return Layer(record, ["0"], None, 0, model=model, **more)
+
+
+@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_membership_of_the_weights_is_the_one_that_the_layer_computes(convention, causal):
+    options = {"causal": True, "num_tokens": 11} if causal else {}
+    model = wide_vit(convention=convention, **options)
+    for record in workbench.capture(model, images(1), sites=["input"]):
+        found = memberships(layer_of(model, record), record.input)
+        torch.testing.assert_close(found[convention], record.membership)
+        assert (
+            torch.allclose(found["text"], found["code"]) == causal
+        )  # the causal forms differ in their guards only
+
+
+def test_membership_rows_by_head_and_their_means():
+    model = wide_vit(layers=[1], convention="code")
+    rows = analyze("membership", model=model, inputs=images(), per_head=True)
+    shares = rows[(rows["metric"] == "membership_share") & rows["head"].notna()]
+    sums = shares.groupby(["input", "layer", "convention"])["value"].sum()
+    np.testing.assert_allclose(sums, 1)
+    assert set(map(tuple, shares[["layer", "convention"]].drop_duplicates().to_numpy())) == {
+        (0, "ours"), (1, "text"), (1, "code")
+    }  # fmt: skip
+    largest = rows[(rows["statistic"] == "max") & (rows["layer"] == 1) & (rows["convention"] == "text")]
+    of_layer = shares[(shares["layer"] == 1) & (shares["convention"] == "text")]
+    assert largest["value"].tolist() == of_layer.groupby("input")["value"].max().tolist()
+    means = analyze("membership", model=model, inputs=images())
+    layer = means[means["input"].isna() & (means["layer"] == 1) & (means["convention"] == "code")]
+    entropy = rows[(rows["metric"] == "membership_entropy_share") & (rows["convention"] == "code")]
+    assert layer.set_index("metric")["value"]["membership_entropy_share"] == pytest.approx(
+        entropy["value"].mean()
+    )
+    notes = "4 of 8 memberships (one per input and layer) are the model's own by convention code"
+    assert rows.attrs["notes"] == [notes]
+
+
+def test_padding_does_not_change_a_membership():
+    frame = analyze("membership", model=bert(), inputs=texts((9, 4)), per_head=True)
+    alone = analyze(
+        "membership", model=bert(), inputs={k: v[1:, :4] for k, v in texts((9, 4)).items()}, per_head=True
+    )
+    assert set(frame["convention"]) == {"ours"}
+    found = frame.loc[frame["input"] == "1", "value"]
+    np.testing.assert_allclose(found, alone["value"], rtol=1e-5)
+
+
+@pytest.fixture
+def masks(tmp_path):
+    """Masks of three digits, one pixel per patch, that are the heads of layer 1 themselves."""
+    maps = workbench.membership_maps(
+        workbench.load(TSSA), workbench.inputs(DIGITS, workbench.load(TSSA), n=3), [1]
+    )
+    for name, heads in zip(maps.ids, maps.values[:, 0].argmax(1), strict=True):
+        path = tmp_path / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((80 * heads).numpy().astype(np.uint8)).save(path)
+    return tmp_path
+
+
+def test_masks_that_are_the_heads_agree_fully_and_permuted_ones_are_at_chance(masks):
+    frame = analyze("membership", model=TSSA, inputs=DIGITS, n=3, masks=str(masks))
+    rows = frame[(frame["layer"] == 1) & (frame["convention"] == "text")].set_index("metric")
+    assert rows.loc["membership_ari", "value"] == 1
+    assert rows.loc["membership_iou", "value"] == 1
+    assert rows.loc["membership_ari", "null"] == "permutation"
+    assert rows.loc["membership_ari", "null_low"] < 0 < rows.loc["membership_ari", "null_high"] < 0.1
+    assert rows.loc["membership_ari", "z"] > 10
+    assert 0.2 < rows.loc["membership_iou", "null_mean"] < 0.5
+    without = analyze("membership", model=TSSA, inputs=DIGITS, n=3, masks=str(masks), draws=0)
+    assert without["null_mean"].isna().all()
+    assert without["value"].tolist() == frame["value"].tolist()
+
+
+def test_chance_depends_on_the_seed_and_not_on_the_batches():
+    options = {"model": TSSA, "inputs": DIGITS, "n": 5, "masks": "ink", "draws": 3}
+    whole = analyze("membership", **options)
+    same(analyze("membership", batch_size=2, **options), whole)
+    rows = analyze("membership", per_head=True, **options)
+    ari = rows[(rows["metric"] == "membership_ari") & (rows["layer"] == 0) & (rows["convention"] == "code")]
+    mean = whole[
+        (whole["metric"] == "membership_ari") & (whole["layer"] == 0) & (whole["convention"] == "code")
+    ]
+    assert mean["value"].item() == pytest.approx(ari["value"].mean())
+    assert mean["null_mean"].item() == pytest.approx(ari["null_mean"].mean())
+
+
+def test_ink_is_where_the_pixels_are_bright():
+    picture = np.zeros((16, 8, 3), np.uint8)
+    picture[4:8, 4:] = 255
+    picture[8:12, :3] = 200  # three quarters of a patch: 150 on average
+    picture[12:, 4:] = 120
+    assert patch_segments("ink", "a", (4, 2), picture).tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+    with pytest.raises(InputError, match="given by spec"):
+        patch_segments("ink", "a", (4, 2), None)
+
+
+def test_masks_of_files_by_pixel_and_by_patch(tmp_path):
+    picture = np.zeros((17, 8, 3), np.uint8)  # a row of pixels more than patches take
+    mask = np.zeros((17, 8), np.uint8)
+    mask[:4, :4], mask[4:8, 4:7], mask[16] = 9, 4, 250
+    Image.fromarray(mask).save(tmp_path / "a.png")
+    Image.fromarray(np.array([[5, 0], [0, 3], [0, 0], [0, 5]], np.uint8)).save(tmp_path / "b.png")
+    colours = np.zeros((4, 2, 3), np.uint8)
+    colours[0, 0], colours[1, 1] = (255, 0, 0), (0, 0, 255)
+    Image.fromarray(colours).save(tmp_path / "c.webp", lossless=True)
+
+    def found(name, grid=(4, 2)):
+        return patch_segments(str(tmp_path), name, grid, picture).tolist()
+
+    assert found("a.jpg") == [2, 0, 0, 1, 0, 0, 0, 0]
+    assert found("b.jpeg") == [2, 0, 0, 1, 0, 0, 0, 2]
+    assert found("c") == [2, 0, 0, 1, 0, 0, 0, 0]
+    with pytest.raises(InputError, match=r"b\.png is 4 × 2; expected 17 × 8 pixels.* or 2 × 2"):
+        found("b.jpg", (2, 2))
+    with pytest.raises(InputError, match=r"no mask for input 'd\.jpg': looked for"):
+        found("d.jpg")
+    (tmp_path / "e.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="cannot be read"):
+        found("e")
+
+
+def test_a_text_has_no_masks_and_no_map(tmp_path):
+    with pytest.raises(InputError, match="no patch grid"):
+        analyze("membership", model=bert(), inputs=texts(), masks=str(tmp_path))
+    with pytest.raises(
+        InputError, match="masks must be 'ink', a folder that is there, or none; got 'none/here'"
+    ):
+        analyze("membership", model=bert(), inputs=texts(), masks="none/here")
+    with pytest.raises(InputError, match="measures whole layers"):
+        analyze("membership", model=vit(), inputs=images(), heads=[0])
+
+
+def test_maps_are_the_memberships_of_the_patches_on_their_grid():
+    model = wide_vit(layers=[0], convention="code")
+    batch = images(2)
+    found = workbench.membership_maps(model, batch)
+    assert found.values.shape == (2, LAYERS, HEADS, 4, 2)
+    assert (found.layers, found.conventions) == ([0, 1], ["code", "ours"])
+    captured = workbench.capture(model, batch, layers=[0])[0].membership
+    torch.testing.assert_close(found.values[:, 0].flatten(-2), captured[:, :, 3:])
+    assert workbench.membership_maps(model, batch, [0], convention="text").conventions == ["text"]
+    frame = found.frame()
+    assert len(frame) == found.values.numel()
+    place = frame[(frame["input"] == "1") & (frame["layer"] == 1) & (frame["head"] == 2)]
+    row = place[(place["row"] == 3) & (place["column"] == 1)].iloc[0]
+    assert row["value"] == found.values[1, 1, 2, 3, 1]
+    with pytest.raises(InputError, match="no patch grid"):
+        workbench.membership_maps(bert(), texts())
+
+
+def test_windows_and_single_heads_are_left_out():
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=32, patch_size=2, window_size=4, embed_dim=12, depths=(2, 1),
+        num_heads=(2, 3), num_classes=7,
+    ).eval()  # fmt: skip
+    batch = torch.randn(2, 3, 32, 32)
+    for name in ("membership",):
+        with pytest.raises(
+            InputError, match="nothing to measure; layers 0-2 left out: cuts the image into windows"
+        ):
+            analyze(name, model=swin, inputs=batch)
+    single = timm.models.vision_transformer.VisionTransformer(
+        img_size=16, patch_size=4, embed_dim=6, depth=1, num_heads=1, num_classes=0
+    ).eval()
+    with pytest.raises(InputError, match="a single head"):
+        analyze("membership", model=single, inputs=torch.randn(2, 3, 16, 16))
+
+
+def test_a_file_of_queries_has_no_weights():
+    model = vit()
+    capture = workbench.capture(model, torch.randn(2, 3, 16, 16), sites=["input", "v"])
+    with pytest.raises(InputError, match="reads the model's weights, which a file of q, k, v does not hold"):
+        analyze("membership", qkv=capture)

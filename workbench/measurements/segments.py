@@ -1,0 +1,71 @@
+"""Segmentations of pictures, patch by patch: from the pixels, or from mask images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from workbench.errors import InputError
+from workbench.samples import IMAGE_SUFFIXES, Unreadable, read_picture
+
+INK = "ink"
+_HALF = 127.5  # of white
+
+
+def patch_segments(
+    masks: str, name: str, grid: tuple[int, int], picture: UInt8[np.ndarray, "height width 3"] | None
+) -> Int[Tensor, " patch"]:
+    """The segment of every patch of one input, numbered from 0, in reading order.
+
+    ``masks`` "ink": 1 where the patch is brighter than half of white, on average (in the bundled digits ink is
+    bright). Else a folder with an image of the input's name: each colour or grey level is a segment, and a patch
+    belongs to the one that most of its pixels have. The mask has the size of the ``picture`` as the model sees it,
+    or one pixel per patch. Raises `InputError` where it is missing, unreadable, or of another size.
+    """
+    if masks == INK:
+        if picture is None:
+            raise InputError(
+                "ink is told from the pixels, which are known for inputs given by spec; give such, or a folder of masks"
+            )
+        cells = _cells(picture.mean(-1), grid)
+        return torch.from_numpy((cells.mean(-1) > _HALF).astype(np.int64))
+    path = _mask_file(Path(masks), name)
+    try:
+        mask = read_picture(path)
+    except Unreadable as error:
+        raise InputError(f"the mask {path} cannot be read: {error}") from error
+    size = mask.shape[:2]
+    seen = None if picture is None else picture.shape[:2]
+    if size not in (grid, seen):
+        pixels = "" if seen is None else f"{seen[0]} × {seen[1]} pixels, as the model sees the picture, or "
+        raise InputError(
+            f"the mask {path} is {size[0]} × {size[1]}; expected {pixels}{grid[0]} × {grid[1]}, one pixel per patch: "
+            "resize it without interpolation"
+        )
+    _, labels = np.unique(mask.reshape(size[0] * size[1], -1), axis=0, return_inverse=True)
+    cells = _cells(labels.reshape(size), grid)
+    return torch.from_numpy(np.array([np.bincount(cell).argmax() for cell in cells], dtype=np.int64))
+
+
+def _mask_file(folder: Path, name: str) -> Path:
+    stem = folder.expanduser() / name
+    candidates = [stem.with_name(stem.stem + suffix) for suffix in IMAGE_SUFFIXES]
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        raise InputError(
+            f"no mask for input {name!r}: looked for {candidates[0].with_suffix('')} with an ending of "
+            f"{', '.join(IMAGE_SUFFIXES)}"
+        )
+    return found
+
+
+def _cells(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """(height, width) as (patch, pixel); pixels that fill no patch, at the right and the bottom, are left out."""
+    rows, columns = grid
+    height, width = pixels.shape[0] // rows, pixels.shape[1] // columns
+    cut = pixels[: rows * height, : columns * width]
+    return cut.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(rows * columns, height * width)
