@@ -62,6 +62,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "squared_norms",
         "claims_teo2024",
         "claims_saritas2025",
+        "claims_trained_wu2025",
         "cosine_decay",
         "attention_heatmaps",
         "attention_summary",

@@ -24,3 +24,4 @@ from .surveys import membership_maps as membership_maps
 from .surveys import model_pairs as model_pairs
 from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints
+from .twins import trained_claims as trained_claims

@@ -249,7 +249,7 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 
 
 @cli.command()
-@click.option("--paper", metavar="KEY", help="teo2024 or saritas2025. [default: all]")
+@click.option("--paper", metavar="KEY", help="teo2024, saritas2025, … [default: all]")
 @click.option(
     "--model", default="bundled:digits-vit", show_default=True, metavar="SPEC", help="Measure on this model."
 )
@@ -264,19 +264,26 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
     """Measure what the papers claim, and say which claims hold."""
     import workbench
-    from workbench.results import atomic_write
+    from workbench.results import atomic_write, join_frames
 
     if out and not out.endswith(".csv"):
         raise InputError(f"claims are written as .csv; {Path(out).name!r} ends otherwise")
-    frame = workbench.claims(progress=sys.stderr.isatty(), **arguments)
+    measured = workbench.claims(progress=sys.stderr.isatty(), **arguments)
+    trained = workbench.trained_claims(arguments["paper"])
+    frame = join_frames([part for part in (measured, trained) if len(part)])
     if out:
         atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
     if as_json:
         click.echo(frame.to_json(orient="records", indent=1, force_ascii=False))
     else:
-        title = f"Claims on {arguments['model']} with {arguments['inputs']}"
-        _print_table([_claim_row(claim) for claim in frame.to_dict("records")], title, as_json=False)
-    for note in frame.attrs.get("notes", ()):
+        titles = (
+            f"Claims on {arguments['model']} with {arguments['inputs']}",
+            "Claims on trained variants, from records",
+        )
+        for title, part in zip(titles, (measured, trained), strict=True):
+            if len(part):
+                _print_table([_claim_row(claim) for claim in part.to_dict("records")], title, as_json=False)
+    for note in measured.attrs.get("notes", ()):
         click.echo(f"note: {note}", err=True)
 
 

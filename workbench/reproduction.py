@@ -11,7 +11,7 @@ import pandas as pd
 from workbench import catalog, verdicts
 from workbench.models import bundled_checkpoints
 from workbench.pipeline import ANALYSES, analyze, check_request
-from workbench.publications import published, stated_claims
+from workbench.publications import RECORDED, published, stated_claims
 from workbench.results import join_frames, provenance_of
 from workbench.surveys import survey_checkpoints
 from workbench.verdicts import Chance, Finding
@@ -47,7 +47,9 @@ def claims(
     progress: bool = False,
     **arguments: Any,
 ) -> pd.DataFrame:
-    """Every claim of the papers (or of one ``paper``) about kernel PCA, measured on ``n`` inputs of one model.
+    """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
+
+    Claims that one mechanism is better than another need trained twins: those are `trained_claims`.
 
     One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs with a 95 %
     t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null columns hold what
@@ -63,6 +65,7 @@ def claims(
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
     """
     stated = stated_claims(paper)
+    stated = stated[~stated["analysis"].isin(RECORDED)]
     followed = set(stated.loc[stated["over"] == "every checkpoint", "analysis"])
     settings = {"n": n, "seed": seed, "progress": progress, **arguments}
     frames: dict[_Run, pd.DataFrame] = {}

@@ -16,7 +16,7 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 NOT_TESTED = "not tested at this scale"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
-OVER = ("inputs", "last / first", "last - first", "every checkpoint")
+OVER = ("inputs", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin")
 LEVEL = 0.95
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 

@@ -15,10 +15,10 @@ from workbench.errors import InputError, UnknownName
 from workbench.evaluation import PROTOCOLS, evaluate
 from workbench.evaluation.pictures import PixelModel, open_pictures
 from workbench.evaluation.protocols import corrupted, photograph_cuts
-from workbench.evaluation.records import FRAME_FILE, RECORD_FILE, main, record
-from workbench.evaluation.running import COLUMNS, read_evaluation
+from workbench.evaluation.records import main, record
 from workbench.evaluation.texts import PROSE, open_texts
 from workbench.metrics import METRICS
+from workbench.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
 
 MODEL = "bundled:digits-vit"
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:'-?!"
@@ -65,7 +65,7 @@ def test_a_clean_evaluation_counts_what_a_loop_counts(digits_vit):
         row = frame[frame["metric"] == metric].iloc[0]
         assert row["value"] == pytest.approx(np.mean(right))
         assert row["low"] <= row["value"] <= row["high"]
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(EVALUATION_COLUMNS)
     assert frame["n"].eq(30).all()
     origin = frame.attrs["provenance"][0]
     assert origin["model"]["sha256"] == digits_vit.fingerprint
@@ -266,7 +266,7 @@ def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys)
     made = record([MODEL], ["clean", "ood"], data, work, n=5)
     folder = data / "records" / "robustness"
     assert json.loads((folder / RECORD_FILE).read_text()) == json.loads(json.dumps(made))
-    frame = read_evaluation(folder / FRAME_FILE)
+    frame = read_evaluation(folder / EVALUATIONS_FILE)
     assert set(frame["protocol"]) == {"clean", "ood"}
     assert capsys.readouterr().err.count("\n") == 2
     again = record([MODEL], ["clean", "ood"], data, work, n=5)

@@ -11,9 +11,10 @@ import workbench
 from workbench.checkpoints import file_sha256, read_checkpoint, restore
 from workbench.datasets import digits_split
 from workbench.paths import data_dir
+from workbench.records import read_metrics
 from workbench.training import load_recipe
 from workbench.training.bundle import MODELS, SEEDS, bundle, main
-from workbench.training.folder import METRIC_COLUMNS, read_metrics
+from workbench.training.folder import METRIC_COLUMNS
 from workbench.training.tasks import load_task
 
 MODEL = data_dir() / "models" / "digits-vit"

@@ -95,7 +95,7 @@ def square(
     targets: Targets,
     epsilon: float,
     *,
-    queries: int = 500,
+    queries: int = 250,
     seed: int = 0,
 ) -> Pixels:
     """Black box: random search over squares (Andriushchenko et al. 2020), `queries` of them per image."""
@@ -120,7 +120,7 @@ def autoattack(
     *,
     steps: int = 100,
     restarts: int = 1,
-    queries: int = 500,
+    queries: int = 250,
     seed: int = 0,
 ) -> Pixels:
     """The worst of Auto-PGD on the cross-entropy, Auto-PGD on the logit-ratio, and Square (Croce & Hein 2020).
@@ -163,7 +163,7 @@ def carlini_wagner(
     targets: Targets,
     *,
     steps: int = 20,
-    searches: int = 5,
+    searches: int = 3,
     seed: int = 0,
 ) -> Pixels:
     """The nearest misclassified image found, in Euclidean norm (Carlini & Wagner 2017); the image itself if none.

@@ -252,7 +252,7 @@ _TABLE = (
         "Euclidean norm of the change",
         (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6),
         "no budget stated (teo2024 App. A.2)",
-        {"steps": 20, "searches": 5},
+        {"steps": 20, "searches": 3},
         pictures=_nearest,
     ),
     Protocol(
@@ -261,7 +261,7 @@ _TABLE = (
         _LINF,
         (0.0, 0.02, 0.04),
         "ε = 1/255, the standard ensemble (teo2024 App. A.2)",
-        {"steps": 100, "restarts": 1, "queries": 500},
+        {"steps": 100, "restarts": 1, "queries": 250},
         pictures=_attacked(attacks.autoattack),
     ),
     Protocol(
@@ -270,7 +270,7 @@ _TABLE = (
         _LINF,
         (0.0, 0.02, 0.04),
         "ε = 1/255 (teo2024 App. E.4)",
-        {"queries": 500},
+        {"queries": 250},
         pictures=_attacked(attacks.square),
     ),
     Protocol(

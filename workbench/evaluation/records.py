@@ -19,14 +19,13 @@ import pandas as pd
 from workbench.checkpoints import file_sha256
 from workbench.errors import UnknownName, WorkbenchError
 from workbench.evaluation.protocols import PROTOCOLS
-from workbench.evaluation.running import evaluate, read_evaluation
+from workbench.evaluation.running import evaluate
 from workbench.paths import data_dir
 from workbench.provenance import versions
+from workbench.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS, read_evaluation
 from workbench.results import atomic_write
 
 COMMAND = "python -m workbench.evaluation.records"
-NAME = "robustness"
-FRAME_FILE, RECORD_FILE = "evaluations.csv", "record.json"
 REFERENCE = "bundled:digits-vit"
 """The softmax twin: mCE is relative to its errors."""
 SEED = 0
@@ -72,10 +71,12 @@ def record(
     )
     frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
     runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
-    folder = data / "records" / NAME
-    atomic_write(folder / FRAME_FILE, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    folder = data / "records" / ROBUSTNESS
+    atomic_write(
+        folder / EVALUATIONS_FILE, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
+    )
     made = {
-        "name": NAME,
+        "name": ROBUSTNESS,
         "command": COMMAND,
         "seed": SEED,
         "threads": 1,
@@ -87,7 +88,7 @@ def record(
         "seconds": {f"{run['model']['spec']} {run['evaluation']}": run["seconds"] for run in runs},
         "notes": sorted({note for run in runs for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
-        "files": {FRAME_FILE: file_sha256(folder / FRAME_FILE)},
+        "files": {EVALUATIONS_FILE: file_sha256(folder / EVALUATIONS_FILE)},
     }
     content = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
     atomic_write(folder / RECORD_FILE, lambda handle: handle.write(content))

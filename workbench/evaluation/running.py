@@ -14,20 +14,11 @@ from workbench.errors import InputError, UnknownName
 from workbench.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error
 from workbench.metrics import METRICS
 from workbench.provenance import versions
+from workbench.records import conform_evaluation
 
 if TYPE_CHECKING:
     from workbench.models import LoadedModel
 
-COLUMNS = (
-    "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
-    "low", "high", "unit", "version",
-)  # fmt: skip
-_TYPES = {
-    "n": "Int64",
-    "seed": "Int64",
-    "severity": "Int64",
-    **dict.fromkeys(("epsilon", "value", "low", "high"), "float64"),
-}
 TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
 """Task a model was trained on here → its test set."""
 DEFAULT_N = {"image": 100, "text": 10}
@@ -189,8 +180,7 @@ def _test_set(model: LoadedModel) -> str:
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a frame with exactly our columns, in order and with fixed types; absent ones are null."""
     filled = [{**row, "unit": METRICS[row["metric"]].unit or None, "version": __version__} for row in rows]
-    frame = pd.DataFrame(filled).reindex(columns=list(COLUMNS))
-    return frame.astype({name: _TYPES.get(name, "string") for name in COLUMNS})
+    return conform_evaluation(pd.DataFrame(filled))
 
 
 def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -208,12 +198,3 @@ def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFram
     joined = pd.concat([frame, row], ignore_index=True)
     joined.attrs = {**frame.attrs, "provenance": {**frame.attrs["provenance"], "reference": base}}
     return joined, notes
-
-
-def read_evaluation(path: Any) -> pd.DataFrame:
-    """A frame that ``workbench evaluate`` or the committed record wrote as CSV, types restored."""
-    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
-    absent = [name for name in COLUMNS if name not in frame]
-    if absent:
-        raise InputError(f"{path} holds no evaluation: it has no column {', '.join(absent)}")
-    return frame[list(COLUMNS)].astype({name: _TYPES.get(name, "string") for name in COLUMNS})

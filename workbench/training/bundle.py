@@ -23,8 +23,9 @@ import torch
 from workbench.checkpoints import file_sha256
 from workbench.errors import UnknownName, WorkbenchError
 from workbench.paths import data_dir
+from workbench.records import METRICS_FILE, RECORD_FILE
 from workbench.results import atomic_write
-from workbench.training.folder import METRICS_FILE, MODEL_FILE, TrainResult
+from workbench.training.folder import MODEL_FILE, TrainResult
 from workbench.training.progress import told
 from workbench.training.runs import train
 
@@ -50,7 +51,6 @@ MODELS: dict[str, Bundled] = {
     "prose-bilateral-boost": Bundled("prose", "bilateral", boost=True),
 }
 SEEDS = (0, 1, 2)
-RECORD_FILE = "record.json"
 COMMAND = "python -m workbench.training.bundle"
 
 

@@ -22,6 +22,7 @@ import torch
 from workbench._version import __version__
 from workbench.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.errors import InputError, MissingResource
+from workbench.records import METRICS_FILE, read_metrics
 from workbench.results import atomic_write
 from workbench.training.loop import Trainer
 from workbench.training.progress import told
@@ -29,7 +30,6 @@ from workbench.training.recipes import Recipe
 from workbench.training.tasks import Task
 
 MODEL_FILE = "model.json"
-METRICS_FILE = "metrics.csv"
 RESUME_FILE = "resume.pt"
 _STATE_FILES = (MODEL_FILE, RESUME_FILE, METRICS_FILE)
 FORMAT = 1
@@ -307,11 +307,6 @@ def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> st
             parts = [] if one is True else one if isinstance(one, tuple) else (one,)
             words += [f"--{name}", *(shlex.quote(str(part)) for part in parts)]
     return " ".join([*words, "--seed", str(seed), "--epochs", str(epochs)])
-
-
-def read_metrics(path: str | Path) -> pd.DataFrame:
-    """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
-    return pd.read_csv(path).fillna({"unit": ""})
 
 
 def versions() -> dict[str, str]:

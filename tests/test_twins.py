@@ -1,0 +1,115 @@
+"""Claims about trained mechanisms: intervals of differences and ratios, and verdicts from records."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import workbench
+from workbench import twins
+from workbench.errors import MissingResource
+from workbench.publications import RECORDED, stated_claims
+from workbench.records import training_record
+from workbench.twins import newcombe, paired, two_means
+from workbench.verdicts import Finding
+
+ONE, TWO = pd.Series([3.0, 5.0, 4.5]), pd.Series([2.0, 2.5, 3.5, 1.0])
+
+
+def test_the_interval_of_two_means_is_welch_s():
+    found = two_means(ONE, TWO)
+    expected = stats.ttest_ind(ONE, TWO, equal_var=False).confidence_interval(0.95)
+    assert found.value == pytest.approx(ONE.mean() - TWO.mean())
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_ratio_of_means_is_a_difference_of_logarithms():
+    found, logs = two_means(ONE, TWO, ratio=True), two_means(np.log(ONE), np.log(TWO))
+    assert found[:3] == pytest.approx([math.exp(end) for end in logs[:3]])
+    turned = two_means(TWO, ONE, ratio=True)
+    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_equal_values_have_an_interval_of_no_width_and_one_value_has_none():
+    same = two_means(pd.Series([7.0, 7.0]), pd.Series([5.0, 5.0, 5.0]))
+    assert same[:3] == (2, 2, 2)
+    assert math.isnan(two_means(pd.Series([1.0]), TWO).low)
+
+
+def test_pairs_are_matched_by_label_not_by_place():
+    first = pd.Series([1.0, 2.0, 4.0], index=["a", "b", "c"])
+    second = pd.Series([4.5, 1.0, 2.5], index=["c", "a", "b"])
+    found = paired(first, second)
+    expected = stats.ttest_rel(first, second[first.index]).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_newcombe_s_interval_of_a_published_example():
+    # Newcombe (1998), Table II: 56/70 against 48/80, method 10: 0.0524 to 0.3339
+    wilson = [stats.binomtest(*counts).proportion_ci(method="wilson") for counts in ((56, 70), (48, 80))]
+    sides = [
+        Finding(share, ends.low, ends.high, n)
+        for share, ends, n in zip((56 / 70, 48 / 80), wilson, (70, 80), strict=True)
+    ]
+    found = newcombe(*sides)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+def test_intervals_of_a_ratio_are_those_of_logarithms():
+    one, two = Finding(8.0, 4.0, 16.0, 5), Finding(2.0, 1.0, 4.0, 5)
+    found = newcombe(one, two, ratio=True)
+    reach = math.log(2) * math.sqrt(2)
+    assert found[:3] == pytest.approx((4.0, 4 * math.exp(-reach), 4 * math.exp(reach)))
+
+
+def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
+    claim = stated_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
+    row = workbench.trained_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
+    frame = training_record(["digits-tssa", "digits-vit"])
+    frame = frame[(frame["split"] == "test") & (frame["metric"] == "accuracy")]
+    ends = frame[frame["epoch"] == frame["epoch"].max()].groupby("model")["value"].mean()
+    assert claim["options"] == "model=digits-tssa, twin=digits-vit"
+    assert row["measured"] == pytest.approx(ends["digits-tssa"] - ends["digits-vit"])
+    assert row["low"] < row["measured"] < row["high"]
+    assert row["n"] == 3
+
+
+def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
+    frame = workbench.trained_claims()
+    stated = stated_claims()
+    assert len(frame) == stated["analysis"].isin(RECORDED).sum()
+    assert set(frame["model"]) == {twins.MODELS}
+    for reading, options in zip(
+        frame["reading"], stated[stated["analysis"].isin(RECORDED)]["options"], strict=True
+    ):
+        assert all(pair.split("=")[1] in reading for pair in options.split(", "))
+    assert frame["why"].notna().all()
+
+
+def _evaluated(model, **rows):
+    return pd.DataFrame(
+        [{"model": f"bundled:{model}", "protocol": "p", "n": 9, **row} for row in rows["rows"]]
+    )
+
+
+def test_kinds_are_paired_and_single_values_use_their_own_intervals():
+    kinds = [("fog", 0.5, 0.4), ("blur", 0.7, 0.5), ("jpeg", 0.2, 0.2)]
+    first, second = (
+        _evaluated(
+            name,
+            rows=[
+                {"metric": "corruption_error", "kind": kind, "value": values[side]} for kind, *values in kinds
+            ]
+            + [{"metric": "corruption_error", "kind": None, "value": 0.4}],
+        )
+        for side, name in enumerate("ab")
+    )
+    claim = {
+        "analysis": "evaluation", "over": "model - twin", "measure": "corruption_error[protocol=p,kind=each]"
+    }  # fmt: skip
+    found = twins._compare(claim, [first, second])
+    assert (found.value, found.n) == (pytest.approx(0.1), 3)
+    with pytest.raises(MissingResource, match="make records"):
+        twins._compare(claim | {"measure": "aupr[protocol=p]"}, [first, second])

@@ -1,0 +1,144 @@
+"""Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
+
+``make train`` and ``make records`` write them into ``data/records``; a figure drawn from one names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench import paths
+from workbench.errors import InputError, MissingResource, UnknownName
+from workbench.provenance import sha256_file
+
+RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
+ROBUSTNESS = "robustness"
+"""Name of the record of evaluations; every other record is one of training."""
+EVALUATION_COLUMNS = (
+    "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
+    "low", "high", "unit", "version",
+)  # fmt: skip
+_EVALUATION_TYPES = {
+    "n": "Int64",
+    "seed": "Int64",
+    "severity": "Int64",
+    **dict.fromkeys(("epsilon", "value", "low", "high"), "float64"),
+}
+
+
+def trained_models() -> list[str]:
+    """Names of the bundled models whose training is on record, e.g. "digits-rpc-sym"."""
+    folder = paths.data_dir() / "records"
+    return sorted(path.parent.name for path in folder.glob(f"*/{METRICS_FILE}"))
+
+
+def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
+    """Metrics of every epoch and seed of bundled models (all on record, or those named), under one another.
+
+    Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` ("+boost" at its end where boosted),
+    ``seed``, ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md
+    says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they tell of
+    their origin.
+
+    Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded.
+    """
+    known = trained_models()
+    names = known if models is None else [models] if isinstance(models, str) else list(models)
+    frames, files, runs = [], [], []
+    for name in names:
+        if name not in known:
+            raise UnknownName("model whose training is on record", name, known)
+        about, path = _open(name, METRICS_FILE)
+        frame = read_metrics(path)
+        frame.insert(0, "model", name)
+        frames.append(frame)
+        files.append(path)
+        runs.append(
+            {
+                "analysis": "training",
+                "command": f"{about['command']} {name}",
+                "seed": about["seeds"][0],
+                "seeds": about["seeds"],
+                "model": {
+                    "spec": f"bundled:{name}",
+                    "checkpoint": None,
+                    "sha256": about["runs"][0]["last_checkpoint_sha256"],
+                },
+                "inputs": {
+                    "spec": f"task:{about['recipe']['task']}",
+                    "sha256": about["data"]["test"]["sha256"],
+                },
+                "versions": about["versions"],
+            }
+        )
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs = {"records": files, "provenance": runs, "notes": []}
+    return joined
+
+
+def evaluation_record() -> pd.DataFrame:
+    """What `evaluate` found for the bundled models: attacks, corruptions, foreign inputs, swapped words.
+
+    Columns: `EVALUATION_COLUMNS`. ``attrs`` as those of `training_record`.
+
+    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    """
+    about, path = _open(ROBUSTNESS, EVALUATIONS_FILE)
+    frame = read_evaluation(path)
+    runs = [
+        {
+            "analysis": "evaluation",
+            "command": about["command"],
+            "seed": about["seed"],
+            "model": model,
+            "inputs": about["protocols"][name]["inputs"],
+            "settings": about["protocols"][name]["settings"],
+            "evaluation": name,
+        }
+        for model in about["models"].values()
+        for name in frame.loc[frame["model"] == model["spec"], "protocol"].unique()
+    ]
+    frame.attrs = {"records": [path], "provenance": runs, "notes": list(about["notes"])}
+    return frame
+
+
+def read_metrics(path: str | Path) -> pd.DataFrame:
+    """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
+    return pd.read_csv(path).fillna({"unit": ""})
+
+
+def read_evaluation(path: str | Path) -> pd.DataFrame:
+    """A frame that ``workbench evaluate`` or the committed record wrote as CSV, types restored."""
+    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    absent = [name for name in EVALUATION_COLUMNS if name not in frame]
+    if absent:
+        raise InputError(f"{path} holds no evaluation: it has no column {', '.join(absent)}")
+    return conform_evaluation(frame)
+
+
+def conform_evaluation(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly `EVALUATION_COLUMNS`, in order and with fixed types; absent ones are null."""
+    frame = frame.reindex(columns=list(EVALUATION_COLUMNS))
+    return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in EVALUATION_COLUMNS})
+
+
+def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
+    """What a record tells of itself, and its file of numbers, which must have the hash that it tells."""
+    folder = paths.data_dir() / "records" / name
+    path = folder / file
+    if not path.is_file():
+        target = "records" if name == ROBUSTNESS else "train"
+        raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
+    about = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    told, found = about["files"][file], sha256_file(path)
+    if told != found:
+        raise InputError(
+            f"data/records/{name}/{file} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
+            f"told {told[:12]}…): restore it from version control, or make the record again"
+        )
+    return about, path

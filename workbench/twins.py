@@ -1,0 +1,222 @@
+"""``trained_claims``: what the papers claim of one attention mechanism against another, from committed records.
+
+Twins are two bundled models trained alike but for their attention. Their records of training (three seeds each)
+and of evaluation (one seed, many inputs) are compared; nothing is trained or attacked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbench import verdicts
+from workbench.errors import InputError, MissingResource
+from workbench.publications import RECORDED, stated_claims
+from workbench.records import evaluation_record, trained_models, training_record
+from workbench.reproduction import COLUMNS
+from workbench.verdicts import LEVEL, Finding, Term
+
+MODELS = "bundled variants"
+
+
+class _Sample(NamedTuple):
+    """One model's side of a comparison: values by seed or by kind, or one value with its interval over inputs."""
+
+    values: pd.Series
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+
+
+def trained_claims(paper: str | None = None) -> pd.DataFrame:
+    """Every claim of the papers (or of one ``paper``) about a trained mechanism, answered from committed records.
+
+    Columns as those of `workbench.claims`; ``model`` is "bundled variants" throughout and ``reading`` names the
+    two twins. ``measured`` is the first model's value less the twin's ("model - twin"), or divided by it
+    ("model / twin"), or the change of one model's value from its first to its last epoch ("last - first"). The
+    95 % interval is
+
+    - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
+      change. Three seeds a side make it wide;
+    - of evaluation with a value for each kind (corruptions, foreign inputs): a paired t-interval over kinds;
+    - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
+      side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
+      as independent although they are the same.
+
+    Raises `UnknownName` for a paper without claims.
+    """
+    stated = stated_claims(paper)
+    stated = stated[stated["analysis"].isin(RECORDED)]
+    rows = []
+    training: dict[str, pd.DataFrame] = {}
+    evaluation: pd.DataFrame | None = None
+    for claim in stated.to_dict("records"):
+        names = _names(claim["options"])
+        told = {"reading": _reading(claim, names), "model": MODELS, "inputs": None}
+        try:
+            if claim["analysis"] == "training":
+                for name in names:
+                    if name not in training:
+                        training[name] = _trained(name)
+                frames = [training[name] for name in names]
+            else:
+                evaluation = evaluation_record() if evaluation is None else evaluation
+                frames = [_evaluated(evaluation, name) for name in names]
+            finding = _compare(claim, frames)
+        except MissingResource as reason:
+            why = str(reason).splitlines()[0]
+            found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
+            found |= dict.fromkeys(("measured", "low", "high"), math.nan)
+        else:
+            found = _judged(claim, finding)
+        rows.append({**claim, **told, **found, "published": _number(claim["published"])})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    held = [*training.values(), *([] if evaluation is None else [evaluation])]
+    frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
+    frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
+    return frame
+
+
+def _names(options: str) -> list[str]:
+    """The models of "model=NAME, twin=NAME", first the one the claim speaks of."""
+    pairs = dict(pair.split("=") for pair in options.split(", "))
+    return [pairs[key] for key in ("model", "twin") if key in pairs]
+
+
+def _reading(claim: Mapping[str, str], names: list[str]) -> str:
+    words = {"model - twin": " less ", "model / twin": " over ", "last - first": ""}[claim["over"]]
+    who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
+    return ", ".join(filter(None, (claim["reading"], who)))
+
+
+def _trained(name: str) -> pd.DataFrame:
+    if name not in trained_models():
+        raise MissingResource(f"the training of {name} is not on record; make it with: make train")
+    return training_record(name)
+
+
+def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    rows = frame[frame["model"] == f"bundled:{name}"]
+    if rows.empty:
+        raise MissingResource(f"the evaluation of {name} is not on record; make it with: make records")
+    return rows
+
+
+def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if claim["over"] == "last - first":
+        frame = frames[0]
+        last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
+        return paired(last.values, first.values)
+    samples = [_sample(frame, term) for frame in frames]
+    ratio = claim["over"] == "model / twin"
+    if claim["analysis"] == "training":
+        return two_means(samples[0].values, samples[1].values, ratio=ratio)
+    if len(samples[0].values) > 1:
+        return paired(samples[0].values, samples[1].values, ratio=ratio)
+    return newcombe(
+        *(Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples), ratio=ratio
+    )
+
+
+def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
+    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+    rows = frame[frame["metric"] == term.metric]
+    for column, word in term.where.items():
+        if word == "each":
+            rows = rows[rows[column].notna()]
+        elif word == "none":
+            rows = rows[rows[column].isna()]
+        else:
+            number = pd.api.types.is_numeric_dtype(rows[column])
+            rows = rows[rows[column] == (float(word) if number else word)]
+    if "epoch" in rows:
+        rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
+        return _Sample(rows.set_index("seed")["value"])
+    if rows.empty:
+        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make records")
+    if "each" in term.where.values():
+        return _Sample(rows.set_index("kind")["value"])
+    if len(rows) > 1:
+        raise InputError(f"{term.metric}{dict(term.where)} is {len(rows)} rows of the record; say which")
+    row = rows.iloc[0]
+    return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
+
+
+def two_means(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Difference of the means of two samples with Welch's 95 % interval; of a ratio, of logarithms.
+
+    Two samples without any spread have an interval of no width. Fewer than two values on a side: no interval.
+    """
+    from scipy import stats
+
+    one, two = (np.log(side) if ratio else side for side in (_numbers(first), _numbers(second)))
+    difference = one.mean() - two.mean()
+    half = math.nan
+    if min(len(one), len(two)) > 1:
+        parts = [side.var(ddof=1) / len(side) for side in (one, two)]
+        error = sum(parts)
+        half = 0.0
+        if error > 0:
+            freedom = error**2 / sum(
+                part**2 / (len(side) - 1) for part, side in zip(parts, (one, two), strict=True)
+            )
+            half = math.sqrt(error) * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    return _finding(difference, difference - half, difference + half, len(one), ratio)
+
+
+def paired(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Mean difference of values with the same label, with its 95 % t-interval; of a ratio, of logarithms."""
+    first, second = first.align(second, join="inner")
+    values = first / second if ratio else first - second
+    return verdicts.average(values, ratio)
+
+
+def newcombe(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
+    """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
+
+    With d the difference, l and u the ends: d − √((v₁ − l₁)² + (u₂ − v₂)²) to d + √((u₁ − v₁)² + (v₂ − l₂)²).
+    """
+    (v1, l1, u1), (v2, l2, u2) = (
+        (math.log(x) for x in side[:3]) if ratio else side[:3] for side in (first, second)
+    )
+    difference = v1 - v2
+    low = difference - math.hypot(v1 - l1, u2 - v2)
+    high = difference + math.hypot(u1 - v1, v2 - l2)
+    return _finding(difference, low, high, first.n, ratio)
+
+
+def _finding(value: float, low: float, high: float, n: int, ratio: bool) -> Finding:
+    ends = [math.exp(end) if ratio else float(end) for end in (value, low, high)]
+    return Finding(*ends, n)
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    return values.to_numpy(dtype=float)
+
+
+def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
+    over = "seeds" if claim["analysis"] == "training" else "kinds" if "each" in claim["measure"] else "inputs"
+    why = (
+        f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
+        f"{claim['comparison']} {claim['threshold'].replace('..', ' to ')}"
+    )
+    if over == "inputs":
+        why += "; one training seed each"
+    return {
+        "verdict": verdicts.decide(finding, allowed),
+        "why": why,
+        "n": finding.n,
+        "measured": finding.value,
+        "low": finding.low,
+        "high": finding.high,
+    }
+
+
+def _number(text: str) -> float:
+    return float(text) if text else math.nan
