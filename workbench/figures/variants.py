@@ -1,0 +1,81 @@
+"""How a trained variant of attention looks, the same in every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from workbench.errors import UnknownName
+
+
+@dataclass(frozen=True)
+class Look:
+    """A variant's words in a legend, and its line and marker."""
+
+    label: str
+    colour: str
+    dash: str
+    symbol: str
+
+    @property
+    def style(self) -> dict:
+        """Line and marker as `go.Scatter` takes them; an open marker is nothing but its outline."""
+        outline = 1.2 if self.symbol.endswith("-open") else 0
+        return {
+            "line": {"color": self.colour, "dash": self.dash},
+            "marker": {
+                "color": self.colour,
+                "symbol": self.symbol,
+                "line": {"color": self.colour, "width": outline},
+            },
+        }
+
+
+def _boosted(look: Look) -> Look:
+    """The look of the same attention with boosted residuals: its colour, dotted, its marker open."""
+    return replace(look, label=f"{look.label} + boost", dash="dot", symbol=f"{look.symbol}-open")
+
+
+# Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
+# sight; relatives share a hue: symmetric ones blue, Scaled Attention red.
+_SOFTMAX = Look("softmax", "#000000", "solid", "circle")
+_TSSA = Look("token statistics", "#66CCEE", "solid", "triangle-up")
+_PRIMAL = Look("Primal", "#777733", "longdashdot", "triangle-down")
+_BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
+
+LOOKS: dict[str, Look] = {
+    "softmax": _SOFTMAX,
+    "softmax+boost": _boosted(_SOFTMAX),
+    "softmax-sym": Look("softmax, symmetric", "#4477AA", "longdash", "square"),
+    "rpc-sym": Look("RPC, symmetric", "#004488", "solid", "diamond"),
+    "scaled-free": Look("Scaled, S free", "#882255", "solid", "cross"),
+    "scaled-alpha": Look("Scaled, S = αA", "#EE6677", "dash", "x"),
+    "bilateral": _BILATERAL,
+    "bilateral+boost": _boosted(_BILATERAL),
+    "tssa": _TSSA,
+    "tssa-causal": _TSSA,
+    "primal": _PRIMAL,
+    "primal-causal": _PRIMAL,
+}
+"""Attention, as records name it ("+boost" at its end), to its look, in the order in which figures list them."""
+
+
+def look_of(attention: str) -> Look:
+    """The look of an attention variant as a record names it.
+
+    Raises `UnknownName` for one that has none.
+    """
+    if attention not in LOOKS:
+        raise UnknownName("attention variant with a look", attention, LOOKS)
+    return LOOKS[attention]
+
+
+def in_order(attentions: Iterable[str]) -> list[str]:
+    """The variants in the order in which figures list them, each once.
+
+    Raises `UnknownName` for one that has no look.
+    """
+    wanted = set(attentions)
+    for name in sorted(wanted):
+        look_of(name)
+    return [name for name in LOOKS if name in wanted]
