@@ -15,7 +15,7 @@ from workbench.errors import InputError, UnknownName
 from workbench.evaluation import PROTOCOLS, evaluate
 from workbench.evaluation.pictures import PixelModel, open_pictures
 from workbench.evaluation.protocols import corrupted, photograph_cuts
-from workbench.evaluation.records import main, record
+from workbench.evaluation.records import DEAR, RUNS, _jobs, main, record
 from workbench.evaluation.texts import PROSE, open_texts
 from workbench.metrics import METRICS
 from workbench.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
@@ -275,3 +275,13 @@ def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys)
     assert main(["--models", "bundled:digits-none", "--data", str(data), "--work", str(work)]) == 2
     with pytest.raises(UnknownName, match="protocol"):
         record(None, ["clena"], data, work)
+
+
+def test_the_dear_attacks_are_left_to_the_models_of_their_paper_unless_asked_for():
+    every, asked = _jobs(None, None, None), _jobs(None, ["cw"], 7)
+    models = {spec for spec, _, _ in every if spec.startswith("bundled:digits-")}
+    for protocol in RUNS["image"]:
+        wanted = set(DEAR.get(protocol, models)) & models
+        assert {spec for spec, name, _ in every if name == protocol} == wanted
+    assert {spec for spec, _, _ in asked} == models
+    assert {(protocol, n) for _, protocol, n in asked} == {("cw", 7)}
