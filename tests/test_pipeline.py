@@ -19,7 +19,7 @@ from workbench.recording import Capture, capture
 from workbench.results import COLUMNS, read_frame, write_frame
 
 INPUTS, LAYERS, HEADS, TOKENS, DIM = 5, 3, 2, 17, 4
-# the analyses of the kernel-PCA study and their chance are in test_study.py
+# the analyses of the kernel-PCA study and their chance are in test_study.py, those of wu2025 in test_rate_reduction.py
 PLAIN = ("gram-spectrum", "attention-map", "token-similarity")
 
 
@@ -83,7 +83,7 @@ def same(a, b, rtol=1e-4, atol=1e-10):
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
-    options = {} if name in PLAIN else {"draws": 2}
+    options = {"draws": 2} if "draws" in ANALYSES[name].options else {}
     frame = analyze(name, model=vit(), inputs=images(), **options)
     assert tuple(frame.columns) == COLUMNS
     assert set(frame["model"]) == {"VisionTransformer"}

@@ -8,7 +8,15 @@ from PIL import Image
 
 import workbench
 from tests.test_pipeline import bert, same, texts, vit
+from workbench.analyses.coding_rate import (
+    coding_rate,
+    coding_rate_compression,
+    compression_shares,
+    variational_compression,
+)
+from workbench.analyses.membership import head_bases
 from workbench.attention import replace_attention
+from workbench.attention.tssa import token_membership
 from workbench.errors import InputError
 from workbench.measurements import Layer
 from workbench.measurements.membership import memberships
@@ -195,7 +203,7 @@ def test_windows_and_single_heads_are_left_out():
         num_heads=(2, 3), num_classes=7,
     ).eval()  # fmt: skip
     batch = torch.randn(2, 3, 32, 32)
-    for name in ("membership",):
+    for name in ("membership", "coding-rate"):
         with pytest.raises(
             InputError, match="nothing to measure; layers 0-2 left out: cuts the image into windows"
         ):
@@ -212,3 +220,74 @@ def test_a_file_of_queries_has_no_weights():
     capture = workbench.capture(model, torch.randn(2, 3, 16, 16), sites=["input", "v"])
     with pytest.raises(InputError, match="reads the model's weights, which a file of q, k, v does not hold"):
         analyze("membership", qkv=capture)
+
+
+def test_rates_are_those_of_the_streams_and_the_layers_own_weights():
+    model = wide_vit(layers=[1], convention="code")
+    batch = images()
+    frame = analyze("coding-rate", model=model, inputs=batch, eps=0.7)
+    capture = workbench.capture(model, batch, sites=["input", "after_attn", "hidden"])
+    norm, attention = model.blocks[1].norm1, model.blocks[1].attn
+    for site in ("input", "after_attn", "hidden"):
+        z = getattr(capture[1], site)
+        z = (z if site == "input" else norm(z)).detach()
+        (w,) = attention.project(z)
+        members = token_membership(w, attention.temp, convention="code").detach()
+        expected = {
+            ("coding_rate", None): coding_rate(z, 0.7),
+            ("coding_rate_compression", None): coding_rate_compression(z, members, 0.7),
+            ("coding_rate_reduction", None): coding_rate(z, 0.7) - coding_rate_compression(z, members, 0.7),
+            ("coding_rate_variational", None): variational_compression(w.detach(), members, HEADS * DIM, 0.7),
+        }
+        rows = frame[(frame["layer"] == 1) & (frame["candidate"] == site) & frame["standardize"].isna()]
+        for (metric, _), values in expected.items():
+            found = rows.loc[rows["metric"] == metric, "value"]
+            np.testing.assert_allclose(found, values, rtol=1e-9, err_msg=f"{metric} of {site}")
+    conventions = frame.dropna(subset="convention").groupby("layer")["convention"].unique()
+    assert [list(held) for held in conventions] == [["ours"], ["code"]]
+    assert frame["value"].min() >= 0
+
+
+def test_orthonormal_subspaces_span_what_the_projections_read():
+    model = wide_vit(layers=[1])
+    frame = analyze("coding-rate", model=model, inputs=images(2), layers=[0], membership="uniform")
+    assert set(frame["convention"].dropna()) == {"uniform"}
+    z = workbench.capture(model, images(2), layers=[0], sites=["input"])[0].input
+    bases = head_bases(
+        model.blocks[0].attn.qkv.weight[2 * HEADS * DIM :].detach().unflatten(0, (HEADS, DIM)).mT
+    )
+    even = torch.full((2, HEADS, z.shape[1]), 1 / HEADS, dtype=torch.float64)
+    chosen = (frame["candidate"] == "input") & (frame["standardize"] == "orthonormal")
+    expected = variational_compression(z[:, None] @ bases, even, HEADS * DIM)
+    np.testing.assert_allclose(frame.loc[chosen, "value"], expected, rtol=1e-9)
+    # without groups nothing is saved
+    np.testing.assert_allclose(frame.loc[frame["metric"] == "coding_rate_reduction", "value"], 0, atol=1e-12)
+
+
+def test_streams_as_they_are_and_blocks_that_normalise_last():
+    model = wide_vit(layers=[0])
+    frame = analyze("coding-rate", model=model, inputs=images(2), layers=[0], normalize="none")
+    raw = workbench.capture(model, images(2), layers=[0], sites=["hidden"])[0].hidden
+    rows = frame[(frame["candidate"] == "hidden") & (frame["metric"] == "coding_rate")]
+    np.testing.assert_allclose(rows["value"], coding_rate(raw), rtol=1e-9)
+    last = analyze("coding-rate", model=bert(), inputs=texts((9, 4)))
+    assert (
+        "8 of 8 streams (two per input and layer) are taken as they are: no norm is known before the attention"
+        in (last.attrs["notes"])
+    )
+    alone = analyze("coding-rate", model=bert(), inputs={k: v[1:, :4] for k, v in texts((9, 4)).items()})
+    np.testing.assert_allclose(last.loc[last["input"] == "1", "value"], alone["value"], rtol=1e-5)
+
+
+def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
+    options = {"model": TSSA, "inputs": DIGITS, "n": 5}
+    whole = analyze("coding-rate", **options)
+    same(analyze("coding-rate", batch_size=2, **options), whole)
+    shares = compression_shares(whole).set_index(["convention", "step"])
+    told = shares.loc[("text", "attention")]
+    assert (
+        f"attention lowers R_c^var in {told['lowered']} of 3 layers with membership text"
+        in whole.attrs["notes"]
+    )
+    with pytest.raises(InputError, match="eps must be a number above 0, or none; got -1"):
+        analyze("coding-rate", eps=-1, **options)

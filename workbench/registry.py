@@ -13,6 +13,7 @@ import pandas as pd
 
 from workbench import measurements
 from workbench.analyses.attention_maps import ReportRules, attention_report
+from workbench.analyses.coding_rate import compression_shares
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
 from workbench.measurements.segments import INK
@@ -107,6 +108,23 @@ def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
     ]
     more = len(report) - len(told)
     return told + ([f"and {more} more findings: attention_report lists them"] if more else [])
+
+
+def _rate_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
+    shares = compression_shares(frame)
+    told = shares[shares["step"] == "attention"].to_dict("records")
+    return [
+        f"attention lowers R_c^var in {row['lowered']} of {row['steps']} layers with membership {row['convention']}"
+        for row in told
+    ]
+
+
+def _eps(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError("a number above 0, or none")
+    return float(value)
 
 
 def _draws(value: Any) -> int:
@@ -305,6 +323,34 @@ _REGISTERED = (
             ),
         },
         measurements.membership_of_tokens,
+        per_head=False,
+    ),
+    Analysis(
+        "coding-rate",
+        "Coding rates of the tokens before and after attention",
+        ("input", "v", "after_attn", "hidden"),
+        {
+            "eps": Option(
+                None,
+                "distortion ε of the rates, in the unit of the tokens; none: d/ε² = 1 with d the width of a token, as "
+                "the trained projections have absorbed it",
+                _eps,
+            ),
+            "membership": Option(
+                "layer",
+                "layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: "
+                "every token in all heads alike",
+                one_of("layer", "uniform"),
+            ),
+            "normalize": Option(
+                "layer",
+                "layer: streams pass through the norm before the layer's attention, so that they compare with its "
+                "input; none: as they are",
+                one_of("layer", "none"),
+            ),
+        },
+        measurements.coding_rates,
+        findings=_rate_findings,
         per_head=False,
     ),
 )

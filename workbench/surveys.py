@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.analyses.membership import membership_map
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
-from workbench.measurements.membership import memberships
+from workbench.measurements.membership import memberships, own_convention
 from workbench.pipeline import analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
@@ -205,8 +205,8 @@ def membership_maps(
                 found = memberships(layer, layer.site("input"))
             except NotMeasured as reason:
                 raise InputError(f"layer {record.index} {reason}; leave it out with layers=") from None
-            own = getattr(layer.module, "convention", None)
-            name = next(iter(found)) if len(found) == 1 else convention or own
+            own = own_convention(layer)
+            name = own if len(found) == 1 else convention or own
             if name not in found:
                 raise UnknownName("convention", str(name), found)
             used[record.index] = name

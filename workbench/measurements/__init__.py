@@ -4,6 +4,7 @@ The functions in ``workbench.analyses`` know tensors; these know which tokens ar
 lie, which windows belong to one input, and which layers a measure does not apply to.
 """
 
+from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
@@ -20,6 +21,7 @@ __all__ = [
     "Rows",
     "Tally",
     "attention_map",
+    "coding_rates",
     "eigenvectors_of_values",
     "errors_of_projection",
     "gram_spectrum",

@@ -56,10 +56,21 @@ def memberships(
     }
 
 
+def own_convention(layer: Layer) -> str:
+    """By which of the conventions of `memberships` a layer's own attention computes Π; ours where it computes none."""
+    module = layer.module
+    return module.convention if isinstance(module, TokenStatisticsAttention) else OURS
+
+
 def membership_of_tokens(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
     """How even memberships are, the share of each head, and their agreement with a segmentation beside chance."""
     found = memberships(layer, layer.site("input"))
-    _tell_of_own(layer)
+    own = own_convention(layer)
+    for convention in CONVENTIONS:
+        layer.tally.add(
+            f"memberships (one per input and layer) are the model's own by convention {convention}",
+            torch.full((len(layer.ids),), own == convention),
+        )
     for convention, membership in found.items():
         columns = {"convention": convention}
         real = layer.real_tokens(membership.shape[-1])
@@ -71,16 +82,6 @@ def membership_of_tokens(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
             yield Measurement("membership_share", layer.choose_heads(even.share), columns=columns)
         if options["masks"] is not None:
             yield from _agreement(layer, membership, options, columns)
-
-
-def _tell_of_own(layer: Layer) -> None:
-    """Say by which convention a layer's own attention computes its membership."""
-    own = getattr(layer.module, "convention", None) if layer.record.kind == "none" else None
-    for convention in CONVENTIONS:
-        layer.tally.add(
-            f"memberships (one per input and layer) are the model's own by convention {convention}",
-            torch.full((len(layer.ids),), own == convention),
-        )
 
 
 def _agreement(

@@ -1,0 +1,165 @@
+"""Coding rates of tokens: how much volume they take, all together and group by group (wu2025 eqs. 1 and 4).
+
+Tokens are rows here, columns in the paper. ``eps`` is ε, in the unit of the tokens; everything depends on d/ε² with d
+the width of a token. None stands for d/ε² = 1, which is what the trained U_k of wu2025 have absorbed (C.1). Rates are
+in nats, float64; padding (``mask`` false) counts neither as a token nor in n.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.analyses import validation
+from workbench.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def coding_rate(
+    z: Float[Tensor, "*batch token width"],
+    eps: float | None = None,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """R(Z) = ½ log det(I + (d/ε²)(1/n) ZᵀZ): nats to code a token up to the distortion ε (wu2025 eq. 1).
+
+    Raises `InputError` for missing axes, NaN or infinite values, ``eps`` that is not positive, and a mask that leaves
+    fewer than two tokens.
+    """
+    z, real = _real(z, mask)
+    return _half_log_det(z * (_precision(eps, z.shape[-1]) / real.double().sum(-1))[..., None, None].sqrt())
+
+
+def coding_rate_compression(
+    z: Float[Tensor, "*batch token width"],
+    membership: Float[Tensor, "*batch head token"],
+    eps: float | None = None,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """R_c(Z, Π) = ½ Σ_k (n_k/n) log det(I + (d/ε²)(1/n_k) Zᵀ Diag(π_k) Z), n_k = Σ_j Π_jk (wu2025 eq. 1).
+
+    Never more than `coding_rate` where Π sums to 1 over heads; the difference is the rate reduction ΔR. A head without
+    tokens counts 0. Raises what `coding_rate` raises, and `InputError` where Π does not fit the tokens.
+    """
+    z, real = _real(z, mask)
+    weights = _weights(membership, z, real)
+    size = weights.sum(-1)
+    factor = _precision(eps, z.shape[-1]) / torch.where(size > 0, size, 1.0)
+    rates = [  # head by head: all at once would hold a copy of the tokens for each
+        _half_log_det(z * (factor[..., head, None] * weights[..., head, :]).sqrt()[..., None])
+        for head in range(weights.shape[-2])
+    ]
+    return (size * torch.stack(rates, -1)).sum(-1) / real.sum(-1)
+
+
+def variational_compression(
+    w: Float[Tensor, "*batch head token head_dim"],
+    membership: Float[Tensor, "*batch head token"],
+    width: int,
+    eps: float | None = None,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """R_c^var = ½ Σ_k (n_k/n) Σ_i log(1 + (d/ε²)(1/n_k) Σ_j Π_jk w_jki²), w_k = Z U_k (wu2025 eq. 4).
+
+    What token statistics attention descends on. For orthonormal U_k whose image holds that of Zᵀ Diag(π_k) Z it
+    bounds `coding_rate_compression` from above, and equals it where U_k diagonalises that matrix (Corollary 1).
+    ``width`` is d, that of a token. Raises what `coding_rate_compression` raises.
+    """
+    validation.check_axes("w", w, ("head", *validation.TOKENS))
+    w, real = _real(w, None if mask is None else mask[..., None, :])
+    weights = _weights(membership, w[..., 0, :, :], real[..., 0, :])
+    size = weights.sum(-1)
+    moments = (weights[..., None, :] @ w.square()).squeeze(-2) / torch.where(size > 0, size, 1.0)[..., None]
+    rates = torch.log1p(_precision(eps, width) * moments).sum(-1) / 2
+    return (size * rates).sum(-1) / real[..., 0, :].sum(-1)
+
+
+def _precision(eps: float | None, width: int) -> float:
+    """d/ε²."""
+    if eps is None:
+        return 1.0
+    if not eps > 0:
+        raise InputError(f"eps must be positive; got {eps}")
+    return width / eps**2
+
+
+def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Tokens in float64, zero where padding, and which are real, (*batch, token)."""
+    validation.check_axes("tokens", x, ("token", "width"))
+    real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    if mask is not None:
+        real = validation.check_mask(mask, x.shape[:-1]).to(x.device)
+        x = torch.where(real[..., None], x, 0.0)
+    validation.check_finite("tokens", x, ("token", "width"))
+    return x.double(), real
+
+
+def _weights(membership: Tensor, z: Tensor, real: Tensor) -> Tensor:
+    """Π in float64, zero for padding."""
+    validation.check_axes("membership", membership, ("head", "token"))
+    if membership.shape[:-2] != z.shape[:-2] or membership.shape[-1] != z.shape[-2]:
+        raise InputError(
+            f"membership of shape {tuple(membership.shape)} does not fit tokens of shape {tuple(z.shape)}: expected "
+            "(*batch, head, token)"
+        )
+    weights = torch.where(real[..., None, :], membership.double(), 0.0)
+    validation.check_finite("membership", weights, ("head", "token"))
+    return weights
+
+
+def _half_log_det(x: Float[Tensor, "*batch token width"]) -> Float[Tensor, "*batch"]:
+    """½ log det(I + xᵀx), by the smaller of xᵀx and xxᵀ, which have the same eigenvalues but for zeros."""
+    gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
+    gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return torch.linalg.cholesky(gram).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+SHARE_COLUMNS = ("model", "checkpoint", "convention", "step", "steps", "lowered", "share", "low", "high")
+
+
+def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """In how many layers attention lowers R_c^var, and in how many it falls to the next layer (wu2025 §4.1, Fig. 4a).
+
+    From a ``coding-rate`` result, a row per model, convention and step: "attention", from what the attention receives
+    to the stream after it, both with the layer's own U_k; "layer", from the output of one layer to that of the next,
+    each with its own, as the paper's figure compares. steps: how many there are; lowered: how many lower the mean over
+    inputs; share: of the steps of one input, mean over inputs, with its 95 % t interval (low, high). Only R_c^var with
+    U_k as they are counts. Raises `InputError` where the frame holds none.
+    """
+    import pandas as pd
+
+    chosen = frame[(frame["metric"] == "coding_rate_variational") & frame["standardize"].isna()]
+    if chosen.empty:
+        raise InputError("this result holds no coding rates; compute them with the analysis 'coding-rate'")
+    found = []
+    for place, rows in chosen.groupby(["model", "checkpoint", "convention"], dropna=False, sort=False):
+        table = rows.pivot_table(index=["candidate", "layer"], columns="input", values="value", sort=False)
+        table = table.sort_index()
+        before, after, hidden = (table.loc[site] for site in ("input", "after_attn", "hidden"))
+        changes = {"attention": after - before, "layer": hidden.diff().iloc[1:]}
+        found += [
+            dict(zip(SHARE_COLUMNS[:3], place, strict=True)) | {"step": step} | _lowered(change)
+            for step, change in changes.items()
+            if len(change)
+        ]
+    return pd.DataFrame(found, columns=list(SHARE_COLUMNS))
+
+
+def _lowered(change: pd.DataFrame) -> dict[str, float]:
+    """Of a table (layer, input) of changes: how many layers fall on average, and the share of those of an input."""
+    from scipy.stats import t
+
+    shares = (change < 0).mean(axis=0)
+    count, middle = len(shares), float(shares.mean())
+    half = t.ppf(0.975, count - 1) * shares.std(ddof=1) / count**0.5 if count > 1 else 0.0
+    return {
+        "steps": len(change),
+        "lowered": int((change.mean(axis=1) < 0).sum()),
+        "share": middle,
+        "low": max(middle - half, 0.0),
+        "high": min(middle + half, 1.0),
+    }
