@@ -1,7 +1,8 @@
 """Evaluate the bundled models for the committed record: ``python -m workbench.evaluation.records``.
 
-Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts; one
-seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is finished, so an interrupted call goes on where it stopped. Everything
+Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts;
+one seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is
+finished, so an interrupted call goes on where it stopped. Everything
 ends in ``data/records/robustness``: the numbers, and what they came from.
 """
 
@@ -46,10 +47,10 @@ RUNS = {
     "text": {"word-swap": 20},
 }
 """Modality → protocol → how many inputs."""
-DEAR = {
-    protocol: ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym")
-    for protocol in ("spsa", "cw", "square", "autoattack")
-}
+DEAR = dict.fromkeys(
+    ("spsa", "cw", "square", "autoattack"),
+    ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
+)
 """Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
 and its symmetric twin, and they take five times as long as all others together."""
 
