@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from workbench.attention.bilateral import (
     alibi_attention,
@@ -30,6 +27,7 @@ from workbench.attention.scaled import scaled_attention
 from workbench.attention.softmax import softmax_attention
 from workbench.attention.tssa import token_statistics_attention
 from workbench.attention.xca import cross_covariance_attention
+from workbench.training.measuring import Allocations, in_turns
 
 HEAD_DIM = 64
 # Batch and heads by number of tokens; fewer where a token × token matrix grows large.
@@ -159,7 +157,8 @@ def _cell(
         ours = _step(operator.compute, [getattr(inputs, name) for name in operator.reads], backward)
         softmax = partial(F.scaled_dot_product_attention, is_causal=operator.causal)
         reference = _step(softmax, [inputs.q, inputs.k, inputs.v], backward)
-        mine, theirs = _interleaved(ours, reference, device)
+        taken = in_turns([ours, reference], MOST_ROUNDS, budget=SECONDS_A_CELL, device=device)
+        mine, theirs = map(statistics.median, taken)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if "memory" not in str(error).lower():
             raise
@@ -188,50 +187,12 @@ def _step(compute: Callable[..., Tensor], reads: list[Tensor], backward: bool) -
     return both
 
 
-def _interleaved(
-    ours: Callable[[], object], reference: Callable[[], object], device: str
-) -> tuple[float, float]:
-    """Median seconds, in turns; the first round is left out, unless it used the whole budget."""
-    times: tuple[list[float], list[float]] = ([], [])
-    spent = 0.0
-    while len(times[0]) <= MOST_ROUNDS and spent < SECONDS_A_CELL:
-        for function, taken in zip((ours, reference), times, strict=True):
-            taken.append(_seconds(function, device))
-            spent += taken[-1]
-    mine, theirs = (statistics.median(taken[1:] or taken) for taken in times)
-    return mine, theirs
-
-
-def _seconds(function: Callable[[], object], device: str) -> float:
-    """Wall time on a GPU; on a CPU the process's own, so that what else the machine does falls out."""
-    if device == "cpu":
-        started = time.process_time()
-        function()
-        return time.process_time() - started
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    function()
-    torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
-class _Made(TorchDispatchMode):
-    """Counts the bytes of everything that operations return."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.bytes += sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        return result
-
-
 def _memory_needed(operator: Operator, backward: bool, device: str, size: tuple[int, int, int]) -> int:
     """Bytes if nothing that is made were freed, from shapes alone: at most what a run takes."""
-    with FakeTensorMode(), _Made() as made:
+    with FakeTensorMode(), Allocations() as seen:
         inputs = _inputs(*size, device=device, gradients=backward)
         _step(operator.compute, [getattr(inputs, name) for name in operator.reads], backward)()
-    return made.bytes
+    return seen.made
 
 
 def _free_memory(device: str) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 BATCH, ROUNDS = 8, 15
@@ -19,6 +17,7 @@ def run() -> list[dict[str, Any]]:
     import torch
 
     from workbench.recording import capture
+    from workbench.training.measuring import in_turns
 
     torch.manual_seed(0)
     model = timm.create_model("vit_small_patch16_224").eval()
@@ -36,7 +35,7 @@ def run() -> list[dict[str, Any]]:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    times = interleaved([bare, operands, everything])
+    times = in_turns([bare, operands, everything], ROUNDS)
     torch.set_num_threads(threads)
     detail = f"vit_small_patch16_224, batch {BATCH}, bare forward {statistics.median(times[0]):.2f} s of CPU"
     return [
@@ -48,17 +47,3 @@ def run() -> list[dict[str, Any]]:
         }
         for i, name, aim in ((1, "capture of q, k, v", 1.05), (2, "capture with attn and checks", 1.25))
     ]
-
-
-def interleaved(functions: list[Callable[[], None]]) -> list[list[float]]:
-    """Seconds per round of each function, one after the other in every round."""
-    for function in functions:
-        function()
-    times: list[list[float]] = [[] for _ in functions]
-    for number in range(ROUNDS):
-        order = list(range(len(functions)))
-        for i in order if number % 2 else reversed(order):
-            start = time.process_time()
-            functions[i]()
-            times[i].append(time.process_time() - start)
-    return times

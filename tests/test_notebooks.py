@@ -64,6 +64,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "claims_saritas2025",
         "claims_trained_wu2025",
         "cosine_decay",
+        "efficiency_variants",
         "attention_heatmaps",
         "attention_summary",
         "explorer",

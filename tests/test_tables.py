@@ -125,3 +125,18 @@ def test_claims_are_printed_with_their_verdicts():
     assert list(table["measured [95 %]"])[:2] == ["0.25 [0.125, nan]", None]
     assert "why" not in table
     assert set(table["verdict"]) == {"undecided"}
+
+
+def test_costs_are_a_row_per_variant_in_multiples_of_the_baseline():
+    rows = [
+        ("measured", "softmax", "softmax", "macs", "training", 8.8e6, "", 1.0),
+        ("measured", "softmax", "softmax", "seconds_per_sample", "test", 5e-4, "s", 1.0),
+        ("measured", "tssa", "softmax", "macs", "training", 6.7e6, "", 0.7614),
+        ("measured", "tssa", "softmax", "seconds_per_sample", "test", 4e-4, "s", 0.8),
+        ("teo2024 Table 13", "rpc-sym", "softmax-sym", "macs", "training", 1.22e6, "", 1.0427),
+    ]
+    names = ["source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio"]
+    table = summary_table(pd.DataFrame(rows, columns=names))
+    assert table.columns.tolist() == ["source", "baseline", "attention", "MACs (training)", "time (test)"]
+    assert table["MACs (training)"].tolist() == ["1 = 8.8e+06", "0.761", "1.04"]
+    assert table["time (test)"].tolist() == ["1 = 0.0005 s", "0.8", None]

@@ -507,6 +507,44 @@ _TABLE = (
         "perplexity over the tokens that no swapped word touches",
         "workbench",
     ),
+    Metric(
+        "parameters",
+        "Parameters",
+        "",
+        0,
+        INF,
+        "number of parameters of a model; one that layers share counts once",
+        "teo2024 Table 13; wu2025 Table 2",
+    ),
+    Metric(
+        "macs",
+        "Multiply–accumulates of a forward pass",
+        "",
+        0,
+        INF,
+        "of one input, in matrix products, convolutions and attention; at test what does not depend on the input is "
+        "computed beforehand",
+        "abdullaev2025 Table V",
+    ),
+    Metric(
+        "seconds_per_sample",
+        "Time per input",
+        "s",
+        0,
+        INF,
+        "time of a batch divided by its inputs: in training forward, loss and backward, at test forward",
+        "teo2024 Table 13",
+    ),
+    Metric(
+        "peak_memory",
+        "Peak memory",
+        "bytes",
+        0,
+        INF,
+        "most bytes of tensors alive at once in a step, without weights, divided by the inputs of the batch; in "
+        "papers' tables all memory of the device, as they measure it",
+        "teo2024 Table 13; wu2025 Fig. 1",
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}

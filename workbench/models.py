@@ -43,6 +43,8 @@ class LoadedModel:
     """For text models: the longest text in tokens, or None without a limit."""
     origin: str | None = None
     """Where the weights were found, if not under the name in ``spec``: the folder of an installed package."""
+    meta: dict[str, Any] | None = field(default=None, repr=False)
+    """For models trained here: what the checkpoint says of itself (task, recipe, …; see `read_checkpoint`)."""
     _load_tokenizer: Any = field(default=None, repr=False)
 
     @cached_property
@@ -176,6 +178,7 @@ def load(
         image=source.image,
         max_length=source.max_length,
         origin=origin,
+        meta=source.meta,
         _load_tokenizer=source.load_tokenizer,
     )
 

@@ -56,6 +56,8 @@ class Source:
     max_length: int | None = None
     """Longest text in tokens; None for image models and for text models without a limit."""
     load_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
+    meta: dict[str, Any] | None = None
+    """What a checkpoint trained here says of itself; None for others."""
 
 
 # timm -------------------------------------------------------------------------------------------------------
@@ -466,7 +468,7 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
     mean, std = tuple(about["mean"]), tuple(about["std"])
     side = int(about["resize"])
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
-    return Source(module, architecture["name"], "image", checkpoint, image)
+    return Source(module, architecture["name"], "image", checkpoint, image, meta=meta)
 
 
 def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict[str, Any]) -> Source:
@@ -487,6 +489,7 @@ def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict
         checkpoint,
         max_length=limit,
         load_tokenizer=lambda: character_tokenizer(characters, limit),
+        meta=meta,
     )
 
 

@@ -18,6 +18,8 @@ _KEYS = (
 # What is part of a quantity's name where a table has a column for each.
 _PARTS = ("axis", "statistic", "convention", "candidate")
 _CLAIM = ("place", "claim", "reading", "model", "published", "measured", "low", "high", "verdict")
+_COSTS = ("source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio")
+_SHORT = {"parameters": "parameters", "macs": "MACs", "seconds_per_sample": "time", "peak_memory": "memory"}
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
@@ -28,11 +30,14 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
     becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Claims are printed
-    with what was measured and their verdict. Any other frame is printed as it is up to 40 rows, and as count, mean,
+    with what was measured and their verdict. Costs of attention variants become one row per source and variant, with
+    multiples of the baseline. Any other frame is printed as it is up to 40 rows, and as count, mean,
     spread and quartiles of its numeric columns beyond.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
+    if set(_COSTS) <= set(data.columns):
+        return _costs_table(data)
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
@@ -77,6 +82,28 @@ def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
     ]
     shown["verdict"] = data["verdict"]
     return shown.astype(object).where(shown.notna(), None).reset_index(drop=True)
+
+
+def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
+    """Multiples of the baseline; the baseline's own row has what they are multiples of."""
+    shown = data[["source", "baseline", "attention"]].copy()
+    shown["quantity"] = [
+        f"{_SHORT[metric]} ({condition})" if condition else _SHORT[metric]
+        for metric, condition in data[["metric", "condition"]].itertuples(index=False)
+    ]
+    shown["text"] = [
+        f"1 = {value:.3g} {unit}".rstrip() if name == baseline else f"{ratio:.3g}"
+        for name, baseline, value, unit, ratio in data[
+            ["attention", "baseline", "value", "unit", "ratio"]
+        ].itertuples(index=False)
+    ]
+    quantities = list(dict.fromkeys(shown["quantity"]))
+    keys = ["source", "baseline", "attention"]
+    table = (
+        shown.set_index([*keys, "quantity"])["text"].unstack("quantity", sort=False)[quantities].reset_index()
+    )
+    table.columns = [str(column) for column in table.columns]
+    return table.astype(object).where(table.notna(), None)
 
 
 def is_overall(data: pd.DataFrame) -> pd.Series:

@@ -184,6 +184,12 @@ def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> F
     return squares.sum() if convention == "text" else squares.mean()
 
 
+def kept_penalty(layers: Sequence[PrimalAttention]) -> Float[Tensor, ""]:
+    """`ksvd_penalty` of what primal layers kept of their last forward pass in training, by their convention."""
+    objectives = [layer.objective for layer in layers if layer.objective is not None]
+    return ksvd_penalty(objectives, convention=layers[0].convention if layers else "text")
+
+
 def _check_weights(q: Tensor, k: Tensor, we: Tensor, wr: Tensor, x: Tensor | None, causal: bool) -> None:
     if x is not None and causal:
         raise InputError(

@@ -4,6 +4,7 @@ from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
+from .costs import cost_figure as cost_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .frames import model_pages as model_pages

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "runs": ["train"],
         "folder": ["TrainResult"],
+        "efficiency": ["variant_costs", "published_costs", "papers_counts"],
         "recipes": ["Recipe", "load_recipe", "recipe_names"],
     },
 )

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from workbench.architectures import build
-from workbench.attention.primal import ksvd_penalty, primal_layers
+from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.errors import InputError, MissingResource, WorkbenchError
 from workbench.training.augmentation import Mixing, augment, drop_paths
 from workbench.training.objectives import classification_scores
@@ -102,7 +102,7 @@ class Trainer:
             scores = self.objective.score(self._model(seen), wanted)
             total = scores["loss"].mean()
             if self._primal:
-                penalty = self._ksvd_penalty()
+                penalty = kept_penalty(self._primal)
                 penalties.append(penalty.detach())
                 total = total + self.recipe.ksvd_weight * penalty
             self._optimizer.zero_grad()
@@ -142,10 +142,6 @@ class Trainer:
                 raise TrainingDiverged(f"the loss is {scores['loss'].mean().item()} on the test set: {where}")
             means.add(scores)
         return self.objective.derive(means.result())
-
-    def _ksvd_penalty(self) -> Tensor:
-        objectives = [layer.objective for layer in self._primal if layer.objective is not None]
-        return ksvd_penalty(objectives, convention=self._primal[0].convention)
 
     def state_dict(self) -> dict[str, Any]:
         """What continuing needs besides the epoch's number: weights, optimiser and schedule."""

@@ -57,7 +57,7 @@ def train(
     check_data(task, data)
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
-    chosen = _recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
+    chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
     loaded = load_task(task, limit, data=data, architecture=chosen.architecture, pictures=chosen.pictures)
     chosen = chosen.completed(loaded.architecture)
     flags = _flags(attention, layers, options, boost, recipe, data, limit)
@@ -75,7 +75,7 @@ def train(
         return _train(run, trainer, report)
 
 
-def _recipe(
+def asked_recipe(
     task: str,
     recipe: Recipe | str | Path | None,
     attention: str | None,
@@ -83,6 +83,7 @@ def _recipe(
     options: Mapping[str, Any] | None,
     boost: bool,
 ) -> Recipe:
+    """The recipe of a run with what was asked for besides, as `train` takes it."""
     found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe or task, attention)
     if found.task != task:
         raise InputError(f"the recipe is for task {found.task!r}, not {task!r}")

@@ -1,0 +1,82 @@
+"""Costs of variants: a dot, a diamond and a square per variant in every panel."""
+
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import cost_figure
+
+
+def row(
+    attention, ratio, metric="macs", condition="training", source="measured", baseline="softmax", spread=0.0
+):
+    return {
+        "source": source, "attention": attention, "baseline": baseline, "metric": metric, "condition": condition,
+        "value": 10.0 * ratio, "ratio": ratio, "low": ratio - spread, "high": ratio + 2 * spread,
+    }  # fmt: skip
+
+
+FRAME = pd.DataFrame(
+    [
+        row("softmax", 1.0),
+        row("tssa", 0.75),
+        row("tssa", 0.5, "seconds_per_sample", "test", spread=0.1),
+        row("rpc-sym num_iter=[5]", 1.2, baseline="softmax-sym"),
+        row("rpc-sym num_iter=[5]", 1.05, source="teo2024 Table 13", baseline="softmax-sym"),
+        row("rpc-sym num_iter=[5]", 1.06, source="counted as in teo2024", baseline="softmax-sym"),
+        row("primal", 1.4, source="teo2024 Table 13"),
+        row("tssa", 0.8, condition="training, in a batch"),
+    ]
+)
+
+
+def traces(fig, axis="x", name=None):
+    return [trace for trace in fig.data if trace.xaxis == axis and name in (None, trace.name)]
+
+
+def test_a_panel_for_every_quantity_that_was_measured():
+    fig = cost_figure(FRAME)
+    titles = [note.text for note in fig.layout.annotations]
+    assert titles == ["MACs,<br>training", "Time,<br>test"]
+    assert fig.layout.width == 648
+
+
+def test_rows_are_grouped_by_baseline_with_a_heading():
+    axis = cost_figure(FRAME).layout.yaxis
+    labels = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+    ordered = [labels[place] for place in sorted(labels, reverse=True)]
+    headings = ["<i>of softmax:</i>", "<i>of softmax, symmetric:</i>"]
+    assert ordered == [headings[0], "softmax", "token statistics", headings[1], "RPC, num_iter [5]"]
+
+
+def test_published_and_counted_stand_in_the_row_of_what_was_measured():
+    fig = cost_figure(FRAME)
+    (measured,) = traces(fig, name="measured (bar: middle half)")
+    (published,) = traces(fig, name="published")
+    (counted,) = traces(fig, name="counted at the paper's size")
+    assert list(published.x) == [1.05]  # primal was not measured: it has no row
+    assert list(counted.x) == [1.06]
+    assert published.y == counted.y == measured.y[-1:]
+    assert published.marker.symbol == "diamond-open"
+
+
+def test_the_bar_is_the_middle_half():
+    (timed,) = traces(cost_figure(FRAME), "x2")
+    assert timed.error_x.array == pytest.approx((0.2,))
+    assert timed.error_x.arrayminus == pytest.approx((0.1,))
+    assert traces(cost_figure(FRAME))[-1].error_x.array is None
+
+
+def test_every_panel_has_the_one_scale():
+    fig = cost_figure(FRAME)
+    assert fig.layout.xaxis.type == fig.layout.xaxis2.type == "log"
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range
+    assert 10 ** fig.layout.xaxis.range[0] < 0.4
+    assert len(fig.layout.shapes) == 2  # a line at 1 in each
+
+
+def test_frames_without_measured_costs_are_refused():
+    with pytest.raises(InputError, match="no measured costs"):
+        cost_figure(FRAME[FRAME["source"] != "measured"])
+    with pytest.raises(InputError, match="no column source"):
+        cost_figure(pd.DataFrame({"metric": ["macs"], "value": [1.0]}))

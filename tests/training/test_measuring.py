@@ -1,0 +1,110 @@
+"""Bytes and seconds are those that can be counted by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from workbench.training.measuring import Allocations, in_turns
+
+FLOAT = 4  # bytes
+
+
+def test_the_peak_is_what_lives_at_once():
+    x = torch.randn(7, 11)
+    with Allocations() as seen:
+        y = x + 1
+        y = y * 2  # the first is freed after the second is made
+        z = y @ y.T
+        del y
+        z = z.sum()
+    assert seen.peak == 2 * 7 * 11 * FLOAT
+    assert seen.made == (7 * 11 * 2 + 7 * 7 + 1) * FLOAT
+    assert seen.largest == 7 * 11
+    assert z.ndim == 0
+
+
+def test_views_and_changes_in_place_take_nothing():
+    x = torch.randn(7, 11)
+    with Allocations() as seen:
+        x.T.reshape(11, 7)[2:].unsqueeze(0)
+        x.add_(1)
+        x.detach()
+    assert seen.made == seen.peak == 0
+
+
+def test_a_tensor_and_its_views_count_once_until_the_last_is_gone():
+    with Allocations() as seen:
+        half = torch.zeros(6, 5)[3:]
+        torch.zeros(2)
+        del half
+        torch.zeros(3, 5)
+    assert seen.peak == (6 * 5 + 2) * FLOAT
+
+
+def test_the_backward_pass_is_seen():
+    x = torch.randn(5, 3)
+    weight = torch.randn(3, 13, requires_grad=True)
+
+    def step():
+        (x @ weight).sum().backward()
+        weight.grad = None
+
+    with Allocations() as seen:
+        step()
+    # the product, the sum and its gradient, and the gradient of the weight from a view of ones
+    assert seen.made == (5 * 13 + 1 + 1 + 3 * 13) * FLOAT
+
+
+def test_gradients_need_more_than_a_forward_pass():
+    x, weight = torch.randn(64, 32), torch.randn(32, 32)
+
+    def peak(layers, grad):
+        own = weight.clone().requires_grad_(grad)
+        with Allocations() as seen:
+            h = x
+            for _ in range(layers):
+                h = torch.relu(h @ own)
+            if grad:
+                h.sum().backward()
+        return seen.peak
+
+    # a forward pass lets go of what it has used; a backward pass needs the output of every layer
+    assert peak(9, False) == peak(3, False)
+    assert peak(9, True) > 2 * peak(3, True)
+
+
+def test_shapes_alone_will_do():
+    with FakeTensorMode(), Allocations() as seen:
+        q = torch.empty(1, 2, 1000, 16)
+        F.softmax(q @ q.mT, -1)
+    assert seen.largest == 2 * 1000 * 1000
+    assert seen.made == (2 * 1000 * 16 + 2 * 2 * 1000 * 1000) * FLOAT
+
+
+def test_functions_take_turns_and_the_first_round_is_left_out():
+    calls = []
+    times = in_turns([lambda: calls.append("a"), lambda: calls.append("b")], 3)
+    assert [len(taken) for taken in times] == [3, 3]
+    assert "".join(calls) == "baabbaab"
+    assert all(second >= 0 for taken in times for second in taken)
+
+
+def test_a_budget_ends_the_rounds_but_leaves_one():
+    def slow():
+        torch.randn(300, 300) @ torch.randn(300, 300)
+
+    (taken,) = in_turns([slow], 1000, budget=1e-9)
+    assert len(taken) == 1
+    assert taken[0] > 0
+
+
+def test_more_work_takes_longer():
+    def work(rounds):
+        matrix = torch.eye(200)
+        for _ in range(rounds):
+            matrix = matrix @ matrix
+
+    short, long = in_turns([lambda: work(1), lambda: work(60)], 5)
+    assert pytest.approx(0, abs=min(long)) == min(short)
+    assert min(long) > 5 * min(short)
