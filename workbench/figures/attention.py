@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +20,7 @@ from workbench.figures.frames import (
     spread,
     whole_numbers,
 )
+from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
 from workbench.selection import Numbers, parse_numbers, ranges
 
@@ -30,11 +29,6 @@ MAX_LAYERS = 4
 MAX_HEADS = 4
 MAX_TOKENS = 40
 LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
-# Transparent to dark red: on a faded image, in print and in grey, darker is more. Opacity rises fast at first, since
-# the small weights would be lost beside the one largest; the colour bar shows the same course.
-OVERLAY = [
-    [place, f"rgba(122,4,45,{0.92 * place**0.6:.3f})"] for place in (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1)
-]
 
 
 def attention_heatmap_figure(
@@ -135,81 +129,30 @@ def _over_image(
         vertical_spacing=0.02,
         column_titles=[*(["input"] if lead else []), *(f"head {head}" for head in heads)],
     )
-    picture = None if image is None else _picture(image)
-    faded = None if image is None else _picture(image, fade=True)
-    frame = {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
+    plain = None if image is None else picture(image)
+    faded = None if image is None else picture(image, fade=True)
+    frame = under_cells(rows, columns)
     for i, layer in enumerate(layers):
         if lead:
             # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
-            fig.add_trace(_cells([[None] * columns] * rows, "input"), row=i + 1, col=1)
-            fig.add_layout_image(source=picture, row=i + 1, col=1, **frame)
+            fig.add_trace(cells([[None] * columns] * rows, "input"), row=i + 1, col=1)
+            fig.add_layout_image(source=plain, row=i + 1, col=1, **frame)
         for j, head in enumerate(heads):
             place = {"row": i + 1, "col": j + 1 + lead}
-            fig.add_trace(_cells(grids[i, j], f"layer {layer}, head {head}"), **place)
+            fig.add_trace(cells(grids[i, j], f"layer {layer}, head {head}"), **place)
             if lead:
                 fig.add_layout_image(source=faded, **place, **frame)
         fig.update_yaxes(title_text=f"layer {layer}", row=i + 1, col=1)
-    fig.update_xaxes(range=[-0.5, columns - 0.5], constrain="domain")
-    fig.update_yaxes(range=[rows - 0.5, -0.5], constrain="domain")
-    fig.update_xaxes(showticklabels=False, ticks="", showline=True, mirror=True)
-    fig.update_yaxes(showticklabels=False, ticks="", showline=True, mirror=True)
-    for index in range(1, len(layers) * width + 1):
-        suffix = "" if index == 1 else str(index)
-        fig.layout[f"yaxis{suffix}"].update(scaleanchor=f"x{suffix}", scaleratio=1)
+    square_cells(fig, rows, columns)
     fig.update_annotations(font={"size": None})
     margin = {"l": 26, "r": 62, "t": 20, "b": 8}
     cell = (PAGE - margin["l"] - margin["r"]) / max(width, 3)
     fig.update_layout(
-        coloraxis=_shared_scale(OVERLAY if lead else None, float(grids.max()), f"Attention {whence}"),
+        coloraxis=shared_scale(OVERLAY if lead else None, float(grids.max()), f"Attention {whence}"),
         margin=margin,
         height=round(cell * rows / columns * len(layers) + margin["t"] + margin["b"]),
     )
     return fig
-
-
-def _cells(values: np.ndarray | list[list[None]], label: str) -> go.Heatmap:
-    return go.Heatmap(
-        z=values,
-        coloraxis="coloraxis",
-        name=label,
-        hovertemplate=f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>",
-    )
-
-
-def _shared_scale(scale: Any, highest: float, title: str) -> dict:
-    return {
-        **({"colorscale": scale} if scale else {}),
-        "cmin": 0,
-        "cmax": highest or 1.0,
-        "colorbar": {"title": {"text": title, "side": "right"}, "len": 1, "ypad": 0, "nticks": 5},
-    }
-
-
-def _picture(image: np.ndarray, fade: bool = False) -> str:
-    """The image as PNG in a data address; faded to light greys to carry an overlay."""
-    from PIL import Image
-
-    array = np.asarray(image)
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)):
-        raise InputError(f"an image is height × width or height × width × 3; got shape {array.shape}")
-    if array.dtype != np.uint8:
-        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise InputError(
-                "a float image holds values from 0 to 1; this one does not (give uint8, or rescale)"
-            )
-        array = np.round(array * 255).astype(np.uint8)
-    picture = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
-    if fade:
-        picture = picture.convert("L").point(lambda level: 165 + level * 90 // 255)
-    smallest = min(picture.size)
-    if smallest < 128:  # few pixels are shown as squares, not smeared by the viewer's interpolation
-        grow = -(-128 // smallest)
-        picture = picture.resize((picture.width * grow, picture.height * grow), Image.Resampling.NEAREST)
-    elif smallest > 384:
-        picture.thumbnail((512, 512))
-    written = io.BytesIO()
-    picture.save(written, "PNG")
-    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
 
 
 # --------------------------------------------------------------------------------------------- over a text
@@ -266,7 +209,7 @@ def _over_text(
     fig.update_yaxes(title_text="from query", col=1)
     fig.update_annotations(font={"size": None})
     fig.update_layout(
-        coloraxis=_shared_scale(None, float(grid.max()), "Attention"),
+        coloraxis=shared_scale(None, float(grid.max()), "Attention"),
         margin=margin,
         height=round(side * lines + 20 * (lines - 1) + margin["t"] + margin["b"]),
     )
