@@ -7,15 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workbench.architectures.lm import build_lm
+from workbench.architectures.sequence import build_sequence
 from workbench.architectures.vit import build_vit
 from workbench.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from torch import nn
 
-ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {"vit": build_vit, "lm": build_lm}
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "vit": build_vit,
+    "lm": build_lm,
+    "sequence": build_sequence,
+}
 
-__all__ = ["ARCHITECTURES", "build", "build_lm", "build_vit"]
+__all__ = ["ARCHITECTURES", "build", "build_lm", "build_sequence", "build_vit"]
 
 
 def build(architecture: dict[str, Any]) -> nn.Module:

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from timm.models.vision_transformer import Block, init_weights_vit_timm
 from torch import Tensor, nn
 
 from workbench.architectures.parts import (
-    BoostedBlock,
-    BoostedBlocks,
     brings_positions,
     causal_variants,
     install_attention,
+    make_blocks,
+    run_blocks,
     share_positions,
     table_of_options,
 )
@@ -65,10 +64,7 @@ def build_lm(
     options = table_of_options(attention, attention_options)
     if not options.get("causal", True):
         raise InputError("a language model reads from left to right: leave causal=False out of its attention")
-    make, together = (BoostedBlock, BoostedBlocks) if boost else (Block, nn.Sequential)
-    blocks = together(*(make(embed_dim, num_heads, mlp_ratio, qkv_bias=True) for _ in range(depth)))
-    for part in blocks.modules():
-        init_weights_vit_timm(part, needs_reset=False)
+    blocks = make_blocks(depth, embed_dim, num_heads, mlp_ratio, boost)
     sizes = {"num_tokens": context, "causal": True}
     install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
     learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
@@ -116,15 +112,9 @@ class LanguageModel(nn.Module):
         x = self.embed(input_ids)
         if self.pos_embed is not None:
             x = x + self.pos_embed[:, :tokens]
-        x = self.norm(self._blocks(x, None if attention_mask is None else attention_mask.bool()))
+        mask = None if attention_mask is None else attention_mask.bool()
+        x = self.norm(run_blocks(self.blocks, x, mask))
         return F.linear(x, self.embed.weight)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embed
-
-    def _blocks(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        if isinstance(self.blocks, BoostedBlocks):
-            return self.blocks(x, attn_mask=mask)
-        for block in self.blocks:
-            x = block(x, attn_mask=mask)
-        return x

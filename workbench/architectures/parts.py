@@ -48,6 +48,24 @@ class BoostedBlocks(nn.Sequential):
         return x
 
 
+def make_blocks(depth: int, width: int, heads: int, mlp_ratio: float, boost: bool) -> nn.Sequential:
+    """Fresh pre-norm blocks, drawn as timm draws them; their attention is timm's until it is installed."""
+    make, together = (BoostedBlock, BoostedBlocks) if boost else (Block, nn.Sequential)
+    blocks = together(*(make(width, heads, mlp_ratio, qkv_bias=True) for _ in range(depth)))
+    for part in blocks.modules():
+        init_weights_vit_timm(part, needs_reset=False)
+    return blocks
+
+
+def run_blocks(blocks: nn.Sequential, x: Tensor, mask: Tensor | None) -> Tensor:
+    """What comes out of the last block; ``mask`` (batch, token) goes to every attention."""
+    if isinstance(blocks, BoostedBlocks):
+        return blocks(x, attn_mask=mask)
+    for block in blocks:
+        x = block(x, attn_mask=mask)
+    return x
+
+
 def install_attention(
     blocks: Iterable[nn.Module],
     name: str,
