@@ -1,6 +1,12 @@
 import pytest
 
-from workbench.characters import SPECIAL, character_tokenizer, characters_of
+from workbench.characters import (
+    SPECIAL,
+    byte_tokenizer,
+    character_tokenizer,
+    characters_of,
+    word_tokenizer,
+)
 from workbench.errors import InputError
 
 
@@ -37,3 +43,20 @@ def test_characters_of_texts():
 def test_vocabularies_that_cannot_be(characters):
     with pytest.raises(InputError, match="names each character once"):
         character_tokenizer(characters)
+
+
+@pytest.mark.parametrize("text", ["a harbour", "é—ß 水\n\t[PAD]", ""])
+def test_a_byte_is_a_token(text):
+    tokenizer = byte_tokenizer(max_length=30)
+    ids = tokenizer(text)["input_ids"]
+    assert ids == [len(SPECIAL) + byte for byte in text.encode()]
+    assert tokenizer.decode(ids) == text
+    assert len(tokenizer) == len(SPECIAL) + 256
+
+
+def test_words_lie_between_blanks_and_what_is_dropped():
+    tokenizer = word_tokenizer(["[MAX", "3", "]"], dropped="()")
+    assert tokenizer("( ( [MAX 3 ) 7 )]")["input_ids"] == [2, 3, 1, 4]
+    assert word_tokenizer(["(a)"])("(a) a")["input_ids"] == [2, 1]
+    with pytest.raises(InputError, match=r"names each word once, got \['a', 'a'\]"):
+        word_tokenizer(["a", "a"])

@@ -16,12 +16,20 @@ from workbench.recording import SITES
 # "digits" pictures are 16×16: patches of 4 make 16 tokens and a class token.
 VIT = {"name": "vit", "patch_size": 4, "embed_dim": 12, "num_heads": 3, "depth": 2, "mlp_ratio": 2.0}
 LM = {"name": "lm", "context": 24, "embed_dim": 12, "num_heads": 3, "depth": 2, "mlp_ratio": 2.0}
+SEQUENCE = {**LM, "name": "sequence", "vocabulary": 258, "num_classes": 5}
+ARCHITECTURES = {"vit": VIT, "lm": LM, "sequence": SEQUENCE}
 CHARACTERS = " !\"',-.0123456789:;=?ABCDEFGHIJKLMNOPQRSTUVWYabcdefghijklmnopqrstuvwxyz\n"
 MEANING = {
     "vit": {"resize": 16, "interpolation": "bilinear", "mean": [0.3], "std": [0.35]},
     "lm": {"characters": CHARACTERS},
+    "sequence": {"tokens": "bytes"},
 }
-EVERYWHERE = [("vit", name) for name, variant in VARIANTS.items() if variant.causality != "always"]
+EVERYWHERE = [
+    (kind, name)
+    for kind in ("vit", "sequence")
+    for name, variant in VARIANTS.items()
+    if variant.causality != "always"
+]
 EVERYWHERE += [("lm", name) for name, variant in VARIANTS.items() if variant.causality != "never"]
 
 
@@ -29,7 +37,7 @@ def stored(folder, kind, name, **changes):
     """A checkpoint of random weights, none of them at the special value it starts at."""
     torch.manual_seed(0)
     description = {
-        **(VIT if kind == "vit" else LM),
+        **ARCHITECTURES[kind],
         "attention": name,
         "attention_options": OPTIONS.get(name),
     }
@@ -66,7 +74,7 @@ def test_every_variant_is_loaded_and_captured(kind, name, boost, tmp_path):
         torch.testing.assert_close(record.hidden, rest)
 
 
-@pytest.mark.parametrize("kind", ["vit", "lm"])
+@pytest.mark.parametrize("kind", ["vit", "lm", "sequence"])
 @pytest.mark.parametrize("name", ["rpc-sym", "bilateral", "alibi", "twicing"])
 def test_an_analysis_runs_on_a_checkpoint(kind, name, tmp_path):
     path, _ = stored(tmp_path, kind, name, boost=True)
@@ -84,6 +92,16 @@ def test_a_language_model_reads_texts_as_characters(tmp_path):
     assert inputs.batch["input_ids"].shape == (2, 24)
     assert ["".join(row) for row in inputs.tokens.labels] == [text[:24] for text in inputs.texts]
     assert set(inputs.tokens.kinds[0]) == {"word"}
+
+
+@pytest.mark.parametrize("kind", ["lm", "sequence"])
+def test_another_attention_is_put_into_a_model_that_reads_texts(kind, tmp_path):
+    path, _ = stored(tmp_path, kind, "softmax")
+    model = workbench.load(f"file:{path}")
+    with workbench.replace_attention(model, "scaled-free", layers=[1]):
+        assert model.module.blocks[1].attn.num_tokens == 24
+        capture = workbench.capture(model, some(model))
+        assert capture[1].extra["projected_v"].shape == (2, 3, 24, 4)
 
 
 def test_short_texts_are_padded_and_what_is_real_does_not_notice(tmp_path):

@@ -465,6 +465,8 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
     architecture = meta["architecture"]
     if "characters" in about:
         return _character_model(path, module, checkpoint, meta)
+    if architecture["name"] == "sequence":
+        return _sequence_model(module, checkpoint, about)
     mean, std = tuple(about["mean"]), tuple(about["std"])
     side = int(about["resize"])
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
@@ -491,6 +493,21 @@ def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict
         load_tokenizer=lambda: character_tokenizer(characters, limit),
         meta=meta,
     )
+
+
+def _sequence_model(module: Any, checkpoint: str | None, about: dict[str, Any]) -> Source:
+    """A classifier of sequences: texts are fed to one of bytes or words, tensors of one's own to the others."""
+    from workbench.characters import byte_tokenizer, word_tokenizer
+
+    limit = module.max_length
+    tokenizers: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
+        "bytes": lambda: byte_tokenizer(limit),
+        "words": lambda: word_tokenizer(about["words"], about["dropped"], limit),
+    }
+    load = tokenizers.get(about.get("tokens", ""))
+    if load is None:
+        return Source(module, "sequence", "other", checkpoint)
+    return Source(module, "sequence", "text", checkpoint, max_length=limit, load_tokenizer=load)
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.attention.bilateral import precompute_positions
+from workbench.training.feeding import feed
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
+
+    from workbench.training.feeding import Batch
 
 
-def model_costs(model: nn.Module, example: Tensor) -> dict[str, float]:
+def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
     """``parameters``, ``macs`` and ``macs_inference`` of a model for one example, (1, …).
 
     Multiply–accumulates are those of one forward pass in matrix products, convolutions and attention, as
@@ -34,9 +37,9 @@ def model_costs(model: nn.Module, example: Tensor) -> dict[str, float]:
     }
 
 
-def _macs(model: nn.Module, example: Tensor) -> float:
+def _macs(model: nn.Module, example: Batch) -> float:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(example)
+        feed(model, example)
     return counter.get_total_flops() / 2
 
 

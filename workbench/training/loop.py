@@ -20,11 +20,14 @@ from workbench.architectures import build
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.errors import InputError, MissingResource, WorkbenchError
 from workbench.training.augmentation import Mixing, augment, drop_paths
+from workbench.training.feeding import feed, named_tensors, shapes_of
 from workbench.training.objectives import classification_scores
+from workbench.training.recipes import Augmentation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from workbench.training.feeding import Batch
     from workbench.training.recipes import Recipe
     from workbench.training.tasks import Task
 
@@ -54,6 +57,11 @@ class Trainer:
         _check_fit(self.module, task)
         drop_paths(self.module, recipe.drop_path)
         self._mix = Mixing(recipe, len(task.classes))
+        if task.collate is not None and (self._mix.in_pairs or recipe.augmentation != Augmentation()):
+            raise InputError(
+                f"recipe: mixup, cutmix and [augmentation] change pictures, and task {task.name!r} has sequences; "
+                "leave them out"
+            )
         self._primal = primal_layers(self.module) if recipe.ksvd_weight else []
         loader = DataLoader(
             task.train,
@@ -62,7 +70,10 @@ class Trainer:
             generator=self._order,
             num_workers=task.workers,
             drop_last=self._mix.in_pairs,
+            collate_fn=task.collate,
         )
+        # Sequences of thousands of tokens fill the memory as soon in a test as in training.
+        rows = _EVALUATION_BATCH if task.collate is None else recipe.batch_size
         self.optimizer = torch.optim.AdamW(
             self.module.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay
         )
@@ -77,7 +88,7 @@ class Trainer:
             self.optimizer,
             self.scheduler,
             loader,
-            DataLoader(task.test, _EVALUATION_BATCH, num_workers=task.workers),
+            DataLoader(task.test, rows, num_workers=task.workers, collate_fn=task.collate),
         )
 
     @property
@@ -99,7 +110,7 @@ class Trainer:
         means, norms, penalties = _Means(), [], []
         for step, (batch, targets) in enumerate(self._train, start=1):
             seen, wanted = self._mix(augment(batch, self.recipe.augmentation), targets)
-            scores = self.objective.score(self._model(seen), wanted)
+            scores = self.objective.score(feed(self._model, seen), wanted)
             total = scores["loss"].mean()
             if self._primal:
                 penalty = kept_penalty(self._primal)
@@ -136,7 +147,9 @@ class Trainer:
         self._model.eval()
         means = _Means()
         for batch, targets in self._test:
-            scores = self.accelerator.gather_for_metrics(self.objective.score(self._model(batch), targets))
+            scores = self.accelerator.gather_for_metrics(
+                self.objective.score(feed(self._model, batch), targets)
+            )
             if not scores["loss"].isfinite().all():
                 where = first_non_finite(self.module, batch, targets, self.objective.score)
                 raise TrainingDiverged(f"the loss is {scores['loss'].mean().item()} on the test set: {where}")
@@ -166,7 +179,7 @@ class Trainer:
 
 def first_non_finite(
     module: nn.Module,
-    batch: Tensor,
+    batch: Batch,
     targets: Tensor,
     score: Callable[[Tensor, Tensor], dict[str, Tensor]] = classification_scores,
 ) -> str:
@@ -178,7 +191,7 @@ def first_non_finite(
     for name, parameter in module.named_parameters():
         if not parameter.isfinite().all():
             return f"the parameter {name} is not finite"
-    if not batch.isfinite().all():
+    if not all(tensor.isfinite().all() for tensor in named_tensors(batch).values()):
         return "the input itself is not finite"
     found: list[str] = []
 
@@ -195,7 +208,7 @@ def first_non_finite(
     ]
     try:
         with torch.no_grad():
-            loss = score(module(batch), targets)["loss"]
+            loss = score(feed(module, batch), targets)["loss"]
     finally:
         for handle in hooks:
             handle.remove()
@@ -248,13 +261,13 @@ def _accelerator(device: str | None) -> Accelerator:
 
 
 def _check_fit(module: nn.Module, task: Task) -> None:
-    example = task.train[0][0][None]
+    example, _ = task.together([task.train[0]])
     try:
         with torch.inference_mode():
-            shape = tuple(module.eval()(example).shape)
+            shape = tuple(feed(module.eval(), example).shape)
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         raise InputError(
-            f"the recipe's architecture does not take what task {task.name!r} gives, {tuple(example.shape)}: "
+            f"the recipe's architecture does not take what task {task.name!r} gives, {shapes_of(example)}: "
             f"{error}"
         ) from error
     if shape != (1, *task.output):

@@ -9,16 +9,19 @@ import torch
 
 from workbench.attention import AttentionModule
 from workbench.pipeline import analyze
+from workbench.training.feeding import placed, size_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor, nn
+    from torch import nn
+
+    from workbench.training.feeding import Batch
 
 MONITORED = ("projection_error", "phi_norm2", "h_norm2", "token_cosine")
 """Metrics of an epoch: means over inputs, heads and layers, and with ``_last`` those of the last layer."""
 
 
-def monitor(model: nn.Module, watched: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+def monitor(model: nn.Module, watched: Mapping[str, Batch]) -> dict[str, dict[str, float]]:
     """Split → ``MONITORED`` metrics of a model on a few inputs; the model is back in its mode afterwards.
 
     projection_error and the norms are those of saritas2025, of the model's own queries, keys and values, over
@@ -27,7 +30,7 @@ def monitor(model: nn.Module, watched: Mapping[str, Tensor]) -> dict[str, dict[s
     training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
-        return {split: _measured(model, batch.to(device)) for split, batch in watched.items()}
+        return {split: _measured(model, placed(batch, device)) for split, batch in watched.items()}
     finally:
         model.train(training)
 
@@ -42,7 +45,7 @@ def attends_to_tokens(model: nn.Module) -> bool:
     )
 
 
-def _measured(model: nn.Module, batch: Tensor) -> dict[str, float]:
+def _measured(model: nn.Module, batch: Batch) -> dict[str, float]:
     found: dict[str, float] = {}
     if attends_to_tokens(model):
         frame = _quietly("projection-error", model, batch, convention="saritas2025", per_head=True, draws=0)
@@ -55,9 +58,9 @@ def _measured(model: nn.Module, batch: Tensor) -> dict[str, float]:
     return found | _mean_and_last("token_cosine", frame[frame["metric"] == "token_cosine"])
 
 
-def _quietly(name: str, model: nn.Module, batch: Tensor, **options: Any) -> pd.DataFrame:
+def _quietly(name: str, model: nn.Module, batch: Batch, **options: Any) -> pd.DataFrame:
     with torch.no_grad():
-        return analyze(name, model=model, inputs=batch, batch_size=len(batch), **options)
+        return analyze(name, model=model, inputs=batch, batch_size=size_of(batch), **options)
 
 
 def _mean_and_last(metric: str, rows: pd.DataFrame) -> dict[str, float]:

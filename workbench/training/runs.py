@@ -11,6 +11,7 @@ from typing import Any
 from workbench.errors import InputError
 from workbench.selection import Numbers
 from workbench.training.costs import model_costs, peak_memory
+from workbench.training.feeding import placed
 from workbench.training.folder import RunFolder, TrainResult, command_line
 from workbench.training.loop import Trainer, TrainingDiverged, reproducible
 from workbench.training.monitoring import monitor
@@ -171,5 +172,5 @@ def _watch(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
 def _costs(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
     if not trainer.is_main:
         return {}
-    example = task.watched["test"][:1].to(trainer.accelerator.device)
-    return {"model": model_costs(trainer.module, example)}
+    example, _ = task.together([task.test[0]])
+    return {"model": model_costs(trainer.module, placed(example, trainer.accelerator.device))}

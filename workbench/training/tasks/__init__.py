@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.errors import InputError, UnknownName
 from workbench.training.recipes import Pictures, load_recipe, recipe_names
-from workbench.training.tasks import images, texts
+from workbench.training.tasks import images, sequences, texts
 from workbench.training.tasks.base import Asked, Task
 
 __all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task"]
@@ -43,6 +43,30 @@ TASKS: dict[str, TaskEntry] = {
         texts.wikitext,
         "characters of WikiText-103, its own test split held out",
         "FOLDER with wiki.train.* and wiki.test.* (otherwise the hub's copy)",
+    ),
+    "series": TaskEntry(
+        sequences.series,
+        "classes of time series, as in the UEA archive",
+        "FOLDER with NAME_TRAIN.ts and NAME_TEST.ts",
+        needs_data=True,
+    ),
+    "bytes": TaskEntry(
+        sequences.text_bytes,
+        "classes of texts, byte by byte, such as IMDB's reviews",
+        "FOLDER with train/CLASS/*.txt and test/CLASS/*.txt",
+        needs_data=True,
+    ),
+    "listops": TaskEntry(
+        sequences.listops,
+        "values of nested lists, word by word, as in the Long Range Arena",
+        "FOLDER with NAME_train.tsv and NAME_test.tsv (Source, Target)",
+        needs_data=True,
+    ),
+    "pixels": TaskEntry(
+        sequences.pixels,
+        "classes of images, pixel by pixel in grey, as in the Long Range Arena",
+        "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
+        needs_data=True,
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from workbench.training.objectives import CLASSIFICATION, Objective
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import Dataset
+
+    from workbench.training.feeding import Batch
 
 WATCHED = 8
 """Examples of each split on which the analyses of every epoch are taken."""
@@ -35,10 +38,18 @@ class Task:
     objective: Objective = CLASSIFICATION
     architecture: dict[str, Any] = field(default_factory=dict)
     """What the data decides about the model: number of classes, channels, vocabulary."""
-    watched: dict[str, Tensor] = field(default_factory=dict)
+    watched: Mapping[str, Batch] = field(default_factory=dict)
     """Split → the same few inputs in every epoch, as the model receives them in a test."""
     workers: int = 0
     """Processes that read examples."""
+    collate: Callable[..., Any] | None = None
+    """Makes a batch of examples that differ in length; None where they do not."""
+
+    def together(self, examples: list[Any]) -> tuple[Batch, Tensor]:
+        """Examples as a batch, and their targets."""
+        from torch.utils.data import default_collate
+
+        return (self.collate or default_collate)(examples)
 
 
 @dataclass(frozen=True)

@@ -136,14 +136,7 @@ def folder(asked: Asked) -> Task:
     """A folder with ``train/CLASS/IMAGE``, and ``val`` (or ``test``) likewise, read by torchvision and timm."""
     from timm.data import create_transform
 
-    root = asked.data
-    if root is None or not root.is_dir():
-        raise InputError(f"{root} is no folder; task images takes a folder with train/ and val/ (or test/)")
     size, options = asked.number("img_size"), asked.pictures
-    held_out = next((name for name in ("val", "test") if (root / name).is_dir()), None)
-    if held_out is None or not (root / "train").is_dir():
-        inside = ", ".join(sorted(path.name for path in root.iterdir() if path.is_dir())[:6]) or "none"
-        raise InputError(f"{root} must hold train/ and val/ (or test/); its folders are: {inside}")
     plain: Any = create_transform(size, crop_pct=options.test_crop, mean=MEAN, std=STD)
     changing: Any = create_transform(
         size,
@@ -157,15 +150,9 @@ def folder(asked: Asked) -> Task:
         mean=MEAN,
         std=STD,
     )
-    train, test = _image_folder(root / "train", changing), _image_folder(root / held_out, plain)
-    if train.classes != test.classes:
-        odd = sorted(set(train.classes) ^ set(test.classes))
-        raise InputError(
-            f"{root}: train/ and {held_out}/ must hold the same class folders; only one of them has "
-            + ", ".join(odd[:5])
-        )
+    train, test = open_splits("images", asked.data, changing, plain)
     seen: Any = Subset(train, spread(len(train), asked.limit))
-    still: Any = Subset(_image_folder(root / "train", plain), seen.indices)
+    still: Any = Subset(_image_folder(Path(train.root), plain), seen.indices)
     return Task(
         name="images",
         classes=tuple(train.classes),
@@ -174,14 +161,32 @@ def folder(asked: Asked) -> Task:
         preprocessing=_preprocessing(size),
         data={
             "source": "images in a folder",
-            "train": _folder_identity(train, seen.indices),
-            "test": _folder_identity(test, range(len(test))),
+            "train": folder_identity(train, seen.indices),
+            "test": folder_identity(test, range(len(test))),
         },
         output=(len(train.classes),),
         architecture={"num_classes": len(train.classes), "in_chans": 3},
         watched={"train": watched_of(still), "test": watched_of(test)},
         workers=options.workers,
     )
+
+
+def open_splits(task: str, root: Path | None, training: Any, test: Any) -> tuple[Any, Any]:
+    """``train`` and ``val`` (or ``test``) of a folder, read with a transform each; they have the same classes."""
+    if root is None or not root.is_dir():
+        raise InputError(f"{root} is no folder; task {task} takes a folder with train/ and val/ (or test/)")
+    held_out = next((name for name in ("val", "test") if (root / name).is_dir()), None)
+    if held_out is None or not (root / "train").is_dir():
+        inside = ", ".join(sorted(path.name for path in root.iterdir() if path.is_dir())[:6]) or "none"
+        raise InputError(f"{root} must hold train/ and val/ (or test/); its folders are: {inside}")
+    seen, unseen = _image_folder(root / "train", training), _image_folder(root / held_out, test)
+    if seen.classes != unseen.classes:
+        odd = sorted(set(seen.classes) ^ set(unseen.classes))
+        raise InputError(
+            f"{root}: train/ and {held_out}/ must hold the same class folders; only one of them has "
+            + ", ".join(odd[:5])
+        )
+    return seen, unseen
 
 
 def _image_folder(path: Path, transform: Any) -> Any:
@@ -201,7 +206,7 @@ def _open_picture(path: str) -> Image.Image:
         raise InputError(f"the picture {path} cannot be read ({error}); replace or remove it") from error
 
 
-def _folder_identity(images: Any, numbers: Any) -> dict[str, Any]:
+def folder_identity(images: Any, numbers: Any) -> dict[str, Any]:
     """Names and sizes of the files, in order: reading a million pictures to know them would take an hour."""
     digest = hashlib.sha256()
     root = Path(images.root)
