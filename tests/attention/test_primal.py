@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.attention.allocations import largest_tensor
@@ -218,6 +219,8 @@ def test_wrong_arguments_say_what_would_do(q, k, x):
         ksvd_loss(q, k, *weights(WIDTH), torch.ones(WIDTH), convention="codes")
     with pytest.raises(InputError, match="no primal layer"):
         ksvd_penalty([])
+    with pytest.raises(UnknownName, match="scores 'r'; choose from both, e"):
+        PrimalAttention(HEADS * WIDTH, HEADS, scores="r")
     with pytest.raises(InputError, match="low_rank must be at least 1; got 0"):
         PrimalAttention(HEADS * WIDTH, HEADS, low_rank=0)
 
@@ -250,6 +253,22 @@ def test_module_is_the_scores_between_two_maps(options, rows):
     lengths = 2 * dim * dim + 2 * dim + dim * dim + dim  # q and k, proj
     shared = 2 * HEADS * rows * RANK + HEADS * RANK + 2 * RANK * WIDTH + WIDTH
     assert sum(p.numel() for p in layer.parameters()) == lengths + shared
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_without_r_scores_the_output_is_a_map_of_e_alone(independent):
+    layer, both = (
+        PrimalAttention(HEADS * WIDTH, HEADS, low_rank=RANK, independent=independent, scores=scores).double()
+        for scores in ("e", "both")
+    )
+    assert layer.mix.weight.shape == (WIDTH, RANK)
+    state = {**layer.state_dict(), "mix.weight": F.pad(layer.mix.weight, (0, RANK))}
+    both.load_state_dict(state)  # r meets zeros
+    x = normal(BATCH, TOKENS, HEADS * WIDTH, seed=8)
+    output, sites = layer.attend(x, observe=True)
+    torch.testing.assert_close(output, sites["e_scores"] @ layer.mix.weight.T + layer.mix.bias)
+    torch.testing.assert_close(output, both.attend(x)[0])
+    assert torch.equal(layer.objective, both.objective)  # the penalty keeps both
 
 
 def test_shorter_inputs_and_causal_prefixes():

@@ -60,7 +60,9 @@ def test_a_table_of_the_file_says_what_changes_for_one_variant():
     recipe = parse_recipe(table, attention="primal")
     assert (recipe.epochs, recipe.ksvd_weight, recipe.attention, recipe.boost) == (9, 0.2, "primal", False)
     assert recipe.architecture["attention_layers"] == [4]
-    assert recipe.architecture["attention_options"] == {"low_rank": 7, "rank_multi": 10, "convention": "text"}
+    assert recipe.architecture["attention_options"] == {
+        "low_rank": 7, "rank_multi": 10, "scores": "both", "convention": "text"
+    }  # fmt: skip
     other = parse_recipe(table, attention="tssa")
     assert (other.epochs, other.ksvd_weight) == (7, 0.0)
     assert "attention_layers" not in other.architecture

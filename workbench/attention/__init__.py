@@ -105,6 +105,7 @@ _TSSA = {
 }
 _PRIMAL_INDEPENDENT = {
     "low_rank": Option(96, "directions s kept of the kernel"),
+    "scores": Option("both", "what the output is made of: both e and r, or e alone (chen2023 Table 8)"),
     "convention": Option("text", "of the KSVD objective: text per input and head; code of means, Λ squared"),
 }
 _PRIMAL = _PRIMAL_INDEPENDENT | {

@@ -22,9 +22,10 @@ from workbench.attention.base import (
     split_heads,
     token_mask,
 )
-from workbench.errors import InputError
+from workbench.errors import InputError, UnknownName
 
 _WHAT = "primal attention"
+SCORES = ("both", "e")
 
 
 def primal_scores(
@@ -217,9 +218,9 @@ class PrimalAttention(AttentionModule):
     layer always has them. Data-dependent weights have m = min(num_tokens, rank_multi · s) rows (rank_multi · s
     where num_tokens is not given); an input shorter than m has tokens sampled more than once.
 
-    The output of a head is one linear map of [e; r], shared by all heads. Λ is learned as its logarithm,
-    so that it stays positive. In training mode, ``objective`` keeps J of the last forward pass with its
-    graph, for `ksvd_penalty`.
+    The output of a head is one linear map of [e; r], shared by all heads; with ``scores`` "e" of e alone, as
+    in chen2023 Table 8, while the penalty keeps both. Λ is learned as its logarithm, so that it stays positive.
+    In training mode, ``objective`` keeps J of the last forward pass with its graph, for `ksvd_penalty`.
     """
 
     sites = ("q", "k", "e_scores", "r_scores")
@@ -234,11 +235,14 @@ class PrimalAttention(AttentionModule):
         low_rank: int = 96,
         rank_multi: int = 10,
         independent: bool = False,
+        scores: str = "both",
         convention: str = "text",
         **shared: Any,
     ) -> None:
         super().__init__(dim, num_heads, **shared)
         check_convention(convention)
+        if scores not in SCORES:
+            raise UnknownName("scores", str(scores), SCORES)
         for name, value in (("low_rank", low_rank), ("rank_multi", rank_multi)):
             if value < 1:
                 raise InputError(f"{name} must be at least 1; got {value}")
@@ -252,7 +256,8 @@ class PrimalAttention(AttentionModule):
         self.we = nn.Parameter(torch.empty(num_heads, rows, low_rank))
         self.wr = nn.Parameter(torch.empty(num_heads, rows, low_rank))
         self.log_lam = nn.Parameter(torch.zeros(num_heads, low_rank))
-        self.mix = nn.Linear(2 * low_rank, self.head_dim)
+        self.scores = scores
+        self.mix = nn.Linear((2 if scores == "both" else 1) * low_rank, self.head_dim)
         self.objective: Tensor | None = None
         for weight in (*self.we.data, *self.wr.data):
             nn.init.orthogonal_(weight)
@@ -269,7 +274,7 @@ class PrimalAttention(AttentionModule):
             if self.training
             else None
         )
-        output = self.mix(torch.cat([e, r], -1))
+        output = self.mix(torch.cat([e, r], -1) if self.scores == "both" else e)
         return output, {"q": q, "k": k, "e_scores": e, "r_scores": r} if observe else {}
 
     def __getstate__(self) -> dict[str, Any]:
