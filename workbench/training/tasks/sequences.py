@@ -28,7 +28,7 @@ from workbench.training.tasks.reading import check_classes, file_pair, numbered_
 from workbench.training.tasks.ts_files import SeriesFile, read_ts
 
 BRACKETS = "()"
-"""Words of ListOps that are left out, as in the Long Range Arena: [ and ] say the same."""
+"""Words of ListOps that are left out: [MAX and ] say the same. The Long Range Arena's own reader drops ] as well."""
 
 
 class Sequences(Dataset):
