@@ -61,6 +61,11 @@ class Explorer:
     def choose_model(self, model: str, inputs: str | None = None) -> None:
         """Take another model, with inputs it accepts; raises as `workbench.load` and `workbench.inputs` do."""
         loaded = self._load(model)
+        if loaded.modality not in _INPUTS:
+            raise InputError(
+                f"{model} takes neither pictures nor texts alone, and the explorer shows those; hand "
+                "workbench.capture a dict of tensors of your own"
+            )
         chosen = inputs or _INPUTS[loaded.modality][0]
         batch = self._feed(loaded, chosen)
         self.model, self.loaded, self.inputs, self.batch = model, loaded, chosen, batch
