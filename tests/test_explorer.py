@@ -2,6 +2,8 @@
 
 import pytest
 
+from workbench.architectures import build
+from workbench.checkpoints import write_checkpoint
 from workbench.errors import InputError
 from workbench.explorer import Explorer, _Panel, notebook_to_open
 
@@ -35,6 +37,17 @@ def test_the_reading_is_computed_from_what_is_shown(explorer):
     top = int(explorer.attn[1, 3].argmax())
     assert repr(explorer.tokens.labels[0][top]) in explorer.reading()
     assert f"{float(explorer.attn[1, 3, top]):.1%}" in explorer.reading()
+
+
+def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
+    sizes = {"name": "sequence", "channels": 2, "context": 5, "embed_dim": 6, "depth": 1}
+    path = tmp_path / "epoch-001.safetensors"
+    about = {"architecture": sizes, "preprocessing": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}
+    write_checkpoint(path, build(sizes), about)
+    with pytest.raises(
+        InputError, match="takes neither pictures nor texts alone, and the explorer shows those"
+    ):
+        Explorer(f"file:{path}")
 
 
 @pytest.mark.parametrize(("kind", "number"), [("layer", 4), ("head", 3), ("layer", -5)])
