@@ -14,7 +14,7 @@ from workbench.analyses.coding_rate import (
     compression_shares,
     variational_compression,
 )
-from workbench.analyses.membership import head_bases
+from workbench.analyses.subspaces import head_bases, mean_coherence, subspace_angles
 from workbench.attention import replace_attention
 from workbench.attention.tssa import token_membership
 from workbench.errors import InputError
@@ -291,3 +291,75 @@ def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
     )
     with pytest.raises(InputError, match="eps must be a number above 0, or none; got -1"):
         analyze("coding-rate", eps=-1, **options)
+
+
+def test_subspaces_are_those_of_the_weights_without_any_input():
+    model = wide_vit(layers=[1])
+    frame = analyze("subspaces", model=model, draws=4)
+    assert frame["input"].isna().all()
+    softmax, tssa = (block.attn.qkv.weight.detach() for block in model.blocks)
+    by_layer = {"v": softmax[2 * HEADS * DIM :], "q": softmax[: HEADS * DIM]}
+    for name, weight in by_layer.items():
+        rows = analyze("subspaces", model=model, projection=name, layers=[0], draws=0)
+        u = weight.unflatten(0, (HEADS, DIM)).mT
+        means = rows[rows["head"].isna()].set_index("metric")["value"]
+        assert means["coherence_inside"] == pytest.approx(mean_coherence(u).inside.item())
+        assert means["coherence_between"] == pytest.approx(mean_coherence(u).between.item())
+        angles = rows[rows["metric"] == "subspace_angle"]
+        assert angles[["head", "axis", "rank"]].to_numpy().tolist() == [
+            [head, f"head {other}", rank]
+            for head, other in ((0, 1), (0, 2), (1, 2))
+            for rank in range(1, DIM + 1)
+        ]
+        np.testing.assert_allclose(angles["value"], subspace_angles(u).flatten())
+        assert rows["null_mean"].isna().all()
+    # the one projection of TSSA, whatever the name
+    only = [analyze("subspaces", model=model, projection=name, layers=[1], draws=2) for name in ("v", "q")]
+    assert only[0]["value"].tolist() == only[1]["value"].tolist()
+    held = frame[(frame["layer"] == 1) & (frame["metric"] == "coherence_inside")]["value"].item()
+    assert held == pytest.approx(mean_coherence(tssa.unflatten(0, (HEADS, DIM)).mT).inside.item())
+
+
+def test_random_weights_are_at_chance_and_planted_ones_are_not():
+    model = wide_vit(layers=[0]).float()
+    torch.nn.init.normal_(model.blocks[0].attn.qkv.weight)
+    shared = torch.randn(DIM, HEADS * DIM)  # all heads of layer 1 read the same subspace
+    model.blocks[1].attn.qkv.weight.data = shared.repeat(9, 1)
+    frame = analyze("subspaces", model=model)
+    assert set(frame["null"]) == {"isotropic"}
+    random, planted = (frame[frame["layer"] == layer] for layer in (0, 1))
+    coherences = random[random["metric"].isin(["coherence_inside", "coherence_between"])]
+    assert coherences["z"].abs().max() < 4
+    between = planted[planted["metric"] == "coherence_between"].iloc[0]
+    assert between["value"] > between["null_high"]
+    angles = planted[planted["metric"] == "subspace_angle"]
+    assert angles["value"].max() < 1e-3
+    assert (angles["null_low"] > angles["value"]).all()
+    again = analyze("subspaces", model=model, layers=[1], heads="0,2", seed=3)
+    assert set(again.dropna(subset="axis")["axis"]) == {"head 2"}
+    assert set(again["null_mean"].dropna()).isdisjoint(planted["null_mean"])
+
+
+def test_subspaces_take_a_model_and_nothing_else():
+    for wrong in ({"model": vit(), "inputs": images()}, {"qkv": "a.npz"}, {}):
+        with pytest.raises(InputError, match="subspaces reads the weights of a model; give model alone"):
+            analyze("subspaces", **wrong)
+    with pytest.raises(InputError, match="layer 7"):
+        analyze("subspaces", model=vit(), layers=[7])
+    with pytest.raises(InputError, match="has no attention"):
+        analyze("subspaces", model=torch.nn.Linear(3, 3))
+
+
+def test_subspace_rows_are_cosines_of_the_picked_directions():
+    model = wide_vit()
+    frame = workbench.subspace_frame(model, [1], directions=2, seed=1)
+    assert len(frame) == (HEADS * 2) ** 2
+    u = model.blocks[1].attn.qkv.weight.detach().unflatten(0, (HEADS, DIM)).mT
+    for row in frame.sample(9, random_state=0).to_dict("records"):
+        a, b = u[row["head"], :, row["direction"]], u[row["other_head"], :, row["other_direction"]]
+        assert row["value"] == pytest.approx(abs(float(a @ b / a.norm() / b.norm())))
+    assert frame.groupby("head")["direction"].nunique().tolist() == [2, 2, 2]
+    everything = workbench.subspace_frame(model, [1], directions=None)
+    assert len(everything) == (HEADS * DIM) ** 2
+    other = workbench.subspace_frame(model, [1], directions=2, seed=2)
+    assert other[["direction"]].to_numpy().tolist() != frame[["direction"]].to_numpy().tolist()

@@ -22,6 +22,7 @@ from .results import write_frame as write_frame
 from .surveys import attention_frame as attention_frame
 from .surveys import membership_maps as membership_maps
 from .surveys import model_pairs as model_pairs
+from .surveys import subspace_frame as subspace_frame
 from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints
 from .twins import trained_claims as trained_claims

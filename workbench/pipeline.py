@@ -17,7 +17,7 @@ from workbench.provenance import versions
 from workbench.recording import Capture
 from workbench.registry import ANALYSES, Analysis, Option, check_request
 from workbench.selection import parse_numbers, ranges
-from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model
+from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
 
 if TYPE_CHECKING:
     from workbench.batches import Inputs
@@ -49,7 +49,8 @@ def analyze(
     """Run one analysis and return its tidy frame, one row per number (columns: `workbench.results.COLUMNS`).
 
     Give a ``model`` (a spec, what `load` returned, or any torch module) with ``inputs`` (a spec, what
-    `inputs` returned, or the batch itself), or ``qkv``, a file or capture holding q, k, v. ``n``, ``seed``
+    `inputs` returned, or the batch itself), or ``qkv``, a file or capture holding q, k, v, or for an analysis
+    of weights (its ``sites`` are empty) the ``model`` alone. ``n``, ``seed``
     and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``, ``device`` and ``dtype``
     load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; heads of grouped queries are
     those of the keys in analyses that read no queries. Only the sites the analysis reads are captured, ``batch_size``
@@ -72,7 +73,11 @@ def analyze(
     if heads is not None and not analysis.per_head:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
     parse_numbers("head", heads)
-    if qkv is not None and model is None and inputs is None:
+    if not analysis.sites:
+        if model is None or inputs is not None or qkv is not None:
+            raise InputError(f"{name} reads the weights of a model; give model alone, without inputs or qkv")
+        stream = stream_weights(model, layers, checkpoint=checkpoint, device=device, dtype=dtype)
+    elif qkv is not None and model is None and inputs is None:
         stream = stream_file(qkv, analysis.sites, layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")

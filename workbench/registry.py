@@ -17,6 +17,7 @@ from workbench.analyses.coding_rate import compression_shares
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
 from workbench.measurements.segments import INK
+from workbench.recording import PROJECTIONS
 
 SMALLEST = math.log(sys.float_info.min)  # nats
 
@@ -35,7 +36,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis by name: the capture sites it reads, its options, and what it measures in one layer."""
+    """An analysis by name: the capture sites it reads, its options, and what it measures in one layer.
+
+    Without sites it reads weights, and runs on no inputs.
+    """
 
     name: str
     title: str
@@ -352,6 +356,20 @@ _REGISTERED = (
         measurements.coding_rates,
         findings=_rate_findings,
         per_head=False,
+    ),
+    Analysis(
+        "subspaces",
+        "Subspaces that the heads read: coherence and angles, from the weights alone",
+        (),
+        {
+            "projection": Option(
+                "v",
+                "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
+                one_of(*PROJECTIONS),
+            ),
+            "draws": Option(20, "draws of chance, random directions, at least 2; 0 leaves it out", _draws),
+        },
+        measurements.subspaces_of_heads,
     ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}

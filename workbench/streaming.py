@@ -18,6 +18,7 @@ from workbench.recording import (
     Capture,
     LayerRecord,
     TokenInfo,
+    attention_modules,
     capture,
     read_qkv,
 )
@@ -106,6 +107,32 @@ def stream_model(
             yield Part(captured, batch.ids, getattr(batch, "images", None))
 
     stream.parts = parts
+    return stream
+
+
+def stream_weights(
+    model: str | LoadedModel | nn.Module,
+    layers: Any,
+    *,
+    checkpoint: str | int | None = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Stream:
+    """The attention layers of a model that runs on nothing: one part without inputs, for analyses of weights.
+
+    Layers are the attention modules in the order of the model's definition; one that is used twice counts once.
+    Raises `InputError` where there is none, or no such layer.
+    """
+    loaded = _load(model, checkpoint, device, dtype)
+    spec, identity = _identity(loaded)
+    module = getattr(loaded, "module", loaded)
+    found = attention_modules(module)
+    if not found:
+        raise InputError(f"{spec} has no attention that capture can see; see docs/capture.md")
+    chosen = parse_numbers("layer", layers, len(found))
+    capture = Capture([LayerRecord(number, found[number][0]) for number in chosen], ())
+    stream = Stream(identity, {}, 0, lambda: iter([Part(capture, [])]))
+    stream.module = module
     return stream
 
 

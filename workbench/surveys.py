@@ -11,14 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.analyses.chance import generator
 from workbench.analyses.membership import membership_map
+from workbench.analyses.subspaces import coherence
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
 from workbench.measurements.membership import memberships, own_convention
 from workbench.pipeline import analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
-from workbench.streaming import stream_model
+from workbench.streaming import stream_model, stream_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -231,3 +233,43 @@ def membership_maps(
             "seed": stream.inputs.get("seed"),
         },
     )
+
+
+def subspace_frame(
+    model: LoadedModel | nn.Module,
+    layers: Numbers = None,
+    projection: str = "v",
+    directions: int | None = 4,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """|cos| of the directions that a layer's heads read, as rows: layer, head, direction, other_head, other_direction,
+    value (wu2025 Fig. 11).
+
+    ``directions`` of each head are picked at random, as in the paper; None takes all. ``projection`` is v, q or k;
+    where one serves all, as in TSSA, that one.
+    """
+    stream = stream_weights(model, layers)
+    parts = []
+    names = ["head", "direction", "other_head", "other_direction"]
+    for record in (record for part in stream for record in part.capture):
+        u = Layer(record, [], None, seed, model=stream.module).projection(projection).weight
+        dim = u.shape[-1]
+        picked = [
+            torch.randperm(dim, generator=generator(seed, record.index, head))[:directions].sort().values
+            for head in range(len(u))
+        ]
+        values = coherence(torch.stack([of_head[:, which] for of_head, which in zip(u, picked, strict=True)]))
+        rows = pd.MultiIndex.from_product([range(size) for size in values.shape], names=names).to_frame(
+            index=False
+        )
+        numbers = torch.stack(picked).numpy()
+        for head, direction in (names[:2], names[2:]):
+            rows[direction] = numbers[rows[head], rows[direction]]
+        rows.insert(0, "layer", record.index)
+        parts.append(rows.assign(value=values.cpu().numpy().ravel()))
+    frame = pd.concat(parts, ignore_index=True)
+    frame.insert(0, "model", stream.model["spec"])
+    frame.attrs["provenance"] = [
+        {"analysis": "subspaces", "model": stream.model, "inputs": None, "seed": seed}
+    ]
+    return frame

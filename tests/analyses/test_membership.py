@@ -10,11 +10,11 @@ from sklearn.metrics import adjusted_rand_score
 from workbench.analyses.membership import (
     agreement,
     evenness,
-    head_bases,
     membership_map,
     patch_places,
     subspace_membership,
 )
+from workbench.analyses.subspaces import head_bases
 from workbench.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH, DIM = 2, 3, 7, 11, 4
@@ -38,22 +38,6 @@ def planted(noise=0.0, seed=1):
     bases = head_bases(randn(2, WIDTH, DIM, seed=seed))
     inside = torch.einsum("nwd,nd->nw", bases[mask.flatten()], randn(ROWS * COLUMNS, DIM, seed=seed + 1))
     return (inside + noise * randn(ROWS * COLUMNS, WIDTH, seed=seed + 2))[None], bases, mask
-
-
-def test_bases_are_orthonormal_and_span_what_the_projection_reads():
-    weight = randn(HEADS, WIDTH, DIM)
-    bases = head_bases(weight)
-    torch.testing.assert_close(bases.mT @ bases, torch.eye(DIM, dtype=torch.float64).expand(HEADS, -1, -1))
-    torch.testing.assert_close(bases @ (bases.mT @ weight), weight)
-
-
-def test_directions_that_a_projection_does_not_have_are_zero():
-    weight = randn(WIDTH, 2) @ randn(2, DIM, seed=1)  # rank 2 in 4 columns
-    lengths = head_bases(weight).norm(dim=0)
-    torch.testing.assert_close(lengths, torch.tensor([1, 1, 0, 0], dtype=torch.float64))
-    wide = head_bases(randn(DIM, WIDTH))  # more columns than the tokens are wide
-    assert wide.shape == (DIM, WIDTH)
-    assert not wide[:, DIM:].any()
 
 
 def test_membership_equals_the_formula_one_number_at_a_time(bases):

@@ -23,18 +23,6 @@ from workbench.errors import InputError
 MEMBERSHIP = ("head", "token")
 
 
-def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, "*batch width head_dim"]:
-    """Orthonormal columns that span what a projection reads: its left singular vectors, largest first.
-
-    Columns past the projection's rank are zero.
-    """
-    validation.check_axes("weight", weight, ("width", "head_dim"))
-    left, size, _ = torch.linalg.svd(weight.double(), full_matrices=False)
-    rounding = max(weight.shape[-2:]) * torch.finfo(torch.float64).eps * size[..., :1]
-    basis = left * (size > rounding)[..., None, :]
-    return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))
-
-
 def subspace_membership(
     z: Float[Tensor, "*batch token width"],
     bases: Float[Tensor, "head width head_dim"],

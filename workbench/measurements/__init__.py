@@ -12,6 +12,7 @@ from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.spectra import gram_spectrum
+from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "gram_spectrum",
     "membership_of_tokens",
     "similarity_of_values",
+    "subspaces_of_heads",
     "token_similarity",
 ]

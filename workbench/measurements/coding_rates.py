@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses.coding_rate import coding_rate, coding_rate_compression, variational_compression
-from workbench.analyses.membership import head_bases
+from workbench.analyses.subspaces import head_bases
 from workbench.errors import InputError
 from workbench.measurements.layers import Layer
 from workbench.measurements.membership import memberships, own_convention

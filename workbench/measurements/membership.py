@@ -14,10 +14,10 @@ from workbench.analyses.membership import (
     Agreement,
     agreement,
     evenness,
-    head_bases,
     membership_map,
     subspace_membership,
 )
+from workbench.analyses.subspaces import head_bases
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.measurements.layers import Layer, NotMeasured

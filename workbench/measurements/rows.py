@@ -20,7 +20,7 @@ from workbench.results import conform
 
 @dataclass
 class Measurement:
-    """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank).
+    """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank), or none.
 
     ``draws`` holds what the same number came to under chance, by the name of the chance level, with a last
     axis for the draws. ``form`` says what becomes of it: "rows" is one row per value, or aggregated rows where
@@ -76,10 +76,11 @@ class Rows:
 
     def _add_rows(self, measurement: Measurement, layer: Layer) -> None:
         names, shape = measurement.axes, tuple(measurement.values.shape)
-        labels = {"input": list(layer.ids), "head": layer.heads, "rank": list(range(1, shape[-1] + 1))}
+        last = shape[-1] if shape else 0
+        labels = {"input": list(layer.ids), "head": layer.heads, "rank": list(range(1, last + 1))}
         value = measurement.values.double().cpu().numpy().ravel()
         kept = ~np.isnan(value) if "rank" in names else np.ones(value.shape, dtype=bool)
-        places = np.indices(shape).reshape(len(shape), -1)[:, kept]
+        places = np.indices(shape).reshape(len(shape), value.size)[:, kept]
         columns: dict[str, Any] = {
             name: np.asarray(labels[name], dtype=object if name == "input" else np.int64)[place]
             for name, place in zip(names, places, strict=True)
