@@ -41,6 +41,10 @@ GEOMETRY = {
     "deit_tiny_distilled_patch16_224": (12, 3, 64),
     "deit_small_distilled_patch16_224": (12, 6, 64),
     "xcit_small_12_p16_224": (14, 8, 48),  # 12 layers and 2 of class attention
+    "xcit_medium_24_p16_224": (26, 8, 64),
+    "tost-tiny": (14, 4, 48),
+    "tost-small": (14, 8, 48),
+    "crate-tiny": (12, 6, 64),
 }
 
 
@@ -48,9 +52,23 @@ GEOMETRY = {
 def test_geometry_of_catalog_models(name):
     model = load(name, pretrained=False)
     assert (model.num_layers, model.num_heads, model.head_dim) == GEOMETRY[name]
-    assert model.family == name.split("_")[0]
+    assert model.family == name.replace("-", "_").split("_")[0]
     assert model.image is not None
     assert model.image.size == (224, 224)
+
+
+def test_wu2025_compares_its_models_with_xcit_and_with_the_vit_of_deit():
+    study = {entry.alias for entry in catalog.CATALOG if "wu2025" in entry.papers}
+    assert {
+        "tost-tiny",
+        "tost-small",
+        "tost-medium",
+        "tost-base-lm",
+        "tost-medium-lm",
+        "tost-large-lm",
+    } <= study
+    assert {"xcit_small_12_p16_224", "xcit_medium_24_p16_224", "crate-tiny", "crate-small"} <= study
+    assert {"deit_small_patch16_224", "deit_base_patch16_224", "gpt2"} <= study
 
 
 def test_list_models_says_where_weights_are_and_loads_none(monkeypatch):
@@ -61,6 +79,7 @@ def test_list_models_says_where_weights_are_and_loads_none(monkeypatch):
     assert weights["vit_tiny_patch16_224"] == "cached"
     assert weights["gpt2"] == "cached"
     assert weights["vit_small_patch16_224"] == "hub"
+    assert weights["tost-small"] == weights["crate-tiny"] == "a file of yours"
     assert {row["weights"] for row in list_models() if row["spec"].startswith("bundled:")} <= {"bundled"}
     installed = "installed package" if catalog.installed_minilm() else "hub"
     assert weights["all-MiniLM-L6-v2"] == installed

@@ -84,6 +84,49 @@ def test_an_analysis_runs_on_a_checkpoint(kind, name, tmp_path):
     assert spectrum["value"].notna().all()
 
 
+TOST = {"name": "tost", "img_size": 16, "patch_size": 4, "embed_dim": 12, "num_heads": 3, "depth": 2}
+
+
+@pytest.mark.parametrize("name", ["tost", "xcit"])
+def test_a_model_that_ends_in_class_attention_is_captured_and_analysed(name, tmp_path):
+    torch.manual_seed(0)
+    module = build(description := {**TOST, "name": name})
+    path = tmp_path / "epoch-003.safetensors"
+    write_checkpoint(path, module, {"architecture": description, "preprocessing": MEANING["vit"]})
+    model = workbench.load(f"file:{path}")
+    assert (model.family, model.num_layers, model.num_heads, model.head_dim) == (name, 4, 3, 4)
+    inputs = some(model)
+    capture = workbench.capture(model, inputs, sites=SITES)
+    torch.testing.assert_close(capture.result, module.eval()(inputs.batch))
+    inside = {"tost": "none", "xcit": "channel"}[name]
+    assert [record.kind for record in capture] == [inside, inside, "token", "token"]
+    similarity = workbench.analyze("token-similarity", model=model, inputs=inputs)
+    assert set(similarity["layer"].dropna()) == {0, 1, 2, 3}
+    assert similarity["value"].notna().all()
+
+
+def test_tost_is_looked_into_like_a_pretrained_model():
+    model = workbench.load("tost:tiny", pretrained=False)
+    assert (model.num_layers, model.num_heads, model.head_dim) == (14, 4, 48)
+    assert model.image.size == (224, 224)
+    inputs = workbench.inputs("bundled:photos", model, n=2)
+    capture = workbench.capture(model, inputs, sites=SITES)
+    assert [record.kind for record in capture] == ["none"] * 12 + ["token"] * 2
+    for record in capture.layers[:12]:
+        assert record.output.shape == (2, 4, 196, 48)  # the class token joins behind them
+        assert record.hidden.shape == (2, 196, 192)
+        torch.testing.assert_close(record.membership.sum(1), torch.ones(2, 196))
+    for record in capture.layers[12:]:
+        assert record.attn.shape == (2, 4, 1, 197)  # the class token alone asks
+        torch.testing.assert_close(record.attn.sum(-1), torch.ones(2, 4, 1))
+    assert capture.tokens.grid == (14, 14)
+    assert capture.tokens.kinds[0] == ["class", *["patch"] * 196]
+    maps = workbench.analyze("attention-map", model=model, inputs=inputs)
+    assert set(maps["layer"].dropna()) == {12, 13}
+    assert "layers 0-11 left out: mixes tokens without attention from token to token" in maps.attrs["notes"]
+    assert set(maps["checkpoint"]) == {"random"}
+
+
 def test_a_language_model_reads_texts_as_characters(tmp_path):
     path, _ = stored(tmp_path, "lm", "softmax")
     model = workbench.load(f"file:{path}")

@@ -36,13 +36,18 @@ _AUGREG2 = (
 )
 _FB = "ImageNet-1k; timm's default weights are fb_in1k"
 _DISTILLED = "with a distillation token; ImageNet-1k; timm's default weights are fb_in1k"
+_NO_WEIGHTS = "; random unless checkpoint=FILE gives the authors' weights"
 _XCIT = (
     "attends channel to channel; the paper's own training leaves out XCiT's local patch interaction; " + _FB
 )
 
 
-def _timm(name: str, paper: str, note: str) -> Entry:
-    return Entry(name, f"timm:{name}", "image", (paper,), note)
+def _timm(name: str, paper: str, note: str, *more: str) -> Entry:
+    return Entry(name, f"timm:{name}", "image", (paper, *more), note)
+
+
+def _authors(kind: str, size: str, note: str, modality: str = "image") -> Entry:
+    return Entry(f"{kind}-{size}", f"{kind}:{size}", modality, ("wu2025",), note + _NO_WEIGHTS)
 
 
 def _text(alias: str, repo: str, note: str, *also: str, papers: tuple[str, ...] = ("saritas2025",)) -> Entry:
@@ -55,8 +60,8 @@ CATALOG: tuple[Entry, ...] = (
     _timm("vit_base_patch16_224", "saritas2025", _AUGREG2),
     _timm("vit_large_patch16_224", "saritas2025", _AUGREG),
     _timm("deit_tiny_patch16_224", "saritas2025", _FB),
-    _timm("deit_small_patch16_224", "saritas2025", _FB),
-    _timm("deit_base_patch16_224", "saritas2025", _FB),
+    _timm("deit_small_patch16_224", "saritas2025", "the ViT-S of wu2025; " + _FB, "wu2025"),
+    _timm("deit_base_patch16_224", "saritas2025", "the ViT-B of wu2025; " + _FB, "wu2025"),
     _timm("deit_tiny_distilled_patch16_224", "saritas2025", _DISTILLED),
     _timm("deit_small_distilled_patch16_224", "saritas2025", _DISTILLED),
     _timm("deit_base_distilled_patch16_224", "saritas2025", _DISTILLED),
@@ -79,6 +84,16 @@ CATALOG: tuple[Entry, ...] = (
     _text("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "6 layers, sentence embeddings"),
     _text("camembert-base", "almanach/camembert-base", "12 layers, French"),
     _text("luke-base", "studio-ousia/luke-base", "12 layers, words only (no entities)"),
+    _authors("tost", "tiny", "12 blocks of TSSA and 2 of class attention, 5.8M weights"),
+    _authors("tost", "small", "12 blocks of TSSA and 2 of class attention, 22.6M weights"),
+    _authors(
+        "tost", "medium", "24 blocks of TSSA and 2 of class attention, 71.5M weights (the paper prints 68.1M)"
+    ),
+    _authors("tost", "base-lm", "12 layers of causal TSSA, 110M weights", "text"),
+    _authors("tost", "medium-lm", "24 layers of causal TSSA, 304M weights", "text"),
+    _authors("tost", "large-lm", "36 layers of causal TSSA, 655M weights", "text"),
+    _authors("crate", "tiny", "12 blocks of subspace attention and ISTA, 6.1M weights"),
+    _authors("crate", "small", "12 blocks of subspace attention and ISTA, 13.1M weights"),
     _timm("xcit_small_12_p16_224", "wu2025", _XCIT),
     _timm("xcit_medium_24_p16_224", "wu2025", _XCIT),
     _text("gpt2", "openai-community/gpt2", "12 layers, causal", papers=("wu2025",)),

@@ -84,12 +84,12 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises InputError where :func:`read_checkpoint` does, if the metadata name two attention variants, and if
     the weights do not fit the architecture they name.
     """
-    from workbench.architectures import build
+    from workbench.architectures import attention_of, build
 
     state, meta = read_checkpoint(path)
     architecture = meta.get("architecture", {})
     module = build(architecture)
-    built = architecture.get("attention", "softmax")
+    built = attention_of(architecture)
     if (named := meta.get("attention", built)) != built:
         raise InputError(
             f"{path} says of itself that its attention is {named!r}, but its architecture has {built!r}; one of them "

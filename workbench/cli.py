@@ -56,7 +56,8 @@ _SAMPLE = (
     click.option("--n", type=click.IntRange(min=1), help="How many inputs. [default: 25, or all there are]"),
     click.option("--seed", default=0, show_default=True, type=int, help="Chooses the inputs, and all chance."),
     click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]"),
-    click.option("--checkpoint", metavar="NAME", help="A training checkpoint of a bundled model, e.g. epoch-003."),
+    click.option("--checkpoint", metavar="NAME-OR-FILE",
+                 help="A checkpoint of a bundled model, e.g. epoch-003; a file of weights for timm:, tost:, crate:."),
     click.option("--preprocessing", type=click.Choice(["paper", "model"]), default="paper", show_default=True,
                  help="The papers' image preprocessing, or the model's own."),
     click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1),
@@ -150,7 +151,9 @@ class _AnalyzeCommand(click.Command):
 @cli.command(cls=_AnalyzeCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("name", metavar="ANALYSIS")
 @click.option(
-    "--model", metavar="SPEC", help="timm:NAME, hf:REPO-OR-FOLDER, bundled:NAME, file:CHECKPOINT or a name."
+    "--model",
+    metavar="SPEC",
+    help="timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name.",
 )
 @click.option(
     "--inputs", metavar="SPEC", help="bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE, wikitext-103."
@@ -399,7 +402,7 @@ class _TrainCommand(click.Command):
 @click.option("--data", type=click.Path(), help="The folder or file of tasks that need one.")
 @click.option("--recipe", metavar="NAME-OR-FILE", help="A recipe of the package, or your own .toml file.")
 @click.option("--limit", type=click.IntRange(min=1), help="Keep only this many training examples.")
-@click.option("--out", type=click.Path(file_okay=False), help="Run folder. [default: runs/TASK-…-seedN]")
+@click.option("--out", type=click.Path(file_okay=False), help="Run folder. [default: runs/RECIPE-…-seedN]")
 @click.option("--device", metavar="NAME", help="[default: what accelerate finds]")
 @click.option("--resume/--restart", default=True, show_default=True, help="Go on from an interrupted run.")
 def train(
@@ -415,12 +418,14 @@ def train(
 
     \b
     workbench train digits --attention rpc-sym --option num_iter "[4]"
+    workbench train digits --recipe digits-tost
     workbench train prose --attention bilateral --boost
     workbench train images --data imagenet/ --recipe imagenet-deit-tiny
     """
     from workbench.training import train
 
-    named = [task, *([attention] if attention else []), *(["boost"] if boost else []), f"seed{seed}"]
+    recipe = Path(rest["recipe"] or task).stem
+    named = [recipe, *([attention] if attention else []), *(["boost"] if boost else []), f"seed{seed}"]
     result = train(
         task,
         out or os.path.join("runs", "-".join(named)),

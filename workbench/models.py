@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from workbench.sources import ImageFormat
 
-SCHEMES = ("timm", "hf", "bundled", "file")
+SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
 _CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
 
 
@@ -125,14 +125,15 @@ def load(
 ) -> LoadedModel:
     """Load a model in eval mode.
 
-    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``bundled:NAME``, ``file:CHECKPOINT``, or a bare name: one
-    of the catalog (``workbench models``), else a timm model, else a hub repository. Causal language models
-    come with their head. Cached weights are used without asking the hub; ``HF_HOME`` and ``HF_HUB_OFFLINE``
-    are honoured.
+    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``tost:SIZE``, ``crate:SIZE``, ``bundled:NAME``,
+    ``file:CHECKPOINT``, or a bare name: one of the catalog (``workbench models``), else a timm model, else a hub
+    repository. Causal language models come with their head. Cached weights are used without asking the hub;
+    ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
 
     `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last
     unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
-    model. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
+    model or, as its authors wrote it, for ``tost:`` and ``crate:``, which without one have random weights and
+    warn. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
     ``"random"``). `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a
     torch floating type or its name, by default the type the weights are stored in.
 
@@ -159,6 +160,8 @@ def load(
             if better is error:
                 raise
             raise better from error
+    elif scheme in ("tost", "crate"):
+        source = sources.from_authors(scheme, name, label, pretrained)
     elif scheme == "bundled":
         path = bundled_checkpoint(name, label)
         source = sources.from_checkpoint(path, path.stem, pretrained)
@@ -269,6 +272,8 @@ def list_models() -> list[dict[str, str]]:
             weights = "bundled"
         elif catalog.installed_folder(entry):
             weights = "installed package"
+        elif scheme in ("tost", "crate"):
+            weights = "a file of yours"
         elif scheme == "timm":
             weights = "cached" if any(repo.startswith(f"timm/{name}.") for repo in cached) else "hub"
         else:

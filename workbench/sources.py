@@ -1,4 +1,4 @@
-"""Where models come from: timm, Hugging Face, and checkpoints written by ``workbench train``.
+"""Where models come from: timm, Hugging Face, the papers' authors, and checkpoints of ``workbench train``.
 
 Each function returns a :class:`Source`: the module with its weights, on the CPU, and what is needed to feed
 it. Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ RANDOM = "random"
 """Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
 _SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
 _TIMM_PLACES = ("hf-hub", "hf_hub", "local-dir")
+_GPT2, _GPT2_TOKENS = "openai-community/gpt2", 50257
 
 
 @dataclass
@@ -189,7 +191,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         if not path.is_file():
             raise InputError(f"no checkpoint at {path}")
         try:
-            return load_file(path)
+            return _without_prefix(load_file(path))
         except (SafetensorError, OSError) as error:
             raise InputError(
                 f"{path} is not a readable safetensors file ({error}); it may be truncated"
@@ -205,7 +207,12 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         raise InputError(
             f"{path} holds no weights: expected a state dict, or one under 'model' or 'state_dict'"
         )
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in content.items()}
+    return _without_prefix(content)
+
+
+def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names without what torch puts before them around a parallel or compiled model."""
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in state.items()}
 
 
 def _timm_format(module: nn.Module) -> ImageFormat:
@@ -442,6 +449,76 @@ def _quiet_transformers() -> Generator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+# Models of the papers' authors ------------------------------------------------------------------------------
+
+
+def from_authors(kind: str, size: str, checkpoint: str | None, pretrained: bool) -> Source:
+    """ToST (``kind`` "tost") or CRATE ("crate") at a published size; `checkpoint` is a file of their authors'.
+
+    Without a file the weights are random, and the checkpoint's name says so: none can be fetched.
+    """
+    from workbench.architectures import build
+    from workbench.architectures.published import PUBLISHED
+
+    if size not in PUBLISHED[kind]:
+        raise UnknownName(f"size of {kind}", size, PUBLISHED[kind])
+    if checkpoint is None or not pretrained:
+        if pretrained:
+            warnings.warn(
+                f"{kind}:{size} has random weights: none are published where they could be fetched from; give a "
+                "file of them as checkpoint",
+                stacklevel=3,
+            )
+        with _seeded():
+            module = build(dict(PUBLISHED[kind][size].architecture))
+        checkpoint = RANDOM
+    else:
+        module = _authors_file(kind, size, Path(checkpoint).expanduser())
+    if hasattr(module, "max_length"):
+        return _gpt2_reader(f"{kind}:{size}", module, checkpoint)
+    return Source(module, kind, "image", checkpoint, _imagenet_format(crop=1.0 if kind == "tost" else 0.875))
+
+
+def _authors_file(kind: str, size: str, path: Path) -> nn.Module:
+    from workbench.architectures import attention_of, build
+    from workbench.architectures.published import PUBLISHED, fitting, take
+    from workbench.checkpoints import load_weights
+
+    state = _read_state(path)
+    architecture = fitting(kind, size, state, str(path))
+    with _seeded():
+        module = build(architecture)
+    weights, left_out = take(PUBLISHED[kind][size], module, state, str(path))
+    stored = next(value.dtype for value in weights.values() if value.is_floating_point())
+    load_weights(module.to(stored), weights, str(path), attention=attention_of(architecture))
+    if left_out:
+        warnings.warn(f"{path}: {left_out}", stacklevel=4)
+    return module
+
+
+def _imagenet_format(crop: float) -> ImageFormat:
+    """Images of 224×224 as these models were trained and tested on; ``crop`` is the central share kept."""
+    from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
+
+    own: Any = create_transform(224, interpolation="bicubic" if crop == 1 else "bilinear", crop_pct=crop)
+    return ImageFormat((224, 224), 3, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, own)
+
+
+def _gpt2_reader(what: str, module: Any, checkpoint: str | None) -> Source:
+    """A language model trained on GPT-2's tokens."""
+    known = module.get_input_embeddings().num_embeddings
+
+    def tokenizer() -> PreTrainedTokenizerBase:
+        if known < _GPT2_TOKENS:
+            raise InputError(
+                f"{what} with a vocabulary of {known} was not trained on GPT-2's {_GPT2_TOKENS} tokens: hand "
+                "workbench.capture input_ids of your own"
+            )
+        return _load_tokenizer(_fetcher(f"hf:{_GPT2}", _GPT2, False), f"hf:{_GPT2}", _GPT2, {})
+
+    return Source(module, "tost", "text", checkpoint, max_length=module.max_length, load_tokenizer=tokenizer)
 
 
 # Checkpoints of this project --------------------------------------------------------------------------------

@@ -97,6 +97,18 @@ def test_it_starts_near_chance(ids):
     assert loss.item() == pytest.approx(math.log(VOCABULARY), rel=0.05)
 
 
+def test_layer_scale_and_norms_are_those_asked_for(ids):
+    model = build({**SMALL, "attention": "tssa-causal", "layer_scale": 1e-3, "norm_eps": 1e-5})
+    assert all(torch.equal(block.ls1.gamma, torch.full((DIM,), 1e-3)) for block in model.blocks)
+    assert {part.eps for part in model.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-5}
+    x = model.embed(ids) + model.pos_embed
+    for block in model.blocks:
+        after = x + 1e-3 * block.attn(block.norm1(x))
+        torch.testing.assert_close(block(x), after + 1e-3 * block.mlp(block.norm2(after)))
+        x = block(x)
+    assert {part.eps for part in build(SMALL).modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-6}
+
+
 def test_the_head_is_the_embedding(ids):
     model = moved(build(SMALL))
     hidden = model.norm(model.blocks(model.embed(ids) + model.pos_embed))

@@ -16,15 +16,16 @@ TEXT_LENGTH = 11
 class Family:
     """``build`` makes the model, ``batch`` its input, ``layers`` is how many attention calls it makes.
 
-    ``project`` gives q, k, v of a module from its input; ``rotated`` says that a rotary embedding follows,
-    which keeps the length of every pair of channels.
+    ``own_attention`` has None for a layer that has no attention map, and ``project`` gives q, k, v of a module
+    from its input, nothing where it has none. ``rotated`` says that a rotary embedding follows, which keeps the
+    length of every pair of channels.
     """
 
     name: str
     build: Callable[[], nn.Module]
     batch: Callable[[], Any]
     layers: int
-    own_attention: Callable[[nn.Module, Any], list[Tensor]]
+    own_attention: Callable[[nn.Module, Any], list[Tensor | None]]
     project: Callable[[Any, Tensor], tuple[Tensor, ...]]
     rotated: bool = False
 
@@ -139,9 +140,12 @@ def rest_of_block(block: Any, after: Tensor) -> Tensor:
         first = block.norm2(after if block.tokens_norm else after[:, :1])[:, :1]
         others = block.norm2(after)[:, 1:] if block.tokens_norm else after[:, 1:]
         return torch.cat([first + block.gamma2 * block.mlp(first), 2 * others], dim=1)
+    if type(block).__name__.endswith("IstaBlock"):
+        return block.mlp(block.norm2(after))
     if "norm2" in has:
         branch = block.mlp(block.norm2(after))
         gamma = getattr(block, "gamma_2", None)
+        branch = block.ls2(branch) if "ls2" in has else branch
         return after + (branch if gamma is None else gamma * branch)
     if "ln_2" in has:
         return after + block.mlp(block.ln_2(after))
@@ -156,6 +160,45 @@ def rest_of_block(block: Any, after: Tensor) -> Tensor:
     if "full_layer_layer_norm" in has:
         return block.full_layer_layer_norm(block.ffn_output(block.activation(block.ffn(after))) + after)
     return block.output(block.intermediate(after), after)
+
+
+def own_model(**architecture: Any) -> Callable[[], nn.Module]:
+    """A model built here."""
+
+    def build() -> nn.Module:
+        from workbench import architectures
+
+        sizes = {"img_size": 32, "in_chans": 3, "num_classes": 7, "embed_dim": 24, "depth": 3, "num_heads": 4}
+        return architectures.build({**sizes, "patch_size": 8, **architecture})
+
+    return seeded(build)
+
+
+def class_attention_only(model: nn.Module, batch: Any) -> list[Tensor | None]:
+    """The maps of the class-attention layers, behind blocks without one."""
+    return [None] * len(model.blocks) + written_out(model, batch)
+
+
+def subspace_maps(model: nn.Module, batch: Any) -> list[Tensor]:
+    """softmax(w wᵀ / √head_dim) of every subspace attention, from its input."""
+    inputs: list[Tensor] = []
+    handles = [
+        block.attn.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for block in model.blocks
+    ]
+    call(model, batch)
+    for handle in handles:
+        handle.remove()
+    with torch.no_grad():
+        projected = [subspaces(block.attn, x)[0] for block, x in zip(model.blocks, inputs, strict=True)]
+    return [(w @ w.mT / w.shape[-1] ** 0.5).softmax(-1) for w in projected]
+
+
+def subspaces(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    return (heads_first(module.qkv(x), module.num_heads),) * 3
+
+
+def only_class_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    return () if hasattr(module, "temp") else class_projections(module, x)
 
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 4}
@@ -195,6 +238,11 @@ VISION = [
         ),
         images, 5, written_out, class_projections,
     ),
+    Family("tost", own_model(name="tost", attention_options={"convention": "code"}), images, 5,
+           class_attention_only, only_class_projections),
+    Family("tost-ista", own_model(name="tost", mlp="ista", depth=1), images, 3, class_attention_only,
+           only_class_projections),
+    Family("crate", own_model(name="crate"), images, 3, subspace_maps, subspaces),
 ]  # fmt: skip
 
 

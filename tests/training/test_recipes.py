@@ -36,9 +36,27 @@ def test_a_recipe_survives_json(attention):
 
 
 def test_plain_softmax_leaves_no_trace():
-    for name in recipe_names():
+    plain = [name for name in recipe_names() if load_recipe(name).attention == "softmax"]
+    assert set(TASKS) <= set(plain)
+    for name in plain:
         assert load_recipe(name, "softmax") == load_recipe(name)
         assert not set(load_recipe(name).architecture) & set(ATTENTION_KEYS)
+
+
+def test_what_an_architecture_has_by_itself_takes_the_place_of_softmax():
+    tost = load_recipe("digits-tost")
+    assert (tost.attention, tost.architecture["attention_options"]) == ("tssa", {"convention": "code"})
+    assert load_recipe("digits-tost", "tssa") == tost
+    assert load_recipe("digits-tost", "softmax").architecture["attention"] == "softmax"
+    xcit = load_recipe("digits-xcit")
+    assert xcit.attention == "xca"
+    assert load_recipe("digits-xcit", "xca") == xcit
+    assert not set(xcit.architecture) & set(ATTENTION_KEYS)
+    assert load_recipe("digits-tost", "xca").architecture == {
+        **xcit.architecture, "name": "tost", "attention": "xca"
+    }  # fmt: skip
+    lm = load_recipe("prose-tost")
+    assert lm.architecture["attention_options"] == {"convention": "code"}
 
 
 def test_keys_that_say_nothing_are_left_out_and_those_of_the_first_recipes_are_not():

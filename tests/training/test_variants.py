@@ -63,6 +63,42 @@ def test_every_variant_trains_and_comes_back_from_its_checkpoint(task, name, tmp
     assert ("perplexity" in watched) == (task == "prose")
 
 
+OTHERS = {
+    "digits-tost": {"name": "tost", "attention": "tssa", "attention_options": {"convention": "code"}},
+    "digits-tost-softmax": {"name": "tost", "attention": "softmax"},
+    "digits-tost-ista": {"name": "tost", "mlp": "ista"},
+    "digits-xcit": {"name": "xcit"},
+    "digits-crate": {"name": "crate"},
+    "digits-vit-ista": {"mlp": "ista"},
+    "digits-tssa-ista": {"mlp": "ista", "attention": "tssa"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_train_and_are_named(name, tmp_path):
+    recipe = recipe_of("digits")
+    recipe = dataclasses.replace(recipe, architecture={**recipe.architecture, **OTHERS[name]})
+    result = train("digits", tmp_path, recipe=recipe, limit=12, device="cpu", progress=False)
+    before, after = (read_checkpoint(path)[0] for path in (result.checkpoints[0], result.checkpoints[-1]))
+    still = {key for key in before if torch.equal(before[key], after[key])}
+    assert not still
+    assert json.loads((tmp_path / "model.json").read_text())["name"] == name
+    assert result.metrics["attention"].unique().tolist() == [recipe.attention]
+    restore(result.checkpoints[-1])
+
+
+@pytest.mark.parametrize("name", ["digits-tost", "digits-xcit", "photos-tost", "photos-xcit", "prose-tost"])
+def test_twins_differ_from_the_plain_recipe_in_the_model_alone(name):
+    recipe, plain = load_recipe(name), load_recipe(name.partition("-")[0])
+    assert (
+        dataclasses.replace(recipe, architecture=plain.architecture, checkpoints=plain.checkpoints) == plain
+    )
+    shared = {"img_size", "patch_size", "context", "embed_dim", "depth", "num_heads"}
+    same = {key: value for key, value in recipe.architecture.items() if key in shared}
+    assert same == {key: value for key, value in plain.architecture.items() if key in shared}
+    build(recipe.architecture)
+
+
 def test_layers_and_options_are_those_asked_for(tmp_path):
     result = one_epoch("digits", tmp_path, "rpc-sym", layers="-1", options={"num_iter": 2})
     _, meta = read_checkpoint(result.checkpoints[-1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.architectures.crate import build_crate
 from workbench.architectures.lm import build_lm
 from workbench.architectures.sequence import build_sequence
+from workbench.architectures.tost import build_tost, build_xcit
 from workbench.architectures.vit import build_vit
 from workbench.errors import InputError, UnknownName
 
@@ -18,9 +20,31 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "vit": build_vit,
     "lm": build_lm,
     "sequence": build_sequence,
+    "tost": build_tost,
+    "xcit": build_xcit,
+    "crate": build_crate,
 }
 
-__all__ = ["ARCHITECTURES", "build", "build_lm", "build_sequence", "build_vit"]
+__all__ = [
+    "ARCHITECTURES",
+    "attention_of",
+    "build",
+    "build_crate",
+    "build_lm",
+    "build_sequence",
+    "build_tost",
+    "build_vit",
+    "build_xcit",
+]
+
+
+def attention_of(architecture: Mapping[str, Any]) -> str:
+    """The attention variant that a description names, or that its architecture has where it names none.
+
+    Softmax for architectures that are not known here: whoever builds one says so.
+    """
+    builder = ARCHITECTURES.get(str(architecture.get("name")), build_vit)
+    return architecture.get("attention", inspect.signature(builder).parameters["attention"].default)
 
 
 def build(architecture: dict[str, Any]) -> nn.Module:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from timm.layers import LayerNorm
 from torch import Tensor, nn
 
 from workbench.architectures.parts import (
@@ -33,6 +35,8 @@ def build_lm(
     depth: int = 4,
     num_heads: int = 4,
     mlp_ratio: float = 4.0,
+    layer_scale: float | None = None,
+    norm_eps: float = 1e-6,
     pos_embed_std: float | None = None,
     attention: str = "softmax",
     attention_layers: Numbers = None,
@@ -50,6 +54,8 @@ def build_lm(
     (bilateral, nonlocal, alibi), none are added to the tokens; with nonlocal and alibi sequences may then be
     longer than ``context``. ``pos_embed_std`` is the spread that positions start with: unless given, that of the
     tokens, 0.02, where they are added, and √½, that of sinusoidal ones, where they stand in the logits.
+    ``layer_scale`` is where LayerScale starts, one factor for each feature of an update, as in ToST; None: no
+    such factors. ``norm_eps`` is what LayerNorm adds to the variance.
 
     Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
     does not divide the width, or the attention has no causal form.
@@ -64,12 +70,15 @@ def build_lm(
     options = table_of_options(attention, attention_options)
     if not options.get("causal", True):
         raise InputError("a language model reads from left to right: leave causal=False out of its attention")
-    blocks = make_blocks(depth, embed_dim, num_heads, mlp_ratio, boost)
+    norm: Any = partial(LayerNorm, eps=norm_eps)
+    blocks = make_blocks(
+        depth, embed_dim, num_heads, mlp_ratio, boost, init_values=layer_scale, norm_layer=norm
+    )
     sizes = {"num_tokens": context, "causal": True}
     install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
     learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
     added = not brings_positions(blocks)
-    model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None)
+    model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None, norm_eps)
     if added:
         std = 0.02 if pos_embed_std is None else pos_embed_std
         model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
@@ -85,13 +94,20 @@ class LanguageModel(nn.Module):
 
     pos_embed: nn.Parameter | None
 
-    def __init__(self, vocabulary: int, width: int, blocks: nn.Sequential, max_length: int | None) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        blocks: nn.Sequential,
+        max_length: int | None,
+        norm_eps: float = 1e-6,
+    ) -> None:
         super().__init__()
         self.max_length = max_length
         self.embed = nn.Embedding(vocabulary, width)
         self.register_parameter("pos_embed", None)
         self.blocks = blocks
-        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
         nn.init.normal_(self.embed.weight, std=0.02)
 
     def forward(

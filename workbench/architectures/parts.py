@@ -8,10 +8,16 @@ from typing import Any
 from timm.models.vision_transformer import Block, init_weights_vit_timm
 from torch import Tensor, nn
 
+from workbench.architectures.ista import IstaBlock
 from workbench.attention import VARIANTS, attention_module, find_variant
 from workbench.attention.residual import BoostedResidual
-from workbench.errors import InputError
+from workbench.errors import InputError, UnknownName
 from workbench.selection import Numbers, parse_numbers
+
+MLPS = ("mlp", "ista")
+"""What the second half of a block may be: timm's MLP with its residual, or CRATE's ISTA in the place of both."""
+CLASS_TOKEN_FIRST = "the class token, which stands first, would see no patch"
+"""Why vision transformers with a class token take no causal attention."""
 
 
 class BoostedBlock(Block):
@@ -48,10 +54,47 @@ class BoostedBlocks(nn.Sequential):
         return x
 
 
-def make_blocks(depth: int, width: int, heads: int, mlp_ratio: float, boost: bool) -> nn.Sequential:
-    """Fresh pre-norm blocks, drawn as timm draws them; their attention is timm's until it is installed."""
-    make, together = (BoostedBlock, BoostedBlocks) if boost else (Block, nn.Sequential)
-    blocks = together(*(make(width, heads, mlp_ratio, qkv_bias=True) for _ in range(depth)))
+def block_class(mlp: str, boost: bool) -> type[Block]:
+    """timm's block, or the one with ISTA or with boosted residuals.
+
+    Raises UnknownName for an mlp that does not exist, InputError for both at once.
+    """
+    if mlp not in MLPS:
+        raise UnknownName("mlp", str(mlp), MLPS)
+    if mlp == "ista" and boost:
+        raise InputError(
+            "boost and mlp 'ista' change the same block, and no paper has both; take one of them"
+        )
+    if mlp == "ista":
+        return IstaBlock
+    return BoostedBlock if boost else Block
+
+
+def check_sizes(img_size: int, patch_size: int, embed_dim: int, num_heads: int) -> None:
+    """Raise InputError unless patches fill the image and heads the width."""
+    if img_size % patch_size:
+        raise InputError(f"patch_size {patch_size} does not divide img_size {img_size}")
+    if embed_dim % num_heads:
+        raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
+
+
+def refuse_causal(attention: str, options: Mapping[str, Any], why: str) -> None:
+    """Raise InputError for attention that is causal, by its nature or by its ``options``."""
+    if find_variant(attention).causality == "always" or options.get("causal"):
+        raise InputError(
+            f"attention {attention!r} is causal: {why}; take it in a language model, or a variant that is not causal"
+        )
+
+
+def make_blocks(
+    depth: int, width: int, heads: int, mlp_ratio: float, boost: bool, *, mlp: str = "mlp", **options: Any
+) -> nn.Sequential:
+    """Fresh pre-norm blocks, drawn as timm draws them; their attention is timm's until it is installed.
+
+    ``options`` are further ones of timm's ``Block``; ``mlp`` as in ``block_class``.
+    """
+    make, together = block_class(mlp, boost), BoostedBlocks if boost else nn.Sequential
+    blocks = together(*(make(width, heads, mlp_ratio, qkv_bias=True, **options) for _ in range(depth)))
     for part in blocks.modules():
         init_weights_vit_timm(part, needs_reset=False)
     return blocks

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from timm.models.vision_transformer import Block, VisionTransformer
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from workbench.architectures.parts import (
-    BoostedBlock,
+    CLASS_TOKEN_FIRST,
     BoostedBlocks,
+    block_class,
     brings_positions,
+    check_sizes,
     install_attention,
+    refuse_causal,
     share_positions,
     table_of_options,
 )
-from workbench.attention import find_variant
-from workbench.errors import InputError
 from workbench.selection import Numbers
 
 
@@ -31,6 +32,7 @@ def build_vit(
     depth: int = 4,
     num_heads: int = 3,
     mlp_ratio: float = 4.0,
+    mlp: str = "mlp",
     pos_embed_std: float = 0.5,
     attention: str = "softmax",
     attention_layers: Numbers = None,
@@ -46,22 +48,16 @@ def build_vit(
     ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
     with ``attention_options``; the other layers have softmax attention. Where every layer brings positions of
     its own (bilateral, nonlocal, alibi), none are added to the tokens, and bilateral layers share one
-    parameter. ``boost`` gives every layer a boosted residual around its attention.
+    parameter. ``boost`` gives every layer a boosted residual around its attention. ``mlp`` "ista" puts CRATE's
+    ISTA in the place of the MLP and its residual (wu2025 Table 8).
 
-    Raises UnknownName for an attention or an option of it that does not exist, InputError if the patch size
-    does not divide the image, the head count does not divide the width, or the attention is causal: the class
-    token stands first and would see nothing.
+    Raises UnknownName for an attention, an option of it or an mlp that does not exist, InputError if the patch
+    size does not divide the image, the head count does not divide the width, or the attention is causal: the
+    class token stands first and would see nothing.
     """
-    if img_size % patch_size:
-        raise InputError(f"patch_size {patch_size} does not divide img_size {img_size}")
-    if embed_dim % num_heads:
-        raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
+    check_sizes(img_size, patch_size, embed_dim, num_heads)
     options = table_of_options(attention, attention_options)
-    if find_variant(attention).causality == "always" or options.get("causal"):
-        raise InputError(
-            f"attention {attention!r} is causal: the class token, which stands first, would see no patch; "
-            "take it in a language model, or a variant that is not causal"
-        )
+    refuse_causal(attention, options, CLASS_TOKEN_FIRST)
     model = VisionTransformer(
         img_size=img_size,
         patch_size=patch_size,
@@ -71,7 +67,7 @@ def build_vit(
         depth=depth,
         num_heads=num_heads,
         mlp_ratio=mlp_ratio,
-        block_fn=BoostedBlock if boost else Block,
+        block_fn=block_class(mlp, boost),
     )
     positions = model.get_parameter("pos_embed")
     nn.init.normal_(positions, std=pos_embed_std)

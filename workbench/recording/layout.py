@@ -303,7 +303,8 @@ register_block(
     lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
 )
 register_block("timm.models.xcit.XCABlock", "norm3.input")
-register_block("workbench.architectures.parts.BoostedBlock", "norm2.input")
+for _name in ("parts.BoostedBlock", "ista.IstaBlock"):
+    register_block(f"workbench.architectures.{_name}", "norm2.input")
 register_block(
     "timm.models.swin_transformer.SwinTransformerBlock",
     "norm2.input",

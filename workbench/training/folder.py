@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from workbench._version import __version__
+from workbench.architectures import attention_of
 from workbench.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.errors import InputError, MissingResource
 from workbench.records import METRICS_FILE, read_metrics
@@ -282,10 +283,15 @@ def _both(key: str, held: Any, wanted: Any) -> str:
 
 
 def _name(task: Task, recipe: Recipe) -> str:
-    # The plain vision transformer had its name before there were variants.
-    plain = recipe.attention == "softmax" and recipe.architecture["name"] == "vit"
-    attention = recipe.architecture["name"] if plain and not recipe.boost else recipe.attention
-    return f"{task.name}-{attention}" + ("-boost" if recipe.boost else "")
+    architecture = recipe.architecture["name"]
+    own = recipe.attention == attention_of({"name": architecture})
+    if architecture in ("vit", "lm"):
+        # The plain vision transformer had its name before there were variants.
+        parts = [architecture if architecture == "vit" and own and not recipe.boost else recipe.attention]
+    else:
+        parts = [architecture, *([] if own else [recipe.attention])]
+    mlp = recipe.architecture.get("mlp", "mlp")
+    return "-".join([task.name, *parts, *([] if mlp == "mlp" else [mlp]), *["boost"] * recipe.boost])
 
 
 def _variant(recipe: Recipe) -> dict[str, Any]:

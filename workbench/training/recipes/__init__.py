@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.architectures import attention_of
 from workbench.attention import SHARED_OPTIONS, VARIANTS, find_variant
 from workbench.errors import InputError, UnknownName
 from workbench.selection import Numbers, parse_numbers
@@ -121,7 +122,7 @@ class Recipe:
     @property
     def attention(self) -> str:
         """The variant in the architecture."""
-        return self.architecture.get("attention", "softmax")
+        return attention_of(self.architecture)
 
     @property
     def boost(self) -> bool:
@@ -142,8 +143,9 @@ class Recipe:
         """The same recipe with the attention variant ``name`` in ``layers`` (all unless given).
 
         The architecture then names the layers as numbers and every option of the variant, so that a
-        checkpoint means the same whatever later versions take for granted; plain softmax attention leaves no
-        trace. Raises UnknownName for a name or option that does not exist, InputError for layers that do not.
+        checkpoint means the same whatever later versions take for granted; a variant without options that the
+        architecture has by itself (softmax in a vision transformer) leaves no trace. Raises UnknownName for a
+        name or option that does not exist, InputError for layers that do not.
         """
         variant = find_variant(name)
         accepted = {*variant.options, *SHARED_OPTIONS} - {*variant.fixed}
@@ -158,7 +160,7 @@ class Recipe:
             raise InputError(
                 "layers chooses where another attention takes the place of softmax; name one as attention"
             )
-        if name != "softmax" or complete:
+        if name != attention_of({"name": plain["name"]}) or complete:
             plain["attention"] = name
             if chosen is not None and chosen != tuple(range(depth or 0)):
                 plain["attention_layers"] = list(chosen)
@@ -215,8 +217,8 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
     """A recipe by name (``"digits"``) or from a TOML file of one's own, for one attention variant.
 
     ``attention`` is a variant of `workbench.attention.VARIANTS`; unless given, what the file's architecture
-    says, which is softmax unless it says otherwise. ``[attention.NAME]`` of the file says in which layers and
-    with which options it is trained, and what else of the recipe changes.
+    says or has by itself, which is softmax in a vision transformer and a language model. ``[attention.NAME]`` of
+    the file says in which layers and with which options it is trained, and what else of the recipe changes.
 
     Raises UnknownName for a name that does not exist or a key that no recipe has, InputError for a file that
     cannot be read or a value of the wrong type.
@@ -249,6 +251,8 @@ def parse_recipe(table: Mapping[str, Any], origin: str = "recipe", attention: st
         if name in values:
             types = {item.name: _WANTED[str(item.type)] for item in dataclasses.fields(kind)}
             values[name] = kind(**_checked(values[name], types, f"{origin} [{name}]"))
+    if attention is None and attention_of(values["architecture"]) in tables:
+        attention = attention_of(values["architecture"])
     if attention is None:
         return Recipe(**values)
     own = tables.get(attention, AttentionTable())
