@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RANDOM = "random"
 """Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
 _SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
+_WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _TIMM_PLACES = ("hf-hub", "hf_hub", "local-dir")
 _GPT2, _GPT2_TOKENS = "openai-community/gpt2", 50257
 
@@ -181,8 +182,8 @@ def _timm_with_file(architecture: str, path: Path) -> nn.Module:
         raise InputError(f"{path} does not fit {architecture}: {_first_lines(error)}") from error
 
 
-def _read_state(path: Path) -> dict[str, Tensor]:
-    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of its usual wrappings."""
+def _read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str, Tensor]:
+    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of the first of its wrappings."""
     from safetensors.torch import load_file
 
     from workbench.checkpoints import read_torch_file
@@ -197,7 +198,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
                 f"{path} is not a readable safetensors file ({error}); it may be truncated"
             ) from error
     content = read_torch_file(path)
-    for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
+    for key in wrappings:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
             break
@@ -486,7 +487,7 @@ def _authors_file(kind: str, size: str, path: Path) -> nn.Module:
     from workbench.architectures.published import PUBLISHED, fitting, take
     from workbench.checkpoints import load_weights
 
-    state = _read_state(path)
+    state = _read_state(path, wrappings=("model", "state_dict"))  # not the averages beside them
     architecture = fitting(kind, size, state, str(path))
     with _seeded():
         module = build(architecture)

@@ -34,7 +34,7 @@ MEDIUM_IN_PRINT = 68.1e6  # wu2025 Table 5; the authors' code gives 71.5M
 
 unwrapped, in_a_dict, parallel = (
     lambda state: state,
-    lambda state: {"model": state, "epoch": 7},
+    lambda state: {"model_ema": {"head.weight": torch.ones(1)}, "model": state, "epoch": 7},
     lambda state: {"model": {f"module.{name}": value for name, value in state.items()}, "epoch": 7},
 )
 

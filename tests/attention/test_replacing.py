@@ -329,3 +329,23 @@ def test_positions_of_a_language_model():
         assert model.blocks[1].attn.causal
         assert torch.isfinite(model(ids)).all()
     assert torch.equal(model(ids), before)
+
+
+def test_positions_that_a_module_makes_come_off_the_tokens_and_back():
+    """ToST adds Fourier positions to its tokens; where every layer brings its own, they would count twice."""
+    torch.manual_seed(0)
+    model = build({"name": "tost", "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3}).eval()
+    images, maker = randn(2, 1, 16, 16, dtype=torch.float32), model.pos_embed
+    before = model(images)
+    some = replace_attention(model, "bilateral", layers=[0])
+    assert model.pos_embed is maker
+    assert "pos_embed stays on the tokens, as other layers need it" in str(some)
+    some.undo()
+    report = replace_attention(model, "bilateral")
+    assert model.pos_embed is None
+    assert "pos_embed taken off the tokens; the layers use none of it" in str(report)
+    assert model.blocks[0].attn.positions is model.blocks[1].attn.positions
+    assert not torch.allclose(model(images), before)
+    report.undo()
+    assert model.pos_embed is maker
+    assert torch.equal(model(images), before)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 EMBEDDING = "pos_embed"
 
-Embeddings = dict[str, nn.Parameter | None]
+Embeddings = dict[str, nn.Parameter | nn.Module | None]
+"""What is called ``pos_embed``, by path: a parameter, or (XCiT, ToST) a module that makes the positions."""
 
 
 class Moved(NamedTuple):
@@ -33,14 +34,18 @@ def move_positions(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, A
     Sets the positions of ``new`` and leaves the model alone: that is ``put_embeddings`` with ``after``.
     """
     before = position_embeddings(model)
-    on_tokens = {path: value for path, value in before.items() if value is not None and bool(value.any())}
+    on_tokens = {
+        path: value for path, value in before.items() if value is not None and _adds_something(value)
+    }
     outside = [path for path, layer in {**old, **new}.items() if not _brings(layer)]
     carried: tuple[str, ...] = ()
     after, said = dict(before), ""
     if not outside and on_tokens:
         carried = _onto_layers(model, on_tokens, new)
+        if not carried:
+            _share(old, new)
         # Zeros that stay zeros: some models cannot do without the embedding, and adding zeros changes nothing.
-        after |= {path: _parameter(torch.zeros_like(value), False) for path, value in on_tokens.items()}
+        after |= {path: _nothing_like(value) for path, value in on_tokens.items()}
         said = "taken off the tokens" + (
             ", now those of the layers" if carried else "; the layers use none of it"
         )
@@ -60,34 +65,43 @@ def move_positions(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, A
 
 def position_embeddings(model: nn.Module) -> Embeddings:
     """Everything called ``pos_embed`` by path, None where the model has the place but adds nothing."""
-    return {
-        f"{path}.{EMBEDDING}" if path else EMBEDDING: part._parameters[EMBEDDING]
-        for path, part in model.named_modules()
-        if EMBEDDING in part._parameters
+    places = [(f"{path}.{EMBEDDING}" if path else EMBEDDING, part) for path, part in model.named_modules()]
+    parameters = {path: part._parameters[EMBEDDING] for path, part in places if EMBEDDING in part._parameters}
+    makers = {
+        path: part._modules[EMBEDDING] for path, part in places if part._modules.get(EMBEDDING) is not None
     }
+    return {**parameters, **makers}
 
 
-def put_embeddings(model: nn.Module, embeddings: Mapping[str, nn.Parameter | None]) -> None:
+def put_embeddings(model: nn.Module, embeddings: Embeddings) -> None:
     """Set position embeddings by path."""
     for path, value in embeddings.items():
         setattr(model.get_submodule(path.rpartition(".")[0]), EMBEDDING, value)
 
 
+def _adds_something(value: nn.Parameter | nn.Module) -> bool:
+    return isinstance(value, nn.Module) or bool(value.any())
+
+
+def _nothing_like(value: nn.Parameter | nn.Module) -> nn.Parameter | None:
+    return None if isinstance(value, nn.Module) else _parameter(torch.zeros_like(value), False)
+
+
 def _onto_layers(
-    model: nn.Module, on_tokens: Mapping[str, nn.Parameter], new: Mapping[str, Any]
+    model: nn.Module, on_tokens: Mapping[str, nn.Parameter | nn.Module], new: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Give the layers that learn positions a copy of the embedding, one for all; () where it does not fit."""
-    if len(on_tokens) > 1:
+    (value, *others) = on_tokens.values()
+    if others or isinstance(value, nn.Module):
         return ()
-    (value,) = on_tokens.values()
-    missing = _tokens_without(model)
+    missing, learned = _tokens_without(model), value.requires_grad
     if missing and value.ndim == 3:
         # Class and register tokens that the model adds no position to have, in the logits, one of zero.
         value = torch.cat([value.new_zeros(1, missing, value.shape[-1]), value], dim=1)
     places = tuple(
         path for path, layer in new.items() if _learns(layer) and layer.positions.shape == value.shape
     )
-    shared = _parameter(value, next(iter(on_tokens.values())).requires_grad)
+    shared = _parameter(value, learned)
     for path in places:
         new[path].positions = shared
     return places
