@@ -153,7 +153,7 @@ def test_a_sequence_of_padding_only_stays_finite(ids):
         ),
         ({"vocabulary": None}, InputError, "got vocabulary=None, channels=None"),
         ({"num_heads": 4}, InputError, "num_heads 4 does not divide embed_dim 14"),
-        ({"attention": "tssa-causal"}, InputError, "is causal, and a classifier reads its whole sequence"),
+        ({"attention": "tssa-causal"}, InputError, "is causal: a classifier reads its whole sequence"),
         ({"attention": "alibi", "attention_options": {"causal": True}}, InputError, "is causal"),
         ({"attention": "bilatral"}, UnknownName, "did you mean 'bilateral'"),
         ({"classes": 3}, UnknownName, "did you mean 'num_classes'"),

@@ -13,11 +13,11 @@ from workbench.architectures.parts import (
     brings_positions,
     install_attention,
     make_blocks,
+    refuse_causal,
     run_blocks,
     share_positions,
     table_of_options,
 )
-from workbench.attention import find_variant
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.errors import InputError
 from workbench.selection import Numbers
@@ -61,11 +61,7 @@ def build_sequence(
     if embed_dim % num_heads:
         raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
     options = table_of_options(attention, attention_options)
-    if find_variant(attention).causality == "always" or options.get("causal"):
-        raise InputError(
-            f"attention {attention!r} is causal, and a classifier reads its whole sequence; take it in a language "
-            "model, or a variant that is not causal"
-        )
+    refuse_causal(attention, options, "a classifier reads its whole sequence")
     blocks = make_blocks(depth, embed_dim, num_heads, mlp_ratio, boost)
     install_attention(
         blocks, attention, attention_layers, options, others="softmax", num_tokens=context, causal=False

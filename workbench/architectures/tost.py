@@ -77,9 +77,10 @@ def build_tost(
         tokens_norm=True,
     )
     model.patch_embed = HalvingPatchEmbed(img_size, patch_size, in_chans, embed_dim)
-    model.blocks = make_blocks(
+    blocks = make_blocks(
         depth, embed_dim, num_heads, mlp_ratio, boost=False, mlp=mlp, init_values=layer_scale
     )
+    model.blocks = nn.ModuleList(blocks)
     patches = model.patch_embed.num_patches
     shared = {"others": "softmax", "num_tokens": patches}
     install_attention(model.blocks, attention, attention_layers, options, **shared)

@@ -284,12 +284,13 @@ def _both(key: str, held: Any, wanted: Any) -> str:
 
 def _name(task: Task, recipe: Recipe) -> str:
     architecture = recipe.architecture["name"]
-    own = recipe.attention == attention_of({"name": architecture})
-    if architecture in ("vit", "lm"):
-        # The plain vision transformer had its name before there were variants.
-        parts = [architecture if architecture == "vit" and own and not recipe.boost else recipe.attention]
+    own = attention_of({"name": architecture})
+    if own != "softmax":
+        parts = [architecture, *([] if recipe.attention == own else [recipe.attention])]
     else:
-        parts = [architecture, *([] if own else [recipe.attention])]
+        # The plain vision transformer had its name before there were variants.
+        plain = architecture == "vit" and recipe.attention == "softmax" and not recipe.boost
+        parts = [architecture if plain else recipe.attention]
     mlp = recipe.architecture.get("mlp", "mlp")
     return "-".join([task.name, *parts, *([] if mlp == "mlp" else [mlp]), *["boost"] * recipe.boost])
 
