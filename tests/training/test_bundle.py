@@ -1,7 +1,9 @@
 """The model that comes with the package, and the record of how it was made."""
 
 import json
+import re
 import statistics
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -143,3 +145,16 @@ def test_the_command_trains_all_seeds_and_cleans_up(tmp_path, capsys):
     record = json.loads((tmp_path / "data" / "records" / "digits-tssa" / "record.json").read_text())
     assert [made["seed"] for made in record["runs"]] == list(SEEDS)
     assert not (tmp_path / "work" / "digits-tssa").exists()
+
+
+def test_the_documented_numbers_are_those_on_record():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `((?:digits|prose)-[\w-]+)` \| (.*) \|$", text, re.MULTILINE))
+    assert set(rows) == set(MODELS)
+    for name, told in rows.items():
+        about = json.loads((data_dir() / "records" / name / "record.json").read_text())
+        language = name.startswith("prose")
+        metric = "test_perplexity" if language else "test_accuracy"
+        values = [*(run[metric] for run in about["runs"]), about[f"{metric}_median"]]
+        shown = [f"{value:.2f}" if language else f"{100 * value:.1f} %" for value in values]
+        assert told == f"{', '.join(shown[:-1])} | {shown[-1]}"
