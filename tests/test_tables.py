@@ -140,3 +140,15 @@ def test_costs_are_a_row_per_variant_in_multiples_of_the_baseline():
     assert table.columns.tolist() == ["source", "baseline", "attention", "MACs (training)", "time (test)"]
     assert table["MACs (training)"].tolist() == ["1 = 8.8e+06", "0.761", "1.04"]
     assert table["time (test)"].tolist() == ["1 = 0.0005 s", "0.8", None]
+
+
+def test_a_column_that_a_notebook_adds_tells_rows_of_means_apart():
+    rows = [
+        {"metric": "token_cosine", "value": value, "input": name}
+        for value, name in ((0.2, "a"), (0.4, "b"), (0.3, None))
+    ]
+    frame = conform(pd.DataFrame(rows).assign(model="bundled:digits-vit"))
+    both = pd.concat([frame.assign(batch="train"), frame.assign(batch="test", value=2 * frame["value"])])
+    table = summary_table(both)
+    assert table["batch"].tolist() == ["train", "test"]
+    assert table["mean ± sd"].tolist() == ["0.3 ± 0.14", "0.6 ± 0.28"]

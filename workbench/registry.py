@@ -371,6 +371,15 @@ _REGISTERED = (
         },
         measurements.subspaces_of_heads,
     ),
+    Analysis(
+        "robust-components",
+        "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
+        ("k",),
+        {
+            "per_head": Option(False, "one row per input, layer and head, in place of means", _flag),
+        },
+        measurements.robust_components,
+    ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
 

@@ -112,7 +112,8 @@ def is_overall(data: pd.DataFrame) -> pd.Series:
 
 
 def _means_table(data: pd.DataFrame) -> pd.DataFrame:
-    keys = list(_KEYS)
+    # a column that results do not have was added to tell their rows apart
+    keys = [*_KEYS, *(name for name in data.columns if name not in (*_STUDY, "unit", "version"))]
     inputs = data[data["input"].notna() & data["layer"].isna() & data["head"].isna()]
     inputs = inputs.drop_duplicates([*keys, "input"])
     deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()

@@ -39,9 +39,8 @@ class PixelModel(nn.Module):
         self.register_buffer("std", torch.tensor(std, device=weight.device).view(-1, 1, 1))
 
     def forward(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
-        weight = next(self.module.parameters())
-        prepared = ((pixels - self.mean) / self.std).to(weight.dtype)
-        output = self.module(pixel_values=prepared) if self.by_name else self.module(prepared)
+        prepared = self.prepared(pixels)
+        output = self.module(**prepared) if isinstance(prepared, dict) else self.module(prepared)
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
             what = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
@@ -49,6 +48,12 @@ class PixelModel(nn.Module):
                 f"the model gives {what}, not one logit per class; this protocol takes a model with a classifier"
             )
         return logits.float()
+
+    def prepared(self, pixels: Float[Tensor, "n channel height width"]) -> Tensor | dict[str, Tensor]:
+        """What the model itself receives of these pixels."""
+        weight = next(self.module.parameters())
+        batch = ((pixels.to(self.mean) - self.mean) / self.std).to(weight.dtype)
+        return {"pixel_values": batch} if self.by_name else batch
 
     @torch.no_grad()
     def logits(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:

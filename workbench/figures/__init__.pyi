@@ -15,6 +15,9 @@ from .plates import plate as plate
 from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection_training import projection_training_figure as projection_training_figure
+from .robust import contamination_figure as contamination_figure
+from .robust import recovery_figure as recovery_figure
+from .robust import sparse_map_figure as sparse_map_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .theme import apply_theme as apply_theme

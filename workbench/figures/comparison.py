@@ -26,6 +26,8 @@ _SHORT = {
     "eigenvalue_profile": "Eigenvalue",
     "inconsistency": "Inconsistency",
     "allclose": "V equals V̇",
+    "contamination_auc": "AUC",
+    "contamination_share": "Energy share",
 }
 # Chance by kind of null: its place in the row (above or below the dot), colour and words.
 _NULLS = {

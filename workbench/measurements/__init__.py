@@ -10,6 +10,7 @@ from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.projections import errors_of_projection
+from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.spectra import gram_spectrum
 from workbench.measurements.subspaces import subspaces_of_heads
@@ -27,6 +28,7 @@ __all__ = [
     "errors_of_projection",
     "gram_spectrum",
     "membership_of_tokens",
+    "robust_components",
     "similarity_of_values",
     "subspaces_of_heads",
     "token_similarity",

@@ -1,0 +1,169 @@
+"""The sparse part of RPC-Attention: where it lies on an image, whether it marks contamination, and the ideal case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from workbench.errors import InputError
+from workbench.figures.comparison import comparison_figure
+from workbench.figures.frames import LEGEND_ABOVE, rows_of
+from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
+from workbench.figures.theme import GREY, PAGE, series_style
+
+MOST_IMAGES = 3
+OUTLINE = "#004488"
+CANDIDATES = {
+    "sparse": "S",
+    "clean": "S of the clean image",
+    "change": "change of S",
+    "keys": "keys, from their mean",
+    "pursuit": "S of PCP",
+}
+"""What might tell contaminated patches, in the words of a figure."""
+
+
+def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
+    """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated one, and the change.
+
+    All maps share one colour scale; the contaminated block is outlined. The pictures of the last row are what was
+    changed, |contaminated − clean|.
+
+    Args:
+        maps: a `workbench.evaluation.contamination.SparseMaps`, or anything with its ``values`` (image, input, row,
+            column), ``marked``, ``pictures`` and ``ids``.
+        most: how many images are shown, the first ones.
+
+    Raises:
+        InputError: fewer than one image is asked for.
+    """
+    if most < 1:
+        raise InputError(f"show at least one image; got most={most}")
+    values, marked = np.asarray(maps.values)[:, :most], np.asarray(maps.marked)[:most]
+    clean, after = (images[:most] for images in maps.pictures)
+    changed = [np.abs(now - before) for before, now in zip(clean, after, strict=True)]
+    shown = dict(zip(("clean", "contaminated", "change"), (clean, after, changed), strict=True))
+    count, rows, columns = values.shape[1:]
+    fig = make_subplots(
+        len(shown),
+        2 * count,
+        horizontal_spacing=0.012,
+        vertical_spacing=0.02,
+        column_titles=["image", "‖S<sub>j</sub>‖"] * count,
+    )
+    frame = under_cells(rows, columns)
+    for line, (name, images) in enumerate(shown.items()):
+        for number in range(count):
+            beside, over = ({"row": line + 1, "col": 2 * number + column} for column in (1, 2))
+            label = f"{name}, {maps.ids[number]}"
+            # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
+            fig.add_trace(cells([[None] * columns] * rows, label), **beside)
+            fig.add_layout_image(source=picture(images[number]), **beside, **frame)
+            fig.add_trace(cells(values[line, number], label), **over)
+            for place in (beside, over):
+                fig.add_shape(**_outline(marked[number]), **place)
+        fig.update_yaxes(title_text=name, row=line + 1, col=1)
+    square_cells(fig, rows, columns)
+    fig.update_annotations(font={"size": None})
+    margin = {"l": 26, "r": 62, "t": 22, "b": 8}
+    cell = (PAGE - margin["l"] - margin["r"]) / max(2 * count, 3)
+    fig.update_layout(
+        coloraxis=shared_scale(OVERLAY, float(values.max()), "‖S<sub>j</sub>‖ over all heads"),
+        margin=margin,
+        height=round(cell * rows / columns * len(shown) + margin["t"] + margin["b"]),
+    )
+    return fig
+
+
+def _outline(marked: np.ndarray) -> dict:
+    """The rectangle around the marked patches of a grid."""
+    down, right = (np.flatnonzero(marked.any(axis)) for axis in (1, 0))
+    return {
+        "type": "rect", "x0": right[0] - 0.5, "x1": right[-1] + 0.5, "y0": down[0] - 0.5, "y1": down[-1] + 0.5,
+        "line": {"color": OUTLINE, "width": 1.6},
+    }  # fmt: skip
+
+
+def contamination_figure(frame: pd.DataFrame) -> go.Figure:
+    """How well ‖S_j‖ and its rivals tell contaminated patches: a panel per measure and kind, a row per candidate.
+
+    Dots with their 95 % interval over images, and the band that permuted patches give.
+
+    Args:
+        frame: the results of `workbench.evaluation.contamination.contamination_frame`, one under the other.
+
+    Raises:
+        InputError: the frame holds none of their measures.
+    """
+    rows = rows_of(frame, ("contamination_auc", "contamination_share"), needs=("contamination", "candidate"))
+    kinds = rows["contamination"].nunique()
+    # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
+    shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=rows["contamination"])
+    order = {name: place for place, name in enumerate(("contamination_auc", "contamination_share"))}
+    shown = shown.sort_values("metric", key=lambda names: names.map(order), kind="stable")
+    fig = comparison_figure(shown, columns=kinds)
+    for line in (1, 2):  # panels of one measure are read against one another
+        ranges = [axis.range for axis in fig.select_xaxes(row=line)]
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        fig.update_xaxes(range=[low, high], nticks=7, row=line)
+    return fig
+
+
+_PARTS = {"sparse": "S", "low_rank": "L"}
+
+
+def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) -> go.Figure:
+    """Error of both parts of planted matrices against the steps of a pursuit: by ADMM, and by attention.
+
+    Medians over matrices. Of principal attention pursuit: with the paper's λ, and with the λ that is best at each
+    number of steps, which nobody could know. Dotted: the error of finding nothing, and the paper's number of steps.
+
+    Args:
+        frame: the result of `workbench.evaluation.planted.pursuit_recovery`.
+        weight: the paper's λ.
+        steps: the paper's number of steps.
+
+    Raises:
+        InputError: the frame lacks a method, or that λ.
+    """
+    lines = {
+        "PCP by ADMM": frame[frame["method"] == "PCP"],
+        f"PAP, λ = {weight:g}": frame[(frame["method"] == "PAP") & (frame["weight"] == weight)],
+        "PAP, best λ at each step": frame[frame["method"] == "PAP"],
+    }
+    absent = [name for name, part in lines.items() if part.empty]
+    if absent:
+        raise InputError(f"the frame holds no rows of {absent[0]}; give the result of pursuit_recovery")
+    fig = make_subplots(1, len(_PARTS), horizontal_spacing=0.11)
+    for column, (part, words) in enumerate(_PARTS.items(), start=1):
+        for number, (name, rows) in enumerate(lines.items()):
+            own = rows[rows["part"] == part]
+            error = own.groupby(["weight", "steps"])["value"].median().groupby("steps").min()
+            fig.add_trace(
+                go.Scatter(
+                    x=error.index,
+                    y=error,
+                    name=name,
+                    mode="lines+markers",
+                    legendgroup=name,
+                    showlegend=column == 1,
+                    hovertemplate=f"{name}, %{{x}} steps<br>%{{y:.3g}}<extra></extra>",
+                    **series_style(number),
+                ),
+                row=1,
+                col=column,
+            )
+        fig.add_hline(y=1, line={"color": GREY, "width": 0.8, "dash": "dot"}, row=1, col=column)
+        fig.add_vline(x=steps, line={"color": GREY, "width": 0.8, "dash": "dot"}, row=1, col=column)
+        fig.update_yaxes(title_text=f"Relative error of {words}", row=1, col=column)
+    taken = sorted(frame["steps"].unique())
+    fig.update_xaxes(
+        title_text="Steps", type="log", tickvals=[step for step in taken if step & (step - 1) == 0]
+    )
+    fig.update_yaxes(type="log", exponentformat="power", dtick=3)
+    fig.update_layout(legend=LEGEND_ABOVE, margin={"l": 56, "r": 8, "t": 26, "b": 38}, height=230, width=PAGE)
+    return fig
