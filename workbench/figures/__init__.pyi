@@ -2,6 +2,7 @@ from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
+from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
 from .costs import cost_figure as cost_figure
@@ -9,6 +10,8 @@ from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
+from .membership import membership_agreement_figure as membership_agreement_figure
+from .membership import membership_figure as membership_figure
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
 from .plates import plate as plate
@@ -20,4 +23,6 @@ from .robust import recovery_figure as recovery_figure
 from .robust import sparse_map_figure as sparse_map_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
 from .spectra import spectrum_figure as spectrum_figure
+from .subspaces import subspace_coherence_figure as subspace_coherence_figure
+from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme

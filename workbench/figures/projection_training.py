@@ -13,7 +13,7 @@ from workbench.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
 from workbench.figures.projection import BOUNDS, add_share, share_of_baseline
-from workbench.figures.theme import COLOURS, GREY, translucent
+from workbench.figures.theme import COLOURS, GREY, batch_style, translucent
 
 _EXACT = ("exact J", COLOURS[0], "triangle-down")
 # metric → (convention, statistic, panel, words, colour, symbol)
@@ -96,7 +96,7 @@ def projection_training_figure(
                 x=[None],
                 y=[None],
                 mode="lines+markers",
-                **_batch_style(number, GREY, "circle"),
+                **batch_style(number, GREY, "circle"),
                 name=f"{batch} batch",
                 legendrank=1001,
             ),
@@ -139,23 +139,9 @@ def _curve(curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str
         x=curve["epoch"],
         y=curve["value"],
         mode="lines+markers",
-        **_batch_style(number, colour, symbol),
+        **batch_style(number, colour, symbol),
         name=words,
         legendgroup=words,
         showlegend=number == 0,
         hovertemplate=f"{words}, {batch}<br>epoch %{{x}}<br>%{{y:.4g}}<extra></extra>",
     )
-
-
-def _batch_style(number: int, colour: str, symbol: str) -> dict:
-    """Solid lines and filled markers for the first batch, dashed and open for the second."""
-    opened = number % 2 == 1
-    return {
-        "line": {"color": colour, "dash": "dash" if opened else "solid"},
-        "marker": {
-            "color": colour,
-            "symbol": f"{symbol}-open" if opened else symbol,
-            "size": 5,
-            "line": {"width": 1.2 if opened else 0, "color": colour},
-        },
-    }

@@ -263,6 +263,20 @@ def series_style(index: int) -> dict:
     }
 
 
+def batch_style(number: int, colour: str, symbol: str) -> dict:
+    """Solid lines and filled markers for the first batch, dashed and open for the second."""
+    opened = number % 2 == 1
+    return {
+        "line": {"color": colour, "dash": "dash" if opened else "solid"},
+        "marker": {
+            "color": colour,
+            "symbol": f"{symbol}-open" if opened else symbol,
+            "size": 5,
+            "line": {"width": 1.2 if opened else 0, "color": colour},
+        },
+    }
+
+
 def translucent(colour: str, alpha: float) -> str:
     """`colour` ("#rrggbb" or "rgb(r, g, b)") as an rgba string, for bands behind lines."""
     if colour.startswith("#"):

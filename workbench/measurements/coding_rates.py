@@ -34,8 +34,7 @@ def coding_rates(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measureme
         membership = found[convention]
         if options["membership"] == "uniform":
             convention, membership = "uniform", torch.full_like(membership, 1 / membership.shape[1])
-        columns = {"candidate": site}
-        ours = columns | {"convention": convention}
+        columns = {"candidate": site, "convention": convention}
         try:
             whole = coding_rate(z, eps, real)
             parts = coding_rate_compression(z, membership, eps, real)
@@ -44,15 +43,14 @@ def coding_rates(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measureme
             bound = variational_compression(z[:, None] @ bases, membership, width, eps, real)
         except InputError as error:
             raise InputError(f"layer {layer.index}, {site}: {error}") from None
-        orthonormal = ours | {"standardize": "orthonormal"}
-        for metric, values, labels in (
-            ("coding_rate", whole, columns),
-            ("coding_rate_compression", parts, ours),
-            ("coding_rate_reduction", whole - parts, ours),
-            ("coding_rate_variational", trained, ours),
-            ("coding_rate_variational", bound, orthonormal),
+        for metric, values, more in (
+            ("coding_rate", whole, {}),
+            ("coding_rate_compression", parts, {}),
+            ("coding_rate_reduction", whole - parts, {}),
+            ("coding_rate_variational", trained, {}),
+            ("coding_rate_variational", bound, {"standardize": "orthonormal"}),
         ):
-            yield Measurement(metric, values, ("input",), columns=labels)
+            yield Measurement(metric, values, ("input",), columns=columns | more)
 
 
 def _received(layer: Layer, site: str, normalize: str) -> Float[Tensor, "batch token width"]:
