@@ -165,6 +165,8 @@ def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
         ("V̇", r"\ensuremath{\dot V}"),
         ("γ", r"\ensuremath{\gamma}"),
         ("φ", r"\ensuremath{\varphi}"),
+        ("Δ", r"\ensuremath{\Delta}"),
+        ("Π", r"\ensuremath{\Pi}"),
         ("μ", r"\ensuremath{\mu}"),
         ("‖", r"\ensuremath{\|}"),
         ("²", r"\ensuremath{^2}"),

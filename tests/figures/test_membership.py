@@ -1,0 +1,103 @@
+"""Membership maps beside pictures, and the agreement of heads with masks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import membership_agreement_figure, membership_figure
+
+ROWS, COLUMNS, HEADS = 2, 5, 3
+
+
+def maps(model="bundled:digits-tssa", layers=(1, 4), inputs=("a", "b"), heads=HEADS):
+    axes = {
+        "input": inputs,
+        "layer": layers,
+        "head": range(heads),
+        "row": range(ROWS),
+        "column": range(COLUMNS),
+    }
+    frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
+    values = np.random.default_rng(0).uniform(0, 0.8, len(frame))
+    return frame.assign(value=values, model=model).sample(frac=1, random_state=1)
+
+
+def pictures(count=2):
+    return [np.full((8, 20, 3), 40 * number, np.uint8) for number in range(count)]
+
+
+def test_every_panel_holds_its_own_map_on_its_own_grid():
+    frame = maps().sort_values("input")
+    fig = membership_figure(frame, pictures())
+    drawn = [trace for trace in fig.data if trace.z[0][0] is not None]
+    assert len(drawn) == 2 * 2 * HEADS  # inputs, layers, heads
+    assert len(fig.layout.images) == 2
+    for trace in drawn:
+        assert np.shape(trace.z) == (ROWS, COLUMNS)
+        name, place = trace.name.split("<br>")
+        layer, head = (int(part.split()[-1]) for part in place.split(", ")[1:])
+        chosen = frame[(frame["input"] == name) & (frame["layer"] == layer) & (frame["head"] == head)]
+        for row, column in ((0, 4), (1, 2)):
+            at = chosen[(chosen["row"] == row) & (chosen["column"] == column)]
+            assert trace.z[row][column] == at["value"].item()
+    assert {trace.coloraxis for trace in fig.data} == {"coloraxis"}
+    assert fig.layout.coloraxis.cmax == frame["value"].max()
+
+
+def test_heads_stand_above_their_columns_and_layers_above_their_heads():
+    fig = membership_figure(maps(), pictures())
+    titles = [note.text for note in fig.layout.annotations]
+    heads = [f"head {head}" for head in range(HEADS)]
+    layers = {f"digits-tssa, layer {layer}" for layer in (1, 4)}
+    assert titles[: 1 + 2 * HEADS] == ["input", *heads, *heads]
+    assert set(titles[1 + 2 * HEADS :]) == layers
+    for number, note in enumerate(fig.layout.annotations[: 1 + 2 * HEADS]):
+        domain = fig.layout[f"xaxis{number + 1 if number else ''}"].domain
+        assert note.x == pytest.approx(sum(domain) / 2)
+        assert note.xanchor == "center"
+    narrow = membership_figure(maps(heads=12))
+    assert [note.text for note in narrow.layout.annotations][:3] == ["0", "1", "2"]
+
+
+def test_maps_that_do_not_fit_together_are_refused():
+    with pytest.raises(InputError, match="3 pictures for 2 inputs"):
+        membership_figure(maps(), pictures(3))
+    other = maps("b")
+    with pytest.raises(InputError, match="different patch grids"):
+        membership_figure(pd.concat([maps(), other[other["column"] < 3]]))
+    with pytest.raises(InputError, match="no column head"):
+        membership_figure(maps().drop(columns="head"))
+
+
+def agreement():
+    places = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    rows = [
+        {"model": model, "checkpoint": "x", "layer": layer, "input": None, "head": None, "metric": metric,
+         "convention": "text", "standardize": None, "value": 0.1 * layer + 0.2 * (model == "b"),
+         "null_low": -0.05, "null_high": 0.03}
+        for model, layer in places
+        for metric in ("membership_ari", "membership_iou")
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_agreement_has_a_mark_per_model_over_the_bar_of_its_chance():
+    fig = membership_agreement_figure(agreement())
+    marks = [trace for trace in fig.data if trace.type == "scatter"]
+    bars = [trace for trace in fig.data if trace.type == "bar"]
+    assert [list(mark.y) for mark in marks] == [[0, 0.1], [0.2, pytest.approx(0.3)]] * 2
+    assert [list(bar.base) for bar in bars] == [[-0.05, -0.05]] * 4
+    assert list(bars[0].y) == pytest.approx([0.08, 0.08])
+    assert [list(mark.x) for mark in marks] == [list(bar.x) for bar in bars]
+    assert list(marks[0].x) != list(marks[1].x)
+    without = membership_agreement_figure(agreement().assign(null_low=np.nan, null_high=np.nan))
+    assert {trace.type for trace in without.data} == {"scatter"}
+
+
+def test_agreement_by_two_conventions_is_refused():
+    both = pd.concat([agreement(), agreement().assign(convention="code")])
+    with pytest.raises(InputError, match="several conventions"):
+        membership_agreement_figure(both)
+    with pytest.raises(InputError, match="no values of membership_ari"):
+        membership_agreement_figure(agreement().assign(metric="membership_share"))

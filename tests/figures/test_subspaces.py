@@ -1,0 +1,69 @@
+"""Blocks of directions, and their coherence beside chance."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import subspace_coherence_figure, subspace_figure
+
+HEADS, DIRECTIONS = 3, (2, 5)
+
+
+def blocks(model="bundled:a", layers=(0, 2)):
+    axes = {
+        "layer": layers, "head": range(HEADS), "direction": DIRECTIONS, "other_head": range(HEADS),
+        "other_direction": DIRECTIONS,
+    }  # fmt: skip
+    frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
+    return frame.assign(value=np.random.default_rng(0).uniform(size=len(frame)), model=model)
+
+
+def test_a_panel_is_the_matrix_of_a_layer_with_lines_between_heads():
+    frame = blocks()
+    fig = subspace_figure(frame.sample(frac=1, random_state=0))
+    assert [trace.name for trace in fig.data] == ["a, layer 0", "a, layer 2"]
+    side = HEADS * len(DIRECTIONS)
+    for trace, (_, part) in zip(fig.data, frame.groupby("layer"), strict=True):
+        assert np.array_equal(trace.z, part["value"].to_numpy().reshape(side, side))
+    lines = {shape.x0 for shape in fig.layout.shapes if shape.x0 == shape.x1}
+    assert lines == {1.5, 3.5}
+    assert list(fig.layout.xaxis.tickvals) == [0.5, 2.5, 4.5]
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
+
+
+def test_every_model_begins_a_row_and_long_ones_take_several():
+    fig = subspace_figure(pd.concat([blocks(layers=range(7)), blocks("bundled:b")]))
+    tops = [fig.layout[f"yaxis{trace.yaxis[1:]}"].domain[1] for trace in fig.data]
+    assert len(set(tops)) == 3
+    assert [tops.count(top) for top in dict.fromkeys(tops)] == [6, 1, 2]
+    with pytest.raises(InputError, match="no column direction"):
+        subspace_figure(blocks().drop(columns="direction"))
+
+
+def measured(model="bundled:a"):
+    rows = [
+        {"model": model, "checkpoint": None, "standardize": None, "metric": metric, "layer": layer,
+         "rank": None, "value": 0.1 * (layer + 1), "null_mean": 0.1, "null_low": 0.05, "null_high": 0.2}
+        for metric, layer in itertools.product(("coherence_inside", "coherence_between"), range(3))
+    ]  # fmt: skip
+    rows += [
+        rows[0] | {"metric": "subspace_angle", "layer": layer, "rank": rank, "value": rank + layer}
+        for layer, rank in itertools.product(range(3), (1, 2))
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_coherence_by_layer_and_angles_by_rank():
+    fig = subspace_coherence_figure(pd.concat([measured(), measured("bundled:b")]))
+    lines = [trace for trace in fig.data if trace.name == "a"]
+    assert [list(trace.x) for trace in lines] == [[0, 1, 2], [0, 1, 2], [1, 2]]
+    assert list(lines[2].y) == [2, 3]  # mean over the layers
+    chance = [trace for trace in fig.data if trace.name == "chance"]
+    assert [trace.showlegend for trace in chance] == [True] + 5 * [False]  # a panel and model each
+    only = subspace_coherence_figure(measured(), ["subspace_angle"])
+    assert "xaxis2" not in only.to_plotly_json()["layout"]
+    with pytest.raises(InputError, match="no values of coherence_inside"):
+        subspace_coherence_figure(measured().assign(metric="token_cosine"))
