@@ -22,6 +22,8 @@ MODELS = {  # figures of another model than the plain one
     "subspaces": "bundled:digits-tssa",
     "subspaces_all": "bundled:digits-tssa",
     "subspaces_coherence": "bundled:digits-tssa",
+    "language_modelling": "bundled:prose-softmax",
+    "language_modelling_twins": "bundled:prose-softmax",
 }
 
 
@@ -82,6 +84,10 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "subspaces_all",
         "subspaces_coherence",
         "cosine_decay",
+        "robustness",
+        "robustness_twins",
+        "language_modelling",
+        "language_modelling_twins",
         "efficiency_variants",
         "robust_components",
         "robust_components_auc",

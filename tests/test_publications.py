@@ -12,7 +12,8 @@ from workbench.errors import InputError, UnknownName
 from workbench.evaluation.corruptions import CORRUPTIONS
 from workbench.evaluation.protocols import PROTOCOLS
 from workbench.metrics import METRICS
-from workbench.publications import PAPERS, PRINTED_ONLY, published, stated_claims
+from workbench.publications import PAPERS, PRINTED_ONLY, published, published_pairs, stated_claims
+from workbench.training.bundle import MODELS
 
 SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
 
@@ -295,3 +296,44 @@ def test_repeated_numbers_of_chen2023_agree():
         assert of(table, "Primal.Trans.").equals(of(other, "Primal.Trans.", "data-dependent weights"))
     for row in ("Primal.", "Primal.Trans."):
         assert of("3", row).equals(of("8", row, "with r-scores"))
+
+
+def test_every_pair_is_of_printed_rows_and_of_models_that_are_trained_here():
+    pairs = published_pairs()
+    assert set(pairs["paper"]) == {"teo2024", "wu2025", "abdullaev2025"}
+    stated = pd.read_csv(paths.data_dir() / "published" / "pairs.csv")
+    assert not stated.duplicated(["paper", "table", "row"]).any()
+    met = pairs[["paper", "table", "row"]].drop_duplicates()
+    assert len(met) == len(stated)
+    named = {*pairs["model"].dropna(), *pairs["twin"].dropna()}
+    assert named <= set(MODELS)
+
+
+def test_a_pair_is_compared_where_both_were_measured():
+    pgd = published_pairs("teo2024").query(
+        "table == '2' and condition == 'pgd' and metric == 'accuracy_top1'"
+    )
+    assert dict(zip(pgd["row"].str.extract(r"\((.*)\)")[0], pgd["difference"].round(4), strict=True)) == {
+        "4iter/layer1": 0.0017, "5iter/layer1": 0.0013, "6iter/layer1": 0.0022, "2iter/all-layer": 0.0114,
+    }  # fmt: skip
+    both = published_pairs("abdullaev2025").query("table == 'II' and condition == 'word-swap'")
+    assert both.set_index("row")["ratio"]["+ Bilateral + Boost"] == pytest.approx(53.97 / 55.21)
+    with pytest.raises(UnknownName, match="baseline"):
+        published_pairs("saritas2025")
+
+
+def test_claims_of_trained_mechanisms_print_what_the_pairs_print():
+    stated = stated_claims()
+    pairs = published_pairs()
+    checked = 0
+    for claim in stated[
+        stated["analysis"].isin(["training", "evaluation"]) & (stated["published"] != "")
+    ].to_dict("records"):
+        model = claim["options"].split(",")[0].removeprefix("model=")
+        column = "difference" if claim["over"] == "model - twin" else "ratio"
+        values = pairs.loc[pairs["model"] == model, column]
+        if claim["measure"].startswith("macs") or values.empty:
+            continue
+        assert (values.abs() - abs(float(claim["published"]))).abs().min() < 1e-9, claim["reading"]
+        checked += 1
+    assert checked > 20

@@ -11,6 +11,7 @@ from workbench.records import (
     EVALUATION_COLUMNS,
     conform_evaluation,
     evaluation_record,
+    recorded,
     trained_models,
     training_record,
 )
@@ -80,3 +81,42 @@ def test_a_file_that_was_changed_is_refused(data):
     (folder / "evaluations.csv").write_text(text.replace("0.5", "0.75"))
     with pytest.raises(InputError, match="restore it"):
         evaluation_record()
+
+
+def _write_training(data, name, attention):
+    folder = data / "records" / name
+    folder.mkdir(parents=True)
+    row = {"run": f"{name}-seed0", "task": "digits", "attention": attention, "seed": 0, "epoch": 3, "split": "test",
+           "metric": "accuracy", "value": 0.75, "unit": "of 1"}  # fmt: skip
+    pd.DataFrame([row]).to_csv(folder / "metrics.csv", index=False)
+    about = {
+        "command": "python", "seeds": [0], "runs": [{"last_checkpoint_sha256": "f" * 64}],
+        "recipe": {"task": "digits"}, "data": {"test": {"sha256": "e" * 64}}, "versions": {},
+        "files": {"metrics.csv": records.sha256_file(folder / "metrics.csv")},
+    }  # fmt: skip
+    (folder / "record.json").write_text(json.dumps(about))
+
+
+def test_what_is_on_record_of_models_comes_with_their_attention_and_the_rest_with_a_reason(data):
+    _write_training(data, "a", "softmax+boost")
+    _write_training(data, "b", "tssa")
+    _write_evaluations(data)
+    frame = recorded(["c", "b", "a"], "evaluation")
+    assert list(frame["model"]) == ["bundled:a"]
+    assert list(frame["attention"]) == ["softmax+boost"]
+    assert set(frame.attrs["absent"]) == {"b", "c"}
+    assert "make records" in frame.attrs["absent"]["b"]
+    assert "make train FLAGS=c" in frame.attrs["absent"]["c"]
+    assert [run["model"]["spec"] for run in frame.attrs["provenance"]] == ["bundled:a"]
+    trained = recorded(["c", "b", "a"], "training")
+    assert list(trained["model"]) == ["b", "a"]
+    assert set(trained.attrs["absent"]) == {"c"}
+
+
+def test_without_any_record_there_are_columns_and_reasons(data):
+    _write_training(data, "a", "softmax")
+    frame = recorded(["a"], "evaluation")
+    assert tuple(frame.columns) == (*EVALUATION_COLUMNS, "attention")
+    assert len(frame) == 0
+    assert "make records" in frame.attrs["absent"]["a"]
+    assert len(recorded([], "training")) == len(recorded(["z"], "training")) == 0

@@ -152,3 +152,53 @@ def test_a_column_that_a_notebook_adds_tells_rows_of_means_apart():
     table = summary_table(both)
     assert table["batch"].tolist() == ["train", "test"]
     assert table["mean ± sd"].tolist() == ["0.3 ± 0.14", "0.6 ± 0.28"]
+
+
+def test_evaluations_have_a_column_per_condition_or_per_model_whichever_are_fewer():
+    def row(model, epsilon, value, **more):
+        bare = {
+            "kind": "Linf",
+            "severity": np.nan,
+            "metric": "accuracy_top1",
+            "low": value - 0.1,
+            "high": value,
+        }
+        return bare | {"model": model, "protocol": "fgsm", "epsilon": epsilon, "value": value} | more
+
+    seeds = [
+        row("m", np.nan, value, protocol=None, kind=None, low=np.nan, high=np.nan, metric="accuracy")
+        for value in (0.9, 0.7, 0.8)
+    ]
+    rows = [row("bundled:m", 0.02, 0.5), row("bundled:m", 0.04, 0.25), row("k", 0.02, 0.75)]
+    hidden = row("k", np.nan, 0.1, kind="fog", severity=1)
+    few = summary_table(pd.DataFrame([*rows, hidden]))
+    assert few.columns.tolist() == ["model", "fgsm, ε = 0.02", "fgsm, ε = 0.04"]
+    assert few["model"].tolist() == ["m", "k"]
+    assert few["fgsm, ε = 0.02"].tolist() == ["0.5 [0.4, 0.5]", "0.75 [0.65, 0.75]"]
+    assert few["fgsm, ε = 0.04"].tolist() == ["0.25 [0.15, 0.25]", None]
+    many = summary_table(pd.DataFrame([*rows, *seeds]))
+    assert many.columns.tolist() == ["condition", "m", "k"]
+    assert many.set_index("condition")["m"]["accuracy"] == "0.8 (0.7 to 0.9)"
+
+
+def test_a_comparison_of_twins_prints_the_ratio_that_its_interval_belongs_to():
+    row = {"model": "m", "protocol": "corruptions", "kind": "fog", "epsilon": np.nan, "severity": np.nan,
+           "metric": "corruption_error", "value": 0.3, "low": 0.5, "high": 1.5, "ratio": 0.75}  # fmt: skip
+    (cell,) = summary_table(pd.DataFrame([row])).iloc[:, 1]
+    assert cell == "0.75 [0.5, 1.5]"
+
+
+def test_effects_of_a_mechanism_are_a_row_per_comparison():
+    names = ["group", "label", "source", "row", "value", "low", "high", "verdict"]
+    nan = np.nan
+    rows = [
+        ("a less b", "PGD", "here", None, 1.5, -1.0, 4.0, "undecided"),
+        ("a less b", "PGD", "published", "one", 0.2, nan, nan, None),
+        ("a less b", "PGD", "published", "two", 0.1, nan, nan, None),
+        ("a less b", "clean", "here", None, nan, nan, nan, "not tested at this scale"),
+        ("c less d", "clean", "published", "one", 0.3, nan, nan, None),
+    ]
+    table = summary_table(pd.DataFrame(rows, columns=names))
+    assert table["measured [95 %]"].tolist() == ["1.5 [-1, 4]", None, None]
+    assert table["published"].tolist() == ["0.1 to 0.2", None, "0.3"]
+    assert table["verdict"].tolist() == ["undecided", "not tested at this scale", None]

@@ -19,6 +19,7 @@ CLAIM_COLUMNS = (
     "paper", "place", "claim", "reading", "setting", "analysis", "options", "measure", "over", "comparison",
     "threshold", "published", "needs",
 )  # fmt: skip
+PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "twin")
 PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
 PRINTED_ONLY = {
     "eigenvalue_profile_change": "change of an eigenvalue_profile where the keys are left as they are",
@@ -95,6 +96,30 @@ def stated_claims(paper: str | None = None) -> pd.DataFrame:
     if paper is not None and paper not in set(frame["paper"]):
         raise UnknownName("paper with claims", paper, frame["paper"].unique())
     return frame if paper is None else frame[frame["paper"] == paper].reset_index(drop=True)
+
+
+def published_pairs(paper: str | None = None) -> pd.DataFrame:
+    """Every number that a paper prints of a mechanism and of the model without it, beside each other.
+
+    Columns are those of `published` with, in the place of ``model``, the bundled counterpart of the row, ``twin``
+    that of its ``baseline`` (both null where none is bundled); ``baseline_value``, ``difference`` (value less
+    baseline's) and ``ratio`` (value over baseline's). The pairs stand in ``data/published/pairs.csv``.
+
+    Raises `UnknownName` for a paper without pairs.
+    """
+    pairs = _read("pairs.csv", PAIR_COLUMNS)
+    if paper is not None and paper not in set(pairs["paper"]):
+        raise UnknownName("paper with a baseline", paper, pairs["paper"].unique())
+    pairs = (pairs if paper is None else pairs[pairs["paper"] == paper]).astype("string")
+    pairs[["model", "twin"]] = pairs[["model", "twin"]].mask(pairs[["model", "twin"]] == "")
+    numbers = _numbers().drop(columns=["model", "spec"])
+    place = ["paper", "table", "data", "condition", "metric", "statistic"]
+    base = numbers[[*place, "row", "value"]].rename(columns={"row": "baseline", "value": "baseline_value"})
+    joined = numbers.merge(pairs, on=["paper", "table", "row"]).merge(base, on=[*place, "baseline"])
+    return joined.assign(
+        difference=joined["value"] - joined["baseline_value"],
+        ratio=joined["value"] / joined["baseline_value"],
+    )
 
 
 @cache

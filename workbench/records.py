@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -22,6 +22,9 @@ ROBUSTNESS = "robustness"
 EVALUATION_COLUMNS = (
     "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
     "low", "high", "unit", "version",
+)  # fmt: skip
+TRAINING_COLUMNS = (
+    "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip
 _EVALUATION_TYPES = {
     "n": "Int64",
@@ -104,6 +107,48 @@ def evaluation_record() -> pd.DataFrame:
         for name in frame.loc[frame["model"] == model["spec"], "protocol"].unique()
     ]
     frame.attrs = {"records": [path], "provenance": runs, "notes": list(about["notes"])}
+    return frame
+
+
+def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:
+    """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
+
+    Columns as those of `training_record` or `evaluation_record`, of an evaluation also ``attention``. There may be
+    no rows at all. ``attrs["absent"]`` tells of every model without a row why, and what would make it.
+    """
+    trained = trained_models()
+    absent = {
+        name: f"no record of the training; make it with: make train FLAGS={name}"
+        for name in models
+        if name not in trained
+    }
+    known = [name for name in models if name in trained]
+    frame = training_record(known) if known else _nothing(TRAINING_COLUMNS)
+    if kind == "training":
+        frame.attrs["absent"] = absent
+        return frame
+    attention = frame.drop_duplicates("model").set_index("model")["attention"]
+    try:
+        frame = evaluation_record()
+    except MissingResource as reason:
+        nothing = _nothing((*EVALUATION_COLUMNS, "attention"))
+        nothing.attrs["absent"] = absent | dict.fromkeys(known, str(reason))
+        return nothing
+    names = frame["model"].str.removeprefix("bundled:")
+    rows = frame.assign(attention=names.map(attention))[names.isin(known)]
+    place = {name: number for number, name in enumerate(known)}
+    rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(place), kind="stable")
+    for name in set(known) - set(names):
+        absent[name] = "not in the record of evaluations; make it with: make records"
+    held = {f"bundled:{name}" for name in known}
+    runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in held]
+    rows.attrs = {**frame.attrs, "provenance": runs, "absent": absent}
+    return rows.reset_index(drop=True)
+
+
+def _nothing(columns: Sequence[str]) -> pd.DataFrame:
+    frame = pd.DataFrame(columns=list(columns))
+    frame.attrs = {"records": [], "provenance": [], "notes": []}
     return frame
 
 

@@ -20,7 +20,10 @@ _PARTS = ("axis", "statistic", "convention", "candidate")
 _CLAIM = ("place", "claim", "reading", "model", "published", "measured", "low", "high", "verdict")
 _COSTS = ("source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio")
 _SHORT = {"parameters": "parameters", "macs": "MACs", "seconds_per_sample": "time", "peak_memory": "memory"}
+_TWINS = ("group", "label", "source", "value", "low", "high", "verdict")
+_EVALUATION = ("model", "protocol", "kind", "epsilon", "severity", "metric", "value", "low", "high")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
+_NORMS = ("Linf", "L2", "words")  # what a budget bounds: it needs no saying beside the protocol
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
 
@@ -30,14 +33,20 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
     becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Claims are printed
-    with what was measured and their verdict. Costs of attention variants become one row per source and variant, with
-    multiples of the baseline. Any other frame is printed as it is up to 40 rows, and as count, mean,
-    spread and quartiles of its numeric columns beyond.
+    with what was measured and their verdict. Costs of attention variants become one row per source and variant,
+    with multiples of the baseline. Evaluations become one row per model and one column per condition, or the other
+    way round where there are fewer models than conditions; single severities are left to the means. Effects of
+    mechanisms, measured and published, become one row per comparison. Any other frame is printed as it is up to 40
+    rows, and as count, mean, spread and quartiles of its numeric columns beyond.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
     if set(_COSTS) <= set(data.columns):
         return _costs_table(data)
+    if set(_TWINS) <= set(data.columns):
+        return _twins_table(data)
+    if set(_EVALUATION) <= set(data.columns):
+        return _evaluation_table(data)
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
@@ -106,6 +115,61 @@ def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), None)
 
 
+def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
+    shown = data[data["severity"].isna()]
+    conditions = [
+        ", ".join(
+            [
+                *(str(part) for part in (protocol, kind) if pd.notna(part) and part not in _NORMS),
+                *([f"ε = {epsilon:g}"] if pd.notna(epsilon) else []),
+                *([] if metric == "accuracy_top1" else [_quantity(metric)]),
+            ]
+        )
+        for protocol, kind, epsilon, metric in shown[["protocol", "kind", "epsilon", "metric"]].itertuples(
+            index=False
+        )
+    ]
+    # In a comparison with twins the interval is the ratio's.
+    value = "ratio" if "ratio" in shown else "value"
+    cells = [_with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
+    names = shown["model"].str.removeprefix("bundled:")
+    shown = shown.assign(model=names, condition=conditions, text=cells)
+    several = shown.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
+    for seeds in several[several["count"] > 1].reset_index().to_dict("records"):  # of training
+        same = (shown["model"] == seeds["model"]) & (shown["condition"] == seeds["condition"])
+        shown.loc[same, "text"] = "{median:.3g} ({min:.3g} to {max:.3g})".format(**seeds)
+    wide = shown.drop_duplicates(["model", "condition"]).set_index(["model", "condition"])["text"]
+    wide = wide.unstack("condition", sort=False)[list(dict.fromkeys(conditions))]
+    if wide.shape[0] < wide.shape[1]:
+        wide = wide.T
+    table = wide.reset_index()
+    table.columns = [str(column) for column in table.columns]
+    return table.astype(object).where(table.notna(), None)
+
+
+def _twins_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per comparison: measured, verdict, and the range of what is published."""
+    rows = []
+    for _, own in data.groupby(["group", "label"], sort=False):
+        row = {"models": own["group"].iloc[0], "compared": own["label"].iloc[0]}
+        for here in own[own["source"] == "here"].to_dict("records"):
+            row["verdict"] = here["verdict"]
+            if pd.notna(here["value"]):
+                row["measured [95 %]"] = _with_interval(here["value"], here["low"], here["high"])
+        printed = own.loc[own["source"] == "published", "value"]
+        if len(printed):
+            ends = dict.fromkeys(f"{end:.3g}" for end in (printed.min(), printed.max()))
+            row["published"] = " to ".join(ends)
+        rows.append(row)
+    columns = ["models", "compared", "measured [95 %]", "published", "verdict"]
+    table = pd.DataFrame(rows, columns=columns).astype(object)
+    return table.where(table.notna(), None)
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3g}" if pd.isna(low) or pd.isna(high) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+
 def is_overall(data: pd.DataFrame) -> pd.Series:
     """The rows that are means over all inputs, layers and heads."""
     return data[["input", "layer", "head"]].isna().all(axis=1)
@@ -163,6 +227,7 @@ def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
         ("λ", r"$\lambda$"),
         ("≤", r"$\le$"),
         ("V̇", r"\ensuremath{\dot V}"),
+        ("ε", r"\ensuremath{\varepsilon}"),
         ("γ", r"\ensuremath{\gamma}"),
         ("φ", r"\ensuremath{\varphi}"),
         ("Δ", r"\ensuremath{\Delta}"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,10 +36,10 @@ class _Sample(NamedTuple):
 def trained_claims(paper: str | None = None) -> pd.DataFrame:
     """Every claim of the papers (or of one ``paper``) about a trained mechanism, answered from committed records.
 
-    Columns as those of `workbench.claims`; ``model`` is "bundled variants" throughout and ``reading`` names the
-    two twins. ``measured`` is the first model's value less the twin's ("model - twin"), or divided by it
-    ("model / twin"), or the change of one model's value from its first to its last epoch ("last - first"). The
-    95 % interval is
+    Columns as those of `workbench.claims`, and ``options``, which names the two twins (so does ``reading``);
+    ``model`` is "bundled variants" throughout. ``measured`` is the first model's value less the twin's
+    ("model - twin"), or divided by it ("model / twin"), or the change of one model's value from its first to its last
+    epoch ("last - first"). The 95 % interval is
 
     - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
       change. Three seeds a side make it wide;
@@ -74,11 +75,70 @@ def trained_claims(paper: str | None = None) -> pd.DataFrame:
         else:
             found = _judged(claim, finding)
         rows.append({**claim, **told, **found, "published": _number(claim["published"])})
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
     held = [*training.values(), *([] if evaluation is None else [evaluation])]
     frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
     frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
     return frame
+
+
+def stated_twins() -> dict[str, str]:
+    """Bundled model → the twin that the papers' claims compare it with."""
+    stated = stated_claims()
+    pairs = [_names(options) for options in stated.loc[stated["analysis"].isin(RECORDED), "options"]]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One metric of an evaluation divided by that of each model's twin, where both are in the frame.
+
+    The rows of `frame` with ``twin``, ``twin_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95 %
+    interval: Newcombe's, from the intervals of both values, as in `trained_claims`. A ``corruption_error`` has none
+    of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
+    row without a kind becomes the geometric mean of the kinds' ratios with its paired t-interval. Where a value is
+    zero there is no ratio (NaN), and the mean leaves it out.
+    """
+    twins = {f"bundled:{model}": f"bundled:{twin}" for model, twin in stated_twins().items()}
+    rows = frame[frame["metric"] == metric]
+    keys = ["twin", "protocol", "kind", "epsilon", "severity"]
+    side = rows.assign(twin=rows["model"])[[*keys, "value", "low", "high"]]
+    joined = rows.assign(twin=rows["model"].map(twins)).merge(side, on=keys, suffixes=("", "_twin"))
+    ratios = [_ratio(row) for row in joined.to_dict("records")]
+    joined = joined.assign(
+        **{name: [getattr(found, name) for found in ratios] for name in ("low", "high")},
+        ratio=[found.value for found in ratios],
+    )
+    if metric == "corruption_error":
+        for _, own in joined.groupby("model"):
+            kinds = own[own["kind"].notna() & own["ratio"].notna()]
+            mean = verdicts.average(kinds["ratio"], multiplicative=True)
+            whole = own.index[own["kind"].isna()]
+            joined.loc[whole, ["ratio", "low", "high"]] = mean[:3]
+    joined = joined.rename(columns={"value_twin": "twin_value"}).drop(columns=["low_twin", "high_twin"])
+    joined.attrs = dict(frame.attrs)
+    return joined
+
+
+def _ratio(row: Mapping[str, Any]) -> Finding:
+    sides = [
+        Finding(*(float(row[name + of]) for name in ("value", "low", "high")), int(row["n"]))
+        for of in ("", "_twin")
+    ]
+    if not min(side.value for side in sides) > 0:
+        return Finding(math.nan, math.nan, math.nan, int(row["n"]))
+    if row["metric"] == "corruption_error":
+        sides = [_wilson(side) for side in sides]
+    return newcombe(*sides, ratio=True)
+
+
+def _wilson(side: Finding) -> Finding:
+    """The share with Wilson's interval; it need not be of whole inputs, so that there is no count to give to scipy."""
+    share, n = side.value, side.n
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    shrink = 1 + z**2 / n
+    centre = (share + z**2 / (2 * n)) / shrink
+    half = z / shrink * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return side._replace(low=centre - half, high=centre + half)
 
 
 def _names(options: str) -> list[str]:

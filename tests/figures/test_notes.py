@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from workbench.figures import note_figure, with_absent
+from workbench.figures import absent_notes, note_figure, with_absent
 
 
 def test_nothing_absent_leaves_the_figure_as_it_is():
@@ -34,3 +34,8 @@ def test_a_note_below_a_page_is_a_line_under_the_plot():
     assert (note.yref, note.yshift, note.xshift) == ("paper", -30, 8 - 50)
     assert noted.layout.height - 200 == noted.layout.margin.b - 30 > 14
     assert not fig.layout.annotations
+
+
+def test_models_absent_for_the_same_reason_share_a_sentence():
+    absent = {"one": "no record\nmore", "two": "not here", "three": "no record"}
+    assert absent_notes(absent) == ["one, three are not shown: no record", "two is not shown: not here"]

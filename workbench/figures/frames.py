@@ -174,7 +174,7 @@ def legend_rows(fig: go.Figure, width: float = PAGE) -> int:
     return rows
 
 
-def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[int] = (1, 2, 5)) -> dict:
+def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[float] = (1, 2, 5)) -> dict:
     """Axis settings for a log scale that holds these values: about `most` ticks, whatever the number of decades.
 
     Where there is hardly more than one decade, its multiples in `digits` are labelled.
@@ -195,7 +195,7 @@ def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[int] = (1, 2, 5
     return {"dtick": step, **({"minor": {"ticks": "outside", "ticklen": 2}} if step == 1 else {})}
 
 
-def _decimal(digit: int, power: int) -> str:
+def _decimal(digit: float, power: int) -> str:
     if -3 < power < 4:
         return f"{digit * 10.0**power:g}"
     times = "" if digit == 1 else f"{digit}·"

@@ -26,16 +26,28 @@ def note_figure(text: str, height: int = 160) -> go.Figure:
     return fig.update_layout(height=height, margin={"l": 8, "r": 8, "t": 8, "b": 8})
 
 
+def absent_notes(absent: Mapping[str, str]) -> list[str]:
+    """A sentence for every reason in ``absent``: who is not shown, and why (the first line of it)."""
+    models: dict[str, list[str]] = {}
+    for model, reason in absent.items():
+        models.setdefault(reason.splitlines()[0], []).append(model)
+    return [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not shown: {reason}"
+        for reason, names in models.items()
+    ]
+
+
 def with_absent(fig: go.Figure, absent: Mapping[str, str], below: bool = False) -> go.Figure:
     """The figure itself, or with it a note for every model that is not on this machine, saying why.
 
     ``absent`` is what `workbench.surveys.survey` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
-    line of a reason is shown; the rest concerns the machine rather than the figure. A note is a panel beside the
-    figure, or with ``below`` a line under it, for a figure that takes the whole width of a page.
+    line of a reason is shown, once for all models that share it; the rest concerns the machine rather than the figure.
+    A note is a panel beside the figure, or with ``below`` a line under it, for a figure that takes the whole width of a
+    page.
     """
     if not absent:
         return fig
-    notes = [f"{model} is not shown: {reason.splitlines()[0]}" for model, reason in absent.items()]
+    notes = absent_notes(absent)
     if not below:
         return plate([fig, *map(note_figure, notes)], columns=2)
     lines = [line for note in notes for line in textwrap.wrap(note, _PAGE_LINE)]

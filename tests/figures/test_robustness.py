@@ -1,0 +1,204 @@
+"""Accuracies of trained variants under attack: what stands where, and what is left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.figures.study import named, titles
+from workbench.errors import InputError, UnknownName
+from workbench.figures import corruptions_figure, foreign_figure, robustness_figure, robustness_models_figure
+from workbench.figures.corruptions import ALL
+from workbench.figures.variants import look_of
+
+MODELS = {"digits-vit": "softmax", "digits-rpc-sym": "rpc-sym", "digits-primal": "primal"}
+
+
+def row(model, protocol, value, low=np.nan, high=np.nan, metric="accuracy_top1", **more):
+    held = {"kind": None, "epsilon": np.nan, "severity": np.nan, "n": 7}
+    named_by = {
+        "model": f"bundled:{model}",
+        "attention": MODELS[model],
+        "protocol": protocol,
+        "metric": metric,
+    }
+    return held | named_by | {"value": value, "low": low, "high": high} | more
+
+
+def attacked(model, protocol, values, kind="Linf"):
+    return [
+        row(model, protocol, value, value - 0.05, value + 0.03, kind=kind, epsilon=0.02 * number)
+        for number, value in enumerate(values)
+    ]
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        [
+            *attacked("digits-rpc-sym", "noise", [0.9, 0.8, 0.7]),
+            *attacked("digits-vit", "fgsm", [0.95, 0.5]),
+            *attacked("digits-rpc-sym", "fgsm", [0.85, 0.6]),
+            *attacked("digits-vit", "cw", [0.95, 0.1], kind="L2"),
+        ]
+    )
+
+
+def training(**seeds):
+    return pd.DataFrame(
+        [
+            {"attention": MODELS[model], "model": model, "seed": seed, "epoch": epoch, "split": split,
+             "metric": "accuracy", "value": value - 0.3 * (3 - epoch) - 0.001 * (split == "train")}
+            for model, values in seeds.items()
+            for seed, value in enumerate(values)
+            for epoch in (1, 3)
+            for split in ("train", "test")
+        ]
+    )  # fmt: skip
+
+
+def test_every_attack_on_record_has_a_panel_in_a_fixed_order_and_no_other_has(frame):
+    fig = robustness_figure(frame)
+    assert titles(fig) == ["FGSM", "Carlini–Wagner", "Noise"]
+    assert [axis.title.text for axis in fig.select_xaxes()] == [
+        "Budget ε (L∞)",
+        "Budget ε (L2)",
+        "Budget ε (L∞)",
+    ]
+
+
+def test_a_line_is_the_accuracy_by_budget_with_its_band_behind(frame):
+    fig = robustness_figure(frame)
+    line, *_ = named(fig, "RPC, symmetric")
+    assert (list(line.x), list(line.y)) == ([0, 0.02], [0.85, 0.6])
+    place = list(fig.data).index(line)
+    shade = fig.data[place - 1]
+    assert list(shade.y) == pytest.approx([0.88, 0.63, 0.55, 0.8])
+    assert shade.xaxis == line.xaxis == "x"
+
+
+def test_a_model_that_did_not_undergo_an_attack_has_no_line_there_and_one_entry_in_the_legend(frame):
+    fig = robustness_figure(frame)
+    lines = named(fig, "softmax")
+    assert [line.xaxis for line in lines] == ["x", "x2"]
+    assert [line.showlegend for line in lines] == [True, False]
+    assert len(named(fig, "RPC, symmetric")) == 2
+
+
+def test_corruptions_are_drawn_by_severity_averaged_over_types_from_clean_images_on():
+    rows = [row("digits-vit", "clean", 0.96)] + [
+        row("digits-vit", "corruptions", value, kind=kind, severity=severity)
+        for kind, values in {"fog": (0.9, 0.6), "pixelate": (0.7, 0.5)}.items()
+        for severity, value in enumerate(values, start=1)
+    ]
+    (line,) = named(robustness_figure(pd.DataFrame(rows)), "softmax")
+    assert list(line.x) == [0, 1, 2]
+    assert list(line.y) == pytest.approx([0.96, 0.8, 0.55])
+
+
+def test_what_was_attacked_now_lies_over_the_lines(frame):
+    now = pd.DataFrame(attacked("digits-vit", "fgsm", [1.0, 0.4]))
+    fig = robustness_figure(frame, now, chance=0.1)
+    (stars,) = named(fig, "digits-vit, 7 images now")
+    assert list(stars.y) == [1.0, 0.4]
+    assert stars.xaxis == "x"
+    assert len(named(fig, "chance")) == 3
+    assert [trace.showlegend for trace in named(fig, "chance")] == [True, False, False]
+
+
+def test_a_frame_without_attacks_or_with_an_unknown_variant_is_refused(frame):
+    with pytest.raises(InputError, match="no attack"):
+        robustness_figure(pd.DataFrame([row("digits-vit", "clean", 0.9)]))
+    with pytest.raises(UnknownName, match="look"):
+        robustness_figure(frame.assign(attention="mystery"))
+
+
+def test_every_trained_model_has_a_row_and_seeds_of_its_last_epoch(frame):
+    trained = training(**{"digits-rpc-sym": (0.91, 0.93, 0.92), "digits-vit": (0.99,)})
+    fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "noise": 0.04})
+    assert list(fig.layout.yaxis.ticktext) == ["softmax", "RPC, symmetric"]
+    assert list(fig.layout.yaxis.tickvals) == [1, 0]
+    (seeds,) = [trace for trace in named(fig, "RPC, symmetric") if trace.xaxis == "x"]
+    assert sorted(seeds.x) == pytest.approx([0.91, 0.92, 0.93])
+    assert set(seeds.y) == {0}
+    (dot,) = [trace for trace in named(fig, "softmax") if trace.xaxis == "x2"]
+    assert (list(dot.x), list(dot.y)) == ([0.5], [1])
+    assert (dot.error_x.array[0], dot.error_x.arrayminus[0]) == pytest.approx((0.03, 0.05))
+
+
+def test_a_panel_about_which_nothing_is_on_record_says_so(frame):
+    trained = training(**{"digits-vit": (0.99, 0.98)})
+    fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "pgd": 0.02})
+    told = [note for note in fig.layout.annotations if note.text == "not on record"]
+    assert [note.xref for note in told] == ["x3", "x4"]  # PGD, corruptions
+    empty = robustness_models_figure(frame[:0], trained, {"fgsm": 0.02})
+    assert sum(note.text == "not on record" for note in empty.layout.annotations) == 2
+
+
+def test_accuracy_under_corruptions_is_one_less_the_mean_error(frame):
+    errors = [
+        row("digits-vit", "corruptions", 0.3, metric="corruption_error"),
+        row("digits-vit", "corruptions", 0.9, metric="corruption_error", kind="fog"),
+    ]
+    both = pd.concat([frame, pd.DataFrame(errors)])
+    fig = robustness_models_figure(both, training(**{"digits-vit": (0.99,)}), {})
+    (dot,) = [trace for trace in named(fig, "softmax") if trace.xaxis == "x2"]
+    assert list(dot.x) == pytest.approx([0.7])
+
+
+def test_without_a_test_accuracy_there_is_nothing_to_list(frame):
+    with pytest.raises(InputError, match="test accuracy"):
+        robustness_models_figure(frame, training(**{"digits-vit": (0.9,)}).query("split == 'train'"), {})
+
+
+def ratios():
+    values = {"fog": (0.5, 0.25, 1.25), "pixelate": (2.0, 1.5, 3.0), None: (1.0, 0.5, 2.0)}
+    return pd.DataFrame(
+        [
+            row(
+                "digits-rpc-sym",
+                "corruptions",
+                0.1,
+                low,
+                high,
+                metric="corruption_error",
+                kind=kind,
+                ratio=ratio,
+            )
+            for kind, (ratio, low, high) in values.items()
+        ]
+    )
+
+
+def test_errors_relative_to_the_twin_have_a_line_per_type_and_the_mean_last():
+    printed = pd.DataFrame({"attention": "rpc-sym", "kind": ["fog", "snow", ALL], "ratio": [0.9, 0.8, 0.95]})
+    fig = corruptions_figure(ratios(), {"Ours": ["rpc-sym"], "Nobody's": ["tssa"]}, printed)
+    assert list(fig.layout.yaxis.ticktext) == ["fog", "pixelate", ALL]
+    assert list(fig.layout.yaxis.tickvals) == [2, 1, 0]
+    assert "Nobody's" not in titles(fig)
+    (dots,) = named(fig, look_of("rpc-sym").label)
+    assert dict(zip(dots.y, dots.x, strict=True)) == {2: 0.5, 1: 2.0, 0: 1.0}
+    assert list(dots.error_x.array) == pytest.approx([0.75, 1.0, 1.0])
+    (diamonds,) = named(fig, "published")
+    assert list(diamonds.x) == [0.9, 0.95]
+    assert all(below < 0 for below in np.subtract(diamonds.y, [2, 0]))
+
+
+def test_without_ratios_of_the_variants_there_is_no_figure_of_corruptions():
+    with pytest.raises(InputError, match="against_twins"):
+        corruptions_figure(ratios(), {"Nobody's": ["tssa"]})
+
+
+def test_foreign_images_have_a_mark_per_kind_and_the_level_of_chance():
+    kinds = {"inverted": 0.8, "photographs": 0.9, "noise": 0.4}
+    rows = [
+        row(model, "ood", value + 0.01 * number, metric="aupr", kind=kind)
+        for number, model in enumerate(("digits-rpc-sym", "digits-vit"))
+        for kind, value in kinds.items()
+    ]
+    fig = foreign_figure(pd.DataFrame(rows))
+    assert list(fig.layout.yaxis.ticktext) == ["RPC, symmetric", "softmax"]  # from below
+    (noise,) = named(fig, "noise")
+    assert dict(zip(noise.y, noise.x, strict=True)) == pytest.approx({0: 0.4, 1: 0.41})
+    (line,) = fig.layout.shapes
+    assert (line.x0, line.x1) == (0.5, 0.5)
+    assert fig.layout.xaxis.range[0] < 0.4

@@ -1,0 +1,226 @@
+"""What a mechanism changes: measured on bundled twins, and as the papers print it, claim by claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.errors import InputError
+from workbench.figures.claims import VERDICTS
+from workbench.figures.frames import LEGEND_ABOVE
+from workbench.figures.robustness import ATTACKS
+from workbench.figures.theme import COLOURS, GREY, PAGE
+from workbench.verdicts import parse_measure
+
+COLUMNS = ("group", "label", "source", "row", "value", "low", "high", "n", "verdict", "why")
+Over = Literal["difference", "ratio"]
+_OVER = {"difference": "model - twin", "ratio": "model / twin"}
+_ALONE = "(published only)"
+_WORDS = {
+    "accuracy": "clean images, three seeds",
+    "corruption_error": "corruptions, mean of types",
+    "aupr": "foreign images, AUPR",
+    "perplexity": "clean text, three seeds",
+    "loss": "clean text, loss, three seeds",
+}
+_KINDS = ("clean", *ATTACKS, "word-swap", "corruptions", "ood")  # in the order of a group's lines
+_RATIOS = (0.2, 0.5, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3, 5)  # ticks
+_ROW, _GAP = 15, 9  # px per line, and between groups
+
+
+def twins_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.DataFrame:
+    """Measured and published effects of mechanisms under the same words, one per row.
+
+    ``group`` names the two models, ``label`` under what they were compared, ``source`` is "here" or "published",
+    ``row`` the published model. A difference is positive where the mechanism is the better one, in percentage points;
+    a ratio is the mechanism's value over its twin's. Only claims about accuracies, AUPR, perplexity and loss have rows.
+
+    Args:
+        claims: the result of `workbench.trained_claims`.
+        pairs: the result of `workbench.publications.published_pairs`; pairs without a bundled counterpart are groups of
+            their own.
+        over: which kind of effect.
+    """
+    rows = [*_measured(claims[claims["over"] == _OVER[over]], over), *_published(pairs, over)]
+    frame = pd.DataFrame(rows, columns=["kind", "models", *COLUMNS])
+    # A published pair takes the words of the claim about the same models and condition. What is published of these
+    # models beyond the claims is not shown.
+    same = ["models", "kind"]
+    words = frame[frame["source"] == "here"].drop_duplicates(same).set_index(same)[["group", "label"]]
+    ours = frame["models"].isin(words.index.get_level_values("models"))
+    for index, row in frame[ours].iterrows():
+        if (row["models"], row["kind"]) in words.index:
+            frame.loc[index, ["group", "label"]] = words.loc[(row["models"], row["kind"])]
+    frame = frame[~(ours & frame["group"].str.endswith(_ALONE))]
+    order = [
+        frame["group"].map({name: place for place, name in enumerate(frame["group"].unique())}),
+        frame["kind"].map(_KINDS.index),
+    ]
+    frame = frame.iloc[np.lexsort(order[::-1])][list(COLUMNS)]
+    frame.attrs = dict(claims.attrs)
+    return frame.reset_index(drop=True)
+
+
+def twins_figure(frame: pd.DataFrame, over: Over) -> go.Figure:
+    """A line per comparison, grouped by the two models: the effect measured here, the published ones, the verdict.
+
+    The measured value has its 95 % interval; every published configuration is a diamond. Right of the upright line
+    (zero, or a ratio of one) the mechanism has the higher value.
+
+    Args:
+        frame: the result of `twins_frame`.
+        over: what its values are; ratios have a logarithmic axis.
+
+    Raises:
+        InputError: no rows.
+    """
+    if frame.empty:
+        raise InputError("no comparison to draw; give the result of `twins_frame`")
+    groups = [(name, own) for name, own in frame.groupby("group", sort=False)]
+    places: dict[tuple[str, str], float] = {}
+    heads, y = {}, 0.0
+    for name, own in groups:
+        heads[str(name)] = y
+        for label in own["label"].drop_duplicates():
+            y += _ROW
+            places[str(name), label] = y
+        y += _ROW + _GAP
+    height = y - _GAP
+    ours, printed = (frame[frame["source"] == source] for source in ("here", "published"))
+    fig = go.Figure([_dots(ours, places), _diamonds(printed, places)])
+    middle = 0 if over == "difference" else 1
+    fig.add_vline(x=middle, line={"color": GREY, "width": 0.75, "dash": "dot"})
+    labels = {place: label for (_, label), place in places.items()}
+    left = 14 + round(5.6 * max(map(len, labels.values())))
+    for name, place in heads.items():
+        fig.add_annotation(
+            text=f"<b>{name}</b>", x=0, xref="paper", xanchor="left", xshift=8 - left, y=place, showarrow=False
+        )  # fmt: skip
+    for row in ours.to_dict("records"):
+        colour, _ = VERDICTS[row["verdict"]]
+        fig.add_annotation(
+            text=f'<span style="color:{colour}">{row["verdict"].removesuffix(" at this scale")}</span>',
+            x=1, xref="paper", xanchor="left", xshift=6, y=places[row["group"], row["label"]], showarrow=False,
+        )  # fmt: skip
+    fig.update_yaxes(
+        tickmode="array", tickvals=list(labels), ticktext=list(labels.values()), range=[height + 4, -_ROW * 0.7],
+        ticks="", showline=False, showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
+    )  # fmt: skip
+    if over == "difference":
+        fig.update_xaxes(title_text="Better than the twin by (percentage points)")
+    else:
+        fig.update_xaxes(
+            title_text="Over that of the twin (ratio; less is better)", type="log", tickmode="array",
+            tickvals=_RATIOS, ticktext=[f"{ratio:g}" for ratio in _RATIOS],
+        )  # fmt: skip
+    top, bottom = 22, 40
+    return fig.update_layout(
+        legend=LEGEND_ABOVE,
+        margin={"l": left, "r": 76, "t": top, "b": bottom},
+        height=height + 4 + _ROW * 0.7 + top + bottom,
+        width=PAGE,
+    )
+
+
+def _measured(claims: pd.DataFrame, over: Over) -> Iterator[dict]:
+    for claim in claims.to_dict("records"):
+        (term,) = parse_measure(claim["measure"])
+        protocol = term.where.get("protocol")
+        if term.metric not in _WORDS and protocol not in ATTACKS:
+            continue
+        models = dict(pair.split("=") for pair in claim["options"].split(", "))
+        label = _WORDS.get(term.metric, "")
+        if protocol in ATTACKS:
+            label = f"{ATTACKS[protocol]}, ε = {term.where['epsilon']}"
+        elif protocol == "word-swap":
+            label = f"{float(term.where['epsilon']):.0%} of words swapped".replace("%", " %")
+        scale = 1.0
+        if over == "difference":  # of an error less is better: the claim says so
+            scale = -100 if claim["comparison"].startswith("<") else 100
+        ends = sorted(scale * claim[name] for name in ("low", "high"))
+        yield {
+            "kind": protocol or "clean",
+            "models": models["model"],
+            "group": f"{models['model']} {'less' if over == 'difference' else 'over'} {models['twin']}",
+            "label": label,
+            "source": "here",
+            "value": scale * claim["measured"],
+            "low": ends[0],
+            "high": ends[1],
+            **{name: claim[name] for name in ("n", "verdict", "why")},
+        }
+
+
+def _published(pairs: pd.DataFrame, over: Over) -> Iterator[dict]:
+    for pair in pairs.astype(object).where(pairs.notna(), None).to_dict("records"):
+        kind, label = _kind(pair)
+        if kind is None or (over == "ratio") == (pair["metric"] in ("accuracy_top1", "aupr")):
+            continue
+        word = "less" if over == "difference" else "over"
+        yield {
+            "kind": kind,
+            "models": pair["model"],
+            "group": f"{pair['row']} {word} {pair['baseline']} {_ALONE}",
+            "label": label,
+            "source": "published",
+            "row": f"{pair['paper']} {pair['table']}: {pair['row']}",
+            "value": 100 * pair["difference"] if over == "difference" else pair["ratio"],
+            "low": math.nan,
+            "high": math.nan,
+        }
+
+
+def _kind(pair: dict) -> tuple[str | None, str | None]:
+    """What a published number is about, as the protocols call it, and in words; None for what is not compared."""
+    metric, data, condition = pair["metric"], pair["data"] or "", pair["condition"]
+    if metric == "aupr":
+        return "ood", _WORDS["aupr"]
+    if metric == "accuracy_top1" and condition in ATTACKS:
+        return condition, ATTACKS[condition]
+    if metric == "accuracy_top1" and condition is None:
+        if data == "ImageNet-C" and pair["statistic"] == "mean":
+            return "corruptions", _WORDS["corruption_error"]
+        return ("clean", "clean images") if data == "ImageNet-1K" else (None, None)
+    if metric == "perplexity" and data.endswith("test"):
+        return condition or "clean", "some words swapped" if condition else "clean text"
+    if metric == "cross_entropy" and pair["statistic"] == "mean":
+        return "clean", "clean text, loss"
+    return None, None
+
+
+def _dots(rows: pd.DataFrame, places: dict[tuple[str, str], float]) -> go.Scatter:
+    return go.Scatter(
+        x=rows["value"],
+        y=[places[key] for key in zip(rows["group"], rows["label"], strict=True)],
+        mode="markers",
+        marker={"color": COLOURS[0], "symbol": "circle", "size": 5.5, "line": {"width": 0}},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": rows["high"] - rows["value"],
+            "arrayminus": rows["value"] - rows["low"],
+            "color": COLOURS[0],
+            "thickness": 1.2,
+            "width": 2,
+        },
+        text=rows["why"],
+        name="measured here (95 % interval)",
+        hovertemplate="%{x:.3g}<br>%{text}<extra></extra>",
+    )
+
+
+def _diamonds(rows: pd.DataFrame, places: dict[tuple[str, str], float]) -> go.Scatter:
+    return go.Scatter(
+        x=rows["value"],
+        y=[places[key] for key in zip(rows["group"], rows["label"], strict=True)],
+        mode="markers",
+        marker={"color": COLOURS[2], "symbol": "diamond-open", "size": 7, "line": {"width": 1.2}},
+        text=rows["row"],
+        name="published, each configuration",
+        hovertemplate="%{text}: %{x:.3g}<extra></extra>",
+    )
