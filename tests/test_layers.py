@@ -29,6 +29,7 @@ ROWS = [
     {"surveys"},
     {"reproduction"},
     {"twins"},
+    {"comparisons"},
     {"training"},
     {"evaluation"},
     {"figures"},

@@ -202,3 +202,41 @@ def test_effects_of_a_mechanism_are_a_row_per_comparison():
     assert table["measured [95 %]"].tolist() == ["1.5 [-1, 4]", None, None]
     assert table["published"].tolist() == ["0.1 to 0.2", None, "0.3"]
     assert table["verdict"].tolist() == ["undecided", "not tested at this scale", None]
+
+
+def test_variants_become_a_row_each_with_the_range_of_every_quantity():
+    frame = pd.DataFrame(
+        {
+            "attention": ["softmax", "tssa", "softmax", "tssa"],
+            "quantity": ["loss", "loss", "epochs", "epochs"],
+            "value": [0.5, 0.25, 10, np.nan],
+            "low": [0.4, 0.2, 9, np.nan],
+            "high": [0.6, 0.3, 12, np.nan],
+            "difference": [np.nan, -0.25, np.nan, np.nan],
+            "finding": ["", "lower", "", "not reached"],
+        }
+    )
+    table = summary_table(frame)
+    assert list(table.columns) == ["attention", "loss", "epochs"]
+    assert table.iloc[0].tolist() == ["softmax", "0.5 [0.4, 0.6]", "10 [9, 12]"]
+    assert table.iloc[1].tolist() == ["tssa", "0.25 [0.2, 0.3] (lower)", None]
+
+
+def test_a_training_record_shows_its_last_epoch_over_seeds():
+    frame = pd.DataFrame(
+        {
+            "model": model,
+            "attention": "softmax",
+            "seed": seed,
+            "epoch": epoch,
+            "split": "test",
+            "metric": "loss",
+        }
+        | {"value": value / (1 + epoch)}
+        for model, values in {"b": (4.0, 8.0, 6.0), "a": (2.0, 1.0, 3.0)}.items()
+        for seed, value in enumerate(values)
+        for epoch in range(2)
+    )
+    table = summary_table(frame)
+    assert list(table["model"]) == ["b", "a"]
+    assert list(table["test loss"]) == ["3 [2, 4]", "1 [0.5, 1.5]"]

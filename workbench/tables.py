@@ -24,6 +24,8 @@ _TWINS = ("group", "label", "source", "value", "low", "high", "verdict")
 _EVALUATION = ("model", "protocol", "kind", "epsilon", "severity", "metric", "value", "low", "high")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
 _NORMS = ("Linf", "L2", "words")  # what a budget bounds: it needs no saying beside the protocol
+_BESIDE = ("attention", "quantity", "value", "low", "high", "difference", "finding")
+_TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
 MAX_ROWS = 40  # a printed table longer than a page is not read
 
 
@@ -36,8 +38,9 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     with what was measured and their verdict. Costs of attention variants become one row per source and variant,
     with multiples of the baseline. Evaluations become one row per model and one column per condition, or the other
     way round where there are fewer models than conditions; single severities are left to the means. Effects of
-    mechanisms, measured and published, become one row per comparison. Any other frame is printed as it is up to 40
-    rows, and as count, mean, spread and quartiles of its numeric columns beyond.
+    mechanisms, measured and published, become one row per comparison. Trained variants become one row each, with the
+    range of every quantity over seeds; a training record one row per model, its last epoch. Any other frame is printed
+    as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
@@ -47,6 +50,10 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         return _twins_table(data)
     if set(_EVALUATION) <= set(data.columns):
         return _evaluation_table(data)
+    if set(_BESIDE) <= set(data.columns):
+        return _beside_table(data)
+    if set(_TRAINING) <= set(data.columns):
+        return _training_table(data)
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
@@ -106,8 +113,37 @@ def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
             ["attention", "baseline", "value", "unit", "ratio"]
         ].itertuples(index=False)
     ]
+    return _spread_out(shown, ["source", "baseline", "attention"])
+
+
+def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, a column per quantity: value, its range, and whether it is told apart from the twin's."""
+    words = [
+        None
+        if pd.isna(value)
+        else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+        + (f" ({finding})" if finding in ("lower", "higher") else "")
+        for value, low, high, finding in data[["value", "low", "high", "finding"]].itertuples(index=False)
+    ]
+    return _spread_out(data[["attention", "quantity"]].assign(text=words), ["attention"])
+
+
+def _training_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per model, a column per split and metric: at the last epoch the median, least and most of the seeds."""
+    last = data[data["epoch"] == data.groupby(["model", "split", "metric"])["epoch"].transform("max")]
+    shown = last.groupby(["model", "attention", "split", "metric"], sort=False)["value"].agg(
+        ["median", "min", "max"]
+    )
+    shown = shown.reset_index()
+    shown["quantity"] = shown["split"] + " " + shown["metric"]
+    cells = shown[["median", "min", "max"]].itertuples(index=False)
+    shown["text"] = [f"{middle:.3g} [{least:.3g}, {most:.3g}]" for middle, least, most in cells]
+    return _spread_out(shown, ["model", "attention"])
+
+
+def _spread_out(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The column ``text`` with a column for each ``quantity``, both ways in order of appearance."""
     quantities = list(dict.fromkeys(shown["quantity"]))
-    keys = ["source", "baseline", "attention"]
     table = (
         shown.set_index([*keys, "quantity"])["text"].unstack("quantity", sort=False)[quantities].reset_index()
     )

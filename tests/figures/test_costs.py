@@ -45,7 +45,7 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
     axis = cost_figure(FRAME).layout.yaxis
     labels = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     ordered = [labels[place] for place in sorted(labels, reverse=True)]
-    headings = ["<i>of softmax:</i>", "<i>of softmax, symmetric:</i>"]
+    headings = ["<i>of softmax:</i>", "<i>of symmetric softmax:</i>"]
     assert ordered == [headings[0], "softmax", "token statistics", headings[1], "RPC, num_iter [5]"]
 
 

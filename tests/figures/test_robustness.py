@@ -68,7 +68,7 @@ def test_every_attack_on_record_has_a_panel_in_a_fixed_order_and_no_other_has(fr
 
 def test_a_line_is_the_accuracy_by_budget_with_its_band_behind(frame):
     fig = robustness_figure(frame)
-    line, *_ = named(fig, "RPC, symmetric")
+    line, *_ = named(fig, "symmetric RPC")
     assert (list(line.x), list(line.y)) == ([0, 0.02], [0.85, 0.6])
     place = list(fig.data).index(line)
     shade = fig.data[place - 1]
@@ -81,7 +81,7 @@ def test_a_model_that_did_not_undergo_an_attack_has_no_line_there_and_one_entry_
     lines = named(fig, "softmax")
     assert [line.xaxis for line in lines] == ["x", "x2"]
     assert [line.showlegend for line in lines] == [True, False]
-    assert len(named(fig, "RPC, symmetric")) == 2
+    assert len(named(fig, "symmetric RPC")) == 2
 
 
 def test_corruptions_are_drawn_by_severity_averaged_over_types_from_clean_images_on():
@@ -115,9 +115,9 @@ def test_a_frame_without_attacks_or_with_an_unknown_variant_is_refused(frame):
 def test_every_trained_model_has_a_row_and_seeds_of_its_last_epoch(frame):
     trained = training(**{"digits-rpc-sym": (0.91, 0.93, 0.92), "digits-vit": (0.99,)})
     fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "noise": 0.04})
-    assert list(fig.layout.yaxis.ticktext) == ["softmax", "RPC, symmetric"]
+    assert list(fig.layout.yaxis.ticktext) == ["softmax", "symmetric RPC"]
     assert list(fig.layout.yaxis.tickvals) == [1, 0]
-    (seeds,) = [trace for trace in named(fig, "RPC, symmetric") if trace.xaxis == "x"]
+    (seeds,) = [trace for trace in named(fig, "symmetric RPC") if trace.xaxis == "x"]
     assert sorted(seeds.x) == pytest.approx([0.91, 0.92, 0.93])
     assert set(seeds.y) == {0}
     (dot,) = [trace for trace in named(fig, "softmax") if trace.xaxis == "x2"]
@@ -196,7 +196,7 @@ def test_foreign_images_have_a_mark_per_kind_and_the_level_of_chance():
         for kind, value in kinds.items()
     ]
     fig = foreign_figure(pd.DataFrame(rows))
-    assert list(fig.layout.yaxis.ticktext) == ["RPC, symmetric", "softmax"]  # from below
+    assert list(fig.layout.yaxis.ticktext) == ["symmetric RPC", "softmax"]  # from below
     (noise,) = named(fig, "noise")
     assert dict(zip(noise.y, noise.x, strict=True)) == pytest.approx({0: 0.4, 1: 0.41})
     (line,) = fig.layout.shapes

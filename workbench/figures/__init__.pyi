@@ -32,5 +32,7 @@ from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
+from .training import beside_twin_figure as beside_twin_figure
+from .training import training_curves_figure as training_curves_figure
 from .twins import twins_figure as twins_figure
 from .twins import twins_frame as twins_frame

@@ -106,10 +106,10 @@ def _title(metric: str, condition: str) -> str:
 
 
 def _label(name: str) -> str:
-    """A variant as other figures call it; with options, "rpc-sym num_iter=[5]", by its first word and these."""
+    """A variant as other figures call it; with options, "rpc-sym num_iter=[5]", shorter and with these."""
     variant, _, options = name.partition(" ")
     label = LOOKS[variant].label if variant in LOOKS else variant
-    return f"{label.partition(',')[0]}, {options.replace('=', ' ')}" if options else label
+    return f"{label.removeprefix('symmetric ')}, {options.replace('=', ' ')}" if options else label
 
 
 def _places(measured: pd.DataFrame) -> dict[tuple[str, str], float]:

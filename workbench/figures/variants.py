@@ -40,16 +40,16 @@ def _boosted(look: Look) -> Look:
 # sight; relatives share a hue: symmetric ones blue, Scaled Attention red.
 _SOFTMAX = Look("softmax", "#000000", "solid", "circle")
 _TSSA = Look("token statistics", "#66CCEE", "solid", "triangle-up")
-_PRIMAL = Look("Primal", "#777733", "longdashdot", "triangle-down")
+_PRIMAL = Look("Primal", "#777733", "dashdot", "triangle-down")
 _BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
 
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
     "softmax+boost": _boosted(_SOFTMAX),
-    "softmax-sym": Look("softmax, symmetric", "#4477AA", "longdash", "square"),
-    "rpc-sym": Look("RPC, symmetric", "#004488", "solid", "diamond"),
-    "scaled-free": Look("Scaled, S free", "#882255", "solid", "cross"),
-    "scaled-alpha": Look("Scaled, S = αA", "#EE6677", "dash", "x"),
+    "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
+    "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
+    "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
+    "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
     "bilateral": _BILATERAL,
     "bilateral+boost": _boosted(_BILATERAL),
     "tssa": _TSSA,

@@ -1,0 +1,226 @@
+"""Curves of trained variants and what they come to: medians, bands, rows and marks."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.figures.study import named, titles
+from workbench.comparisons import COLUMNS
+from workbench.errors import InputError, UnknownName
+from workbench.figures import beside_twin_figure, training_curves_figure
+from workbench.figures.variants import look_of
+
+VARIANTS = {"m-tssa": "tssa", "m-plain": "softmax", "m-two": "bilateral"}
+FACTORS = (1.0, 4.0, 2.0)  # of three seeds, not in order
+
+
+def record(metrics=("accuracy", "loss"), epochs=5):
+    """A record whose values are (place of model + 1) · factor of seed / (epoch + 1)."""
+    return pd.DataFrame(
+        {
+            "model": model,
+            "attention": attention,
+            "seed": seed,
+            "epoch": epoch,
+            "split": split,
+            "metric": metric,
+            "value": (place + 1) * factor / (epoch + 1) * (1 if split == "test" else 100),
+        }
+        for place, (model, attention) in enumerate(VARIANTS.items())
+        for seed, factor in enumerate(FACTORS)
+        for epoch in range(epochs)
+        for split in ("train", "test")
+        for metric in metrics
+    )
+
+
+def test_a_line_is_the_median_over_seeds_and_the_band_runs_from_least_to_largest():
+    fig = training_curves_figure(record())
+    accuracy, loss = named(fig, "softmax")
+    epochs = np.arange(5)
+    assert list(accuracy.x) == list(epochs)
+    np.testing.assert_allclose(accuracy.y, 100 * 2 * 2 / (epochs + 1))  # per cent
+    np.testing.assert_allclose(loss.y, 2 * 2 / (epochs + 1))
+    (band,) = [
+        trace for trace in fig.data if trace.fill == "toself" and trace.yaxis == "y2" and max(trace.y) == 8
+    ]
+    np.testing.assert_allclose(band.y[:5], 2 * 4 / (epochs + 1))
+    np.testing.assert_allclose(band.y[5:], (2 * 1 / (epochs + 1))[::-1])
+
+
+def test_variants_stand_in_one_order_with_their_looks_and_once_in_the_legend():
+    fig = training_curves_figure(record())
+    lines = [trace for trace in fig.data if trace.name]
+    assert [trace.name for trace in lines if trace.showlegend] == ["softmax", "bilateral", "token statistics"]
+    for trace in lines:
+        look = look_of({look_of(name).label: name for name in VARIANTS.values()}[trace.name])
+        assert (trace.line.color, trace.line.dash, trace.marker.symbol) == (
+            look.colour,
+            look.dash,
+            look.symbol,
+        )
+
+
+def test_panels_are_the_metrics_with_their_axes():
+    fig = training_curves_figure(
+        record(("projection_error", "accuracy", "h_norm2")), ("projection_error", "accuracy", "h_norm2")
+    )
+    assert [axis.type for axis in fig.select_yaxes()][:3] == ["log", None, "log"]
+    assert [axis.title.text for axis in fig.select_yaxes()][:3] == [
+        "J, all layers",
+        "Test accuracy (%)",
+        "‖h‖², all layers",
+    ]
+
+
+def test_a_range_of_less_than_a_decade_needs_no_logarithms():
+    frame = record(epochs=2)
+    narrow = frame[frame["attention"] == "softmax"].assign(value=lambda part: part["value"] + 3)
+    axes = [axis.type for axis in training_curves_figure(narrow).select_yaxes()]
+    assert axes == [None, None]
+
+
+def test_the_training_split_is_drawn_where_it_is_asked_for():
+    (line, _) = named(training_curves_figure(record(), split="train"), "softmax")
+    assert max(line.y) == 100 * 100 * 4
+
+
+def test_a_variant_without_a_metric_is_left_out_of_its_panel():
+    frame = record()
+    fig = training_curves_figure(frame[(frame["attention"] != "tssa") | (frame["metric"] == "accuracy")])
+    assert len(named(fig, "token")) == 1
+
+
+def test_records_that_cannot_be_drawn_are_refused():
+    with pytest.raises(UnknownName, match="perplexity"):
+        training_curves_figure(record(), ("speed",))
+    with pytest.raises(InputError, match="no test perplexity"):
+        training_curves_figure(record(), ("perplexity",))
+    frame = record()
+    twice = pd.concat([frame.assign(model=frame["model"].replace("m-plain", "m-other")), frame])
+    with pytest.raises(InputError, match="m-other, m-plain"):
+        training_curves_figure(twice)
+
+
+def results(**more):
+    """Rows of two quantities: of accuracy at .9, .8, .7, and of a ratio with chance and floor."""
+    findings = {"softmax": "", "bilateral": "lower", "tssa": "not told apart"}
+    rows = [
+        {
+            "model": f"m-{name}",
+            "attention": name,
+            "quantity": quantity,
+            "value": value,
+            "low": value - 0.1,
+            "high": value + 0.05,
+            "finding": finding,
+            **(bounds if quantity == "exact_share" else {}),
+        }
+        for quantity, scale in (("accuracy", 1.0), ("exact_share", 2.0))
+        for (name, finding), value in zip(
+            findings.items(), (0.9 * scale, 0.8 * scale, 0.7 * scale), strict=True
+        )
+        for bounds in [{"null_low": 0.5, "null_high": 0.6, "floor": 0.3}]
+    ]
+    return pd.DataFrame(rows).reindex(columns=[*COLUMNS, "null_low", "null_high", "floor"]).assign(**more)
+
+
+PANELS = {"accuracy": "Accuracy (%)", "exact_share": "Exact"}
+
+
+def dots(fig, panel):
+    return {
+        trace.name: trace
+        for trace in fig.data
+        if trace.name and trace.xaxis == ("x" if panel == 1 else f"x{panel}")
+    }
+
+
+def test_a_dot_is_the_value_with_its_range_in_per_cent_for_accuracies():
+    fig = beside_twin_figure(results(), PANELS)
+    dot = dots(fig, 1)["bilateral"]
+    assert dot.x[0] == pytest.approx(80)
+    assert (dot.error_x.arrayminus[0], dot.error_x.array[0]) == (pytest.approx(10), pytest.approx(5))
+    assert dots(fig, 2)["bilateral"].x[0] == pytest.approx(1.6)
+    assert titles(fig) == [*PANELS.values()]
+
+
+def test_rows_run_from_the_top_in_the_order_of_figures():
+    fig = beside_twin_figure(results().iloc[::-1], PANELS)
+    assert list(fig.layout.yaxis.ticktext)[::-1] == ["softmax", "bilateral", "token statistics"]
+    assert {name: trace.y[0] for name, trace in dots(fig, 1).items()} == {
+        "softmax": 2,
+        "bilateral": 1,
+        "token statistics": 0,
+    }
+
+
+def test_only_what_is_told_apart_is_filled():
+    fig = beside_twin_figure(results(), PANELS)
+    colours = {name: trace.marker.color for name, trace in dots(fig, 1).items()}
+    assert colours["token statistics"] == "white"
+    assert colours["bilateral"] == look_of("bilateral").colour
+    assert colours["softmax"] == look_of("softmax").colour
+
+
+def test_the_dotted_line_is_the_twin_s_or_where_it_is_asked_for():
+    lines = beside_twin_figure(results(), PANELS).layout.shapes
+    assert [line.x0 for line in lines] == pytest.approx([90, 1.8])
+    lines = beside_twin_figure(results(), PANELS, lines={"exact_share": 1}).layout.shapes
+    assert [line.x0 for line in lines] == pytest.approx([90, 1])
+
+
+def test_chance_is_a_bar_and_the_floor_a_stroke_where_there_are_any():
+    fig = beside_twin_figure(results(), PANELS)
+    bars = [trace for trace in fig.data if trace.fill == "toself"]
+    assert len(bars) == 3
+    assert {trace.xaxis for trace in bars} == {"x2"}
+    assert set(bars[0].x) == {0.5, 0.6}
+    assert [trace.x[0] for trace in fig.data if trace.marker.symbol == "line-ns-open"] == [0.3] * 3
+    assert not [
+        trace
+        for trace in beside_twin_figure(
+            results().drop(columns=["floor", "null_low", "null_high"]), PANELS
+        ).data
+        if trace.fill
+    ]
+
+
+def test_a_value_that_was_not_reached_is_said_in_its_place():
+    frame = results()
+    frame.loc[frame["attention"] == "tssa", ["value", "low", "high", "finding"]] = [math.nan] * 3 + [
+        "not reached"
+    ]
+    fig = beside_twin_figure(frame, {"accuracy": "Accuracy (%)"})
+    assert "token statistics" not in dots(fig, 1)
+    (note,) = [note for note in fig.layout.annotations if note.text == "not reached"]
+    assert note.y == 0
+
+
+def test_one_seed_has_no_range():
+    fig = beside_twin_figure(results(low=math.nan, high=math.nan), PANELS)
+    assert {trace.error_x.array[0] for trace in dots(fig, 1).values()} == {0}
+
+
+def test_words_stand_beside_their_rows():
+    fig = beside_twin_figure(
+        results(), PANELS, side={"tssa": "77 %", "primal": "none"}, side_title="Published"
+    )
+    words = {note.text: note.y for note in fig.layout.annotations}
+    assert words["77 %"] == 0
+    assert "Published" in words
+    assert "none" not in words
+
+
+def test_log_axes_are_the_ones_named():
+    fig = beside_twin_figure(results(), PANELS, log=["exact_share"])
+    assert (fig.layout.xaxis.type, fig.layout.xaxis2.type) == (None, "log")
+
+
+def test_results_that_cannot_be_drawn_are_refused():
+    with pytest.raises(InputError, match="no speed; its quantities: accuracy, exact_share"):
+        beside_twin_figure(results(), {"speed": "Speed"})
+    with pytest.raises(InputError, match="no rows"):
+        beside_twin_figure(results().iloc[:0], PANELS)
