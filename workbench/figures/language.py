@@ -13,7 +13,7 @@ from workbench.figures.robustness import NOW
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
 
-_DIGITS = (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)  # ticks of a logarithmic axis of less than a decade
+_DIGITS = (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8)  # ticks of a logarithmic axis of less than a decade
 _METRICS = {"perplexity": "All characters", "perplexity_kept": "Characters left alone"}
 
 
