@@ -92,7 +92,7 @@ def test_a_variant_is_read_with_its_options():
     assert parse_variant("bilateral+boost") == ("bilateral", {}, True)
     read = parse_variant("rpc-sym num_iter=[5] convention=code lambd=3.5")
     assert read == ("rpc-sym", {"num_iter": [5], "convention": "code", "lambd": 3.5}, False)
-    assert len({parse_variant(name).attention for name in VARIANTS}) == 8
+    assert len({parse_variant(name).attention for name in VARIANTS}) == 10
 
 
 @pytest.mark.parametrize("text", ["", "tssa+", "tssa+boast", "+boost", "rpc-sym num_iter", "rpc-sym =3"])

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 SOFTMAX, SYMMETRIC = "softmax", "softmax-sym"
 VARIANTS = (
     SOFTMAX, "softmax+boost", SYMMETRIC, "rpc-sym", "rpc-sym num_iter=[5]", "rpc-sym num_iter=[6]",
-    "rpc-sym num_iter=2", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral", "bilateral+boost",
+    "rpc-sym num_iter=2", "scaled-free", "scaled-alpha", "tssa", "mssa", "xca", "primal", "bilateral",
+    "bilateral+boost",
 )  # fmt: skip
-"""What is measured unless something else is asked for: the variants of the bundled models of digits, and those
-whose cost teo2024 prints."""
+"""What is measured unless something else is asked for: the variants of the bundled models of digits, those whose cost
+teo2024 prints, and the operators that wu2025 compares with."""
 COLUMNS = (
     "model", "source", "attention", "row", "baseline", "metric", "condition", "value", "unit", "ratio", "low", "high",
     "version",
