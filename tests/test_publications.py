@@ -147,6 +147,7 @@ def test_claims_are_stated_in_words_that_the_library_knows():
             "image model of the paper",
             "text model of the paper",
             "training on ImageNet",
+            "inputs bundled:digits bundled:digits-train",
         }
         assert claim["setting"], claim
         chance = verdicts.Chance("gaussian", 0.0, -1.0, 1.0)

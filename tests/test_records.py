@@ -12,9 +12,27 @@ from workbench.records import (
     conform_evaluation,
     evaluation_record,
     recorded,
+    trained_alike,
     trained_models,
     training_record,
 )
+
+
+def test_models_alike_differ_in_their_attention_alone():
+    alike = trained_alike("digits-tssa")
+    assert alike == trained_alike("digits-vit")
+    assert {"digits-vit", "digits-tssa", "digits-bilateral-boost"} <= set(alike)
+    about = {
+        name: json.loads((paths.data_dir() / "records" / name / "record.json").read_text())["recipe"]
+        for name in trained_models()
+    }
+    plain = {"attention", "attention_layers", "attention_options", "boost"}
+    body = {key: value for key, value in about["digits-vit"]["architecture"].items() if key not in plain}
+    for name, recipe in about.items():
+        rest = {key: value for key, value in recipe["architecture"].items() if key not in plain}
+        assert (name in alike) == (recipe["task"] == "digits" and rest == body)
+    with pytest.raises(UnknownName, match="digits-tssa"):
+        trained_alike("digits-tsa")
 
 
 def test_every_model_on_record_has_three_seeds_and_its_own_name():

@@ -19,6 +19,7 @@ from workbench.verdicts import (
     decide,
     parse_measure,
     per_input,
+    per_layer,
     region,
     rows_of,
     through_training,
@@ -145,6 +146,32 @@ def test_chance_is_that_of_the_mean_over_everything():
     assert chance_of(pd.concat(rows), terms) == ("gaussian", 0.1, 0.0, 0.2)
     assert chance_of(pd.concat(rows[:1]), terms) is None
     assert chance_of(pd.concat(rows), parse_measure("LCKA / LCKA")) is None
+
+
+def test_layers_may_have_conventions_of_their_own_but_not_two_each():
+    first, second = (
+        _frame([1, 2, 3], layer=0, convention="text"),
+        _frame([4, 5, 6], layer=1, convention="ours"),
+    )
+    (term,) = parse_measure("LCKA")
+    assert len(rows_of(pd.concat([first, second]), term)) == 6
+    with pytest.raises(InputError, match="several convention"):
+        rows_of(pd.concat([first, second, second.assign(convention="code")]), term)
+
+
+def test_over_layers_every_layer_has_one_value_and_chance_is_their_mean():
+    values = {"LCKA": ([1.0, 4.0, 2.0], 0.5), "KCKA": ([2.0, 2.0, 8.0], 0.25)}
+    frame = pd.concat(
+        make_frame(own, name, {"layer": [0, 3, 5]}, null="isotropic").assign(
+            null_mean=[level, level + 1, level + 5], null_low=level, null_high=[9, 10, 14]
+        )
+        for name, (own, level) in values.items()
+    )
+    alone, ratio = parse_measure("LCKA"), parse_measure("LCKA / KCKA")
+    assert per_layer(frame, alone).to_dict() == {0: 1.0, 3: 4.0, 5: 2.0}
+    assert per_layer(frame, ratio).to_dict() == {0: 0.5, 3: 2.0, 5: 0.25}
+    assert chance_of(frame, alone, "layers") == ("isotropic", 2.5, 0.5, 11.0)
+    assert chance_of(frame, ratio, "layers") is None
 
 
 def test_change_through_training_is_paired_by_input_from_first_to_last_epoch():

@@ -14,7 +14,7 @@ import pandas as pd
 
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.publications import published_pairs
-from workbench.records import recorded, training_record
+from workbench.records import recorded, trained_alike, training_record
 from workbench.twins import paired, two_means
 from workbench.verdicts import Finding, average
 
@@ -38,7 +38,7 @@ def recorded_curves(
     n: int | None = None,
     epochs: int | None = None,
 ) -> pd.DataFrame:
-    """Training records of softmax twins and of the variants trained on their tasks; rows as `training_record`.
+    """Training records of softmax twins and of models alike but for the attention; rows as `training_record`.
 
     Args:
         pairs: (twin, inputs): a bundled model, and the bundled inputs of its task, for instance
@@ -68,7 +68,8 @@ def recorded_curves(
                 f"{name} was trained and tested on bundled:{task}, and its record holds no other inputs; "
                 f"got {names[name]!r}"
             )
-    others = about[about["task"].isin(about.loc[twins, "task"]) & ~about.index.isin(twins)]
+    alike = {other for name in twins for other in trained_alike(name)}
+    others = about[about.index.isin(alike - set(twins))]
     if variants is not None:
         wanted, known = set(variants), {*others["attention"], *about.loc[twins, "attention"]}
         for variant in sorted(wanted - known):

@@ -40,6 +40,28 @@ def trained_models() -> list[str]:
     return sorted(path.parent.name for path in folder.glob(f"*/{METRICS_FILE}"))
 
 
+def trained_alike(name: str) -> list[str]:
+    """The bundled models on record, `name` among them, whose description differs in nothing but the attention.
+
+    A ToST is not among the models like a ViT, whatever attention that has: the rest of it is another model.
+
+    Raises `UnknownName` for a model without a record.
+    """
+    bodies = {model: _body(model) for model in trained_models()}
+    if name not in bodies:
+        raise UnknownName("model whose training is on record", name, bodies)
+    return [model for model, body in bodies.items() if body == bodies[name]]
+
+
+def _body(name: str) -> dict[str, Any]:
+    """What a bundled model is but for its attention: the task and the rest of the architecture."""
+    from workbench.training.recipes import ATTENTION_KEYS
+
+    recipe = _described(name)["recipe"]
+    rest = {key: value for key, value in recipe["architecture"].items() if key not in ATTENTION_KEYS}
+    return {"task": recipe["task"], **rest}
+
+
 def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
     """Metrics of every epoch and seed of bundled models (all on record, or those named), under one another.
 
@@ -172,6 +194,11 @@ def conform_evaluation(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in EVALUATION_COLUMNS})
 
 
+def _described(name: str) -> dict[str, Any]:
+    path = paths.data_dir() / "records" / name / RECORD_FILE
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
     """What a record tells of itself, and its file of numbers, which must have the hash that it tells."""
     folder = paths.data_dir() / "records" / name
@@ -179,7 +206,7 @@ def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
     if not path.is_file():
         target = "records" if name == ROBUSTNESS else "train"
         raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
-    about = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    about = _described(name)
     told, found = about["files"][file], sha256_file(path)
     if told != found:
         raise InputError(

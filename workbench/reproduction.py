@@ -24,6 +24,7 @@ COLUMNS = (
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
+_OF_ONE_MODEL = ("inputs", "layers")
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
@@ -51,10 +52,10 @@ def claims(
 
     Claims that one mechanism is better than another need trained twins: those are `trained_claims`.
 
-    One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs with a 95 %
-    t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null columns hold what
-    chance gives, from ``draws`` draws. ``verdict`` follows from the interval: "holds" where all of it meets
-    ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
+    One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights: over
+    layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
+    columns hold what chance gives, from ``draws`` draws. ``verdict`` follows from the interval: "holds" where all of it
+    meets ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
     scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
     checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are
     ours, and ``reading`` says so. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
@@ -73,8 +74,10 @@ def claims(
     for claim in stated.to_dict("records"):
         try:
             expected = _published_value(claim, model)
-            if claim["over"] != "inputs" and not _checkpoints(model):
+            if claim["over"] not in _OF_ONE_MODEL and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
+            if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
+                raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, draws, followed)
             for run in runs:
                 if run not in frames:
@@ -104,7 +107,7 @@ def _runs_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> 
     """The runs that a claim is about: one, or one per alternative of its options."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
-    checkpoints = "last" if claim["over"] == "inputs" else "all" if name in followed else "ends"
+    checkpoints = "last" if claim["over"] in _OF_ONE_MODEL else "all" if name in followed else "ends"
     known = ANALYSES[name].options if name in ANALYSES else {}
     runs = []
     for text in claim["options"].split(" | "):
@@ -117,6 +120,8 @@ def _runs_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
     arguments = {**settings, **dict(run.options)}
+    if not ANALYSES[run.analysis].sites:  # it reads weights
+        return analyze(run.analysis, model=model, seed=settings["seed"], **dict(run.options))
     if run.checkpoints == "last":
         return analyze(run.analysis, model=model, inputs=inputs, **arguments)
     every = _checkpoints(model)
@@ -128,10 +133,10 @@ def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float
     frame = frames[0] if len(frames) == 1 else join_frames(frames)
     terms = verdicts.parse_measure(claim["measure"])
     chance = None
-    if claim["over"] == "inputs":
-        ratio = len(terms) > 1
-        findings = [verdicts.average(verdicts.per_input(frame, terms), ratio)]
-        chance = verdicts.chance_of(frame, terms)
+    if claim["over"] in _OF_ONE_MODEL:
+        values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
+        findings = [verdicts.average(values(frame, terms), len(terms) > 1)]
+        chance = verdicts.chance_of(frame, terms, claim["over"])
     else:
         findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
     allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
@@ -163,7 +168,8 @@ def _sentence(
     if allowed is None:
         return "the run holds no chance level to compare with (draws=0)"
     if math.isnan(finding.low):
-        reason = "one input has no interval" if finding.n == 1 else "not every input has a finite value"
+        one = claim["over"].removesuffix("s")
+        reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"
         return f"{finding.value:.3g}: {reason}"
     comparison, against = claim["comparison"], claim["threshold"].replace("..", " to ")
     if chance is not None and comparison.endswith("chance"):
@@ -212,7 +218,7 @@ def _other_scale(claim: Mapping[str, str], model: str) -> str | None:
     needs = claim["needs"]
     if needs == "training on ImageNet":
         return f"the paper says it of {claim['setting']}"
-    if needs:
+    if needs and not needs.startswith("inputs "):
         modality = needs.split()[0]
         entry = catalog.find(model)
         if entry is None or entry.modality != modality or claim["paper"] not in entry.papers:

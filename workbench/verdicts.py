@@ -16,7 +16,9 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 NOT_TESTED = "not tested at this scale"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
-OVER = ("inputs", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin")
+OVER = (
+    "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin",
+)  # fmt: skip
 LEVEL = 0.95
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
@@ -67,6 +69,8 @@ def parse_measure(text: str) -> tuple[Term, ...]:
 def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
     """The rows of a result frame that a term selects; they differ in input, layer, head, rank and null only.
 
+    From layer to layer the convention may change, since each layer of a model may have its own.
+
     Raises `InputError` where the term leaves open which of several quantities is meant.
     """
     rows = frame[frame["metric"] == term.metric]
@@ -78,9 +82,9 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
             rows = rows[rows[column].isna()]
         else:
             rows = rows[rows[column].astype("string") == word]
-    kinds = rows[list(_KINDS)].drop_duplicates()
-    if len(kinds) > 1:
-        several = [name for name in _KINDS if kinds[name].nunique(dropna=False) > 1]
+    kinds = rows.groupby("layer", dropna=False)[list(_KINDS)].nunique(dropna=False).max()
+    several = [name for name in _KINDS if kinds[name] > 1]
+    if several:
         raise InputError(
             f"{term.metric} has rows of several {', '.join(several)}; say which in [column=word]"
         )
@@ -106,6 +110,15 @@ def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     return pd.Series(combined, index=joined.index)
 
 
+def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
+    """The value of an expression for every layer: of an analysis of weights, which has no inputs."""
+    values = []
+    for term in terms:
+        rows = rows_of(frame, term)
+        values.append(rows[rows["layer"].notna()].groupby("layer")["value"].mean() ** term.power)
+    return pd.concat(values, axis=1, join="inner").dropna().prod(axis=1)
+
+
 def average(values: pd.Series, multiplicative: bool) -> Finding:
     """Mean over inputs with its 95 % t-interval; of ratios, the geometric mean, the interval taken on logarithms.
 
@@ -128,11 +141,18 @@ def average(values: pd.Series, multiplicative: bool) -> Finding:
     return Finding(*map(float, np.exp(ends) if multiplicative else ends), len(numbers))
 
 
-def chance_of(frame: pd.DataFrame, terms: tuple[Term, ...]) -> Chance | None:
-    """The chance level of the mean over everything; None for a ratio, several ranks, or a run without draws."""
+def chance_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> Chance | None:
+    """The chance level of the mean over everything; None for a ratio, several ranks, or a run without draws.
+
+    Over layers it is the mean of the layers' levels and of the ends of their bands, which is wider than the band of
+    the mean.
+    """
     if len(terms) > 1:
         return None
     rows = rows_of(frame, terms[0])
+    if over == "layers":
+        level = rows[["null_mean", "null_low", "null_high"]].mean()
+        return Chance(str(rows["null"].iloc[0]), *map(float, level)) if level.notna().all() else None
     rows = rows[rows[["input", "layer", "head"]].isna().all(axis=1) & rows["null_mean"].notna()]
     rows = rows[rows["null"] == rows["null"].min()]  # of two nulls the Gaussian
     if len(rows) != 1:

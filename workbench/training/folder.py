@@ -69,12 +69,14 @@ class TrainResult:
 class RunFolder:
     """The folder of one run, and everything read from it or written into it."""
 
-    def __init__(self, out: Path, task: Task, recipe: Recipe, seed: int, command: str) -> None:
+    def __init__(
+        self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
+    ) -> None:
         self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
         self.rows: list[dict[str, Any]] = []
         self.table: list[dict[str, Any]] = []
         self.identity = {
-            "name": _name(task, recipe),
+            "name": name or _name(task, recipe),
             "task": task.name,
             "attention": recipe.attention,
             **_variant(recipe),

@@ -66,7 +66,9 @@ def train(
         command = f"workbench.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
     else:
         command = command_line(task, flags, seed, chosen.epochs)
-    run = RunFolder(Path(out), loaded, chosen, seed, command)
+    run = RunFolder(
+        Path(out), loaded, chosen, seed, command, run_name(task, recipe, attention, options, boost)
+    )
     run.prepare_folder(resume)
     if (finished := run.finished()) is not None:
         return finished
@@ -74,6 +76,24 @@ def train(
         trainer = Trainer(run.task, run.recipe, seed, device)
         report = Report(run.recipe.epochs, progress and trainer.is_main, loaded.objective.headline)
         return _train(run, trainer, report)
+
+
+def run_name(
+    task: str,
+    recipe: Recipe | str | Path | None,
+    attention: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    boost: bool = False,
+) -> str | None:
+    """What a run is called after the recipe that it names; None: after its task and model.
+
+    So a causal ToST on prose ("prose-tost") is told from the plain language model with the same attention.
+    """
+    if recipe is None or isinstance(recipe, Recipe) or Path(recipe).stem == task:
+        return None
+    words = [attention] if attention else []
+    words += [_written(value) for value in (options or {}).values()]
+    return "-".join([Path(recipe).stem, *words, *["boost"] * boost])
 
 
 def asked_recipe(
