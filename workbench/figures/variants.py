@@ -37,7 +37,7 @@ def _boosted(look: Look) -> Look:
 
 
 # Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
-# sight; relatives share a hue: symmetric ones blue, Scaled Attention red.
+# sight; relatives share a hue: symmetric ones (and MSSA, whose q, k and v are one) blue, Scaled Attention red.
 _SOFTMAX = Look("softmax", "#000000", "solid", "circle")
 _TSSA = Look("token statistics", "#66CCEE", "solid", "triangle-up")
 _PRIMAL = Look("Primal", "#777733", "dashdot", "triangle-down")
@@ -52,6 +52,8 @@ LOOKS: dict[str, Look] = {
     "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
     "bilateral": _BILATERAL,
     "bilateral+boost": _boosted(_BILATERAL),
+    "mssa": Look("subspace (MSSA)", "#4477AA", "dot", "star-square"),
+    "xca": Look("cross-covariance", "#AA44DD", "dashdot", "star-diamond"),
     "tssa": _TSSA,
     "tssa-causal": _TSSA,
     "primal": _PRIMAL,
