@@ -22,6 +22,7 @@ from .reproduction import claims as claims
 from .results import read_frame as read_frame
 from .results import write_frame as write_frame
 from .surveys import attention_frame as attention_frame
+from .surveys import class_attention_frame as class_attention_frame
 from .surveys import membership_maps as membership_maps
 from .surveys import model_pairs as model_pairs
 from .surveys import subspace_frame as subspace_frame

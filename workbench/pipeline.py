@@ -114,10 +114,10 @@ class _Run:
         self.left_out: dict[str, list[int]] = {}
 
     def add(self, part: Part) -> None:
-        for record in part.capture:
+        for number, record in enumerate(part.capture):
             layer = Layer(
                 record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally,
-                model=self.stream.module, pictures=part.pictures,
+                model=self.stream.module, pictures=part.pictures, before=part.capture.layers[:number],
             )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):

@@ -16,6 +16,7 @@ from workbench.analyses.attention_maps import ReportRules, attention_report
 from workbench.analyses.coding_rate import compression_shares
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
+from workbench.measurements.class_attention import QUERIES
 from workbench.measurements.segments import INK
 from workbench.recording import PROJECTIONS
 
@@ -181,6 +182,21 @@ def _chance(what: str) -> dict[str, Option]:
     }  # fmt: skip
 
 
+def _on_masks(what: str) -> dict[str, Option]:
+    """The options of an analysis that compares patches with masks."""
+    return {
+        "masks": Option(
+            None,
+            f"{what}: a folder with one mask image per input, of its name; ink (bright patches, for the bundled "
+            "digits); or none",
+            _masks,
+        ),
+        "draws": Option(
+            20, "draws of chance, patches of the mask permuted, at least 2; 0 leaves it out", _draws
+        ),
+    }
+
+
 _RULES = ReportRules()
 _REGISTERED = (
     Analysis(
@@ -232,6 +248,32 @@ _REGISTERED = (
         measurements.attention_map,
         findings=_map_findings,
         counts_nonfinite=True,
+    ),
+    Analysis(
+        "class-attention",
+        "What the class token attends to: prefix tokens, how evenly, how far apart, on a mask",
+        ("attn",),
+        {
+            "query": Option(
+                "auto",
+                "whose attention: auto (the class token; in causal text models, which have none, the last token), mean "
+                "(over all queries), first or last",
+                one_of(*QUERIES),
+            ),
+            "rollout": Option(
+                False, "also roll attention out through the layers up to each (all are then needed)", _flag
+            ),
+            "tokens": Option(
+                False, "also a row for each token (rank), with the attention it receives", _flag
+            ),
+            **_on_masks("foreground to compare with (what is not black)"),
+            "per_head": Option(
+                False,
+                "one row per input, layer and head, in place of means with the chance level of a mean",
+                _flag,
+            ),
+        },
+        measurements.class_attention,
     ),
     Analysis(
         "token-similarity",
@@ -310,15 +352,7 @@ _REGISTERED = (
         "Tokens as members of heads: how evenly, and along which segments",
         ("input", "v"),
         {
-            "masks": Option(
-                None,
-                "segmentation to compare with: a folder with one mask image per input, of its name; ink (bright "
-                "patches, for the bundled digits); or none",
-                _masks,
-            ),
-            "draws": Option(
-                20, "draws of chance, patches of the mask permuted, at least 2; 0 leaves it out", _draws
-            ),
+            **_on_masks("segmentation to compare with"),
             "per_head": Option(
                 False,
                 "one row per input and layer, with the share of every head, in place of means with the chance level "

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses.chance import generator
-from workbench.analyses.membership import membership_map
+from workbench.analyses.membership import membership_map, patch_places
 from workbench.analyses.subspaces import coherence
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
+from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
 from workbench.measurements.membership import memberships, own_convention
 from workbench.pipeline import analyze
 from workbench.results import join_frames
@@ -158,6 +160,80 @@ def attention_frame(
         {"analysis": "attention", "model": model.identity, "inputs": inputs.identity, "seed": inputs.seed}
     ]
     return frame
+
+
+def class_attention_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor | Mapping[str, Tensor],
+    layers: Numbers = None,
+    query: str = "auto",
+    rollout: bool = False,
+) -> pd.DataFrame:
+    """What the class token attends to, token by token, as rows (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
+
+    Columns: model, input, layer, candidate (head, mean over heads, and rollout where asked for), head (empty but for
+    single heads), query (how it was chosen: class, last, first or mean), key and its label and kind, the row and column
+    of a patch, and value. Padding is left out; ``layers`` are all that have such a row, unless given; ``query`` as in
+    ``class-attention``.
+
+    Raises `InputError` where a layer that was asked for has no such row, or none has, and for a rollout through layers
+    without attention from token to token.
+    """
+    if query not in QUERIES:
+        raise UnknownName("query", query, QUERIES)
+    stream = stream_model(model, inputs, ("attn",), None if rollout else layers, batch_size=8)
+    parts, left_out = [], {}
+    for part in stream:
+        records = part.capture.layers
+        chosen = parse_numbers("layer", layers, len(records)) if rollout else None
+        for number, record in enumerate(records):
+            if chosen is not None and record.index not in chosen:
+                continue
+            layer = Layer(record, part.ids, part.capture.tokens, 0, before=records[:number])
+            try:
+                how, found = class_rows(layer, query, rollout)
+            except NotMeasured as reason:
+                left_out[record.index] = str(reason)
+                continue
+            tokens = _token_rows(layer, found[HEAD].shape[-1])
+            places = tokens.pop("number").to_numpy(), tokens["key"].to_numpy()
+            for candidate, rows in found.items():
+                heads = layer.heads if candidate == HEAD else [pd.NA]
+                for head, values in zip(heads, rows.cpu().numpy().swapaxes(0, 1), strict=True):
+                    at = {"layer": record.index, "candidate": candidate, "head": head, "query": how}
+                    parts.append(tokens.assign(**at, value=values[places]))
+    if not parts or (layers is not None and left_out):
+        told = "; ".join(f"layer {index} {reason}" for index, reason in left_out.items())
+        raise InputError(f"no class attention: {told}")
+    columns = ["model", "input", "layer", "candidate", "head", "query"]
+    columns += ["key", "label", "kind", "row", "column", "value"]
+    frame = pd.concat(parts, ignore_index=True).assign(model=stream.model["spec"])[columns]
+    frame = frame.astype(dict.fromkeys(["head", "row", "column"], "Int64"))
+    frame.attrs["provenance"] = [
+        {
+            "analysis": "class-attention",
+            "model": stream.model,
+            "inputs": stream.inputs,
+            "seed": stream.inputs.get("seed"),
+        }
+    ]
+    return frame
+
+
+def _token_rows(layer: Layer, count: int) -> pd.DataFrame:
+    """A row per token that is no padding: input and its number in the batch, key, label, kind, and a patch's place."""
+    parts = []
+    for number, name in enumerate(layer.ids):
+        rows = pd.DataFrame({"key": range(count), "label": layer.token_labels(count, number)})
+        rows["kind"] = layer.token_kinds(count, number)
+        rows = rows.assign(input=name, number=number, row=pd.NA, column=pd.NA)
+        if layer.grid is not None:
+            patches = patch_places(rows["kind"].tolist(), layer.grid)
+            rows.loc[patches, "row"], rows.loc[patches, "column"] = np.divmod(
+                np.arange(len(patches)), layer.grid[1]
+            )
+        parts.append(rows[rows["kind"] != "padding"])
+    return pd.concat(parts, ignore_index=True)
 
 
 @dataclass

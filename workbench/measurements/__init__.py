@@ -4,6 +4,7 @@ The functions in ``workbench.analyses`` know tensors; these know which tokens ar
 lie, which windows belong to one input, and which layers a measure does not apply to.
 """
 
+from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.layers import Layer, NotMeasured, Tally
@@ -23,6 +24,7 @@ __all__ = [
     "Rows",
     "Tally",
     "attention_map",
+    "class_attention",
     "coding_rates",
     "eigenvectors_of_values",
     "errors_of_projection",

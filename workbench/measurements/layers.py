@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from workbench.analyses import attention_maps, chance
 from workbench.errors import InputError
-from workbench.recording import LayerRecord, Projection, TokenInfo, head_projection
+from workbench.recording import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.selection import parse_numbers
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
@@ -54,6 +54,8 @@ class Layer:
     """The model itself, for what is read from its weights; None where a file is analysed."""
     pictures: Sequence[np.ndarray] | None = None
     """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
+    before: Sequence[LayerRecord] = ()
+    """The captured layers of this batch before this one, in call order."""
 
     @property
     def index(self) -> int:
@@ -168,12 +170,19 @@ class Layer:
         """(rows, columns) of the patches; None for texts and where nothing is known."""
         return None if self.tokens is None else self.tokens.grid
 
-    def token_kinds(self, count: int) -> list[str]:
+    def token_kinds(self, count: int, input: int = 0) -> list[str]:
         """Kinds of the tokens of this layer: of the model's, or of its patches where the class token joins later."""
+        return [kind for _, kind in self._tokens(count, input)]
+
+    def token_labels(self, count: int, input: int = 0) -> list[str]:
+        """Labels of the same tokens."""
+        return [label for label, _ in self._tokens(count, input)]
+
+    def _tokens(self, count: int, input: int) -> list[tuple[str, str]]:
         if self.tokens is None:
-            return ["token"] * count
-        kinds = self.tokens.kinds[0]
-        return kinds if len(kinds) == count else [kind for kind in kinds if kind == "patch"]
+            return [(str(number), "token") for number in range(count)]
+        whole = list(zip(self.tokens.labels[input], self.tokens.kinds[input], strict=True))
+        return whole if len(whole) == count else [token for token in whole if token[1] == "patch"]
 
     def per_input(self, values: Tensor) -> Tensor:
         """Mean over the windows of each input, leaving out windows without a value."""
@@ -193,6 +202,16 @@ def over_windows(values: Tensor, image: Tensor) -> Tensor:
     image = image.to(values.device)
     inputs = int(image.max()) + 1
     return values[image.argsort(stable=True)].unflatten(0, (inputs, -1))
+
+
+def token_attention(record: LayerRecord) -> Tensor:
+    """Attention (batch, head, query, key) of a layer: as captured, else from its queries and keys."""
+    if record.attn is not None:
+        return record.attn
+    if record.q is None or record.k is None:
+        raise InputError(f"layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from")
+    scale = record.scale if record.scale is not None else record.q.shape[-1] ** -0.5
+    return attention_weights(record.q.double(), record.k.double(), scale, record.mask)
 
 
 def need_token_attention(layer: Layer) -> None:

@@ -11,9 +11,15 @@ import torch
 from workbench.analyses import attention_maps, chance, similarity
 from workbench.analyses.chance import Null
 from workbench.errors import InputError
-from workbench.measurements.layers import Layer, NotMeasured, need_token_attention, over_windows
+from workbench.measurements.layers import (
+    Layer,
+    NotMeasured,
+    need_token_attention,
+    over_windows,
+    token_attention,
+)
 from workbench.measurements.rows import Measurement
-from workbench.recording import attention_output, attention_weights
+from workbench.recording import attention_output
 
 # timm's Swin keeps tokens of a shifted window apart with an additive −100, beside a position bias of a few
 # units.
@@ -24,10 +30,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
     need_token_attention(layer)
     record = layer.record
-    attn = record.attn
-    if attn is None:
-        scale = record.scale if record.scale is not None else layer.site("q").shape[-1] ** -0.5
-        attn = attention_weights(layer.site("q").double(), layer.site("k").double(), scale, record.mask)
+    attn = token_attention(record)
     output = record.output
     if output is None and record.v is not None:
         output = attention_output(attn, record.v)

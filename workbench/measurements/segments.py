@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from workbench.errors import InputError
@@ -27,13 +27,38 @@ def patch_segments(
     or one pixel per patch. Raises `InputError` where it is missing, unreadable, or of another size.
     """
     if masks == INK:
-        if picture is None:
-            raise InputError(
-                "ink is told from the pixels, which are known for inputs given by spec; give such, or a folder of masks"
-            )
-        cells = _cells(picture.mean(-1), grid)
-        return torch.from_numpy((cells.mean(-1) > _HALF).astype(np.int64))
-    path = _mask_file(Path(masks), name)
+        return _ink(grid, picture).long()
+    mask = _read_mask(Path(masks), name, grid, picture)
+    size = mask.shape[:2]
+    _, labels = np.unique(mask.reshape(size[0] * size[1], -1), axis=0, return_inverse=True)
+    cells = _cells(labels.reshape(size), grid)
+    return torch.from_numpy(np.array([np.bincount(cell).argmax() for cell in cells], dtype=np.int64))
+
+
+def patch_foreground(
+    masks: str, name: str, grid: tuple[int, int], picture: UInt8[np.ndarray, "height width 3"] | None
+) -> Bool[Tensor, " patch"]:
+    """Which patches of one input are foreground, in reading order: ink, or where most of the mask is not black.
+
+    ``masks``, sizes and errors as in `patch_segments`.
+    """
+    if masks == INK:
+        return _ink(grid, picture)
+    mask = _read_mask(Path(masks), name, grid, picture)
+    shown = mask.reshape(*mask.shape[:2], -1).max(-1) > 0
+    return torch.from_numpy(_cells(shown, grid).mean(-1) > 0.5)
+
+
+def _ink(grid: tuple[int, int], picture: np.ndarray | None) -> Bool[Tensor, " patch"]:
+    if picture is None:
+        raise InputError(
+            "ink is told from the pixels, which are known for inputs given by spec; give such, or a folder of masks"
+        )
+    return torch.from_numpy(_cells(picture.mean(-1), grid).mean(-1) > _HALF)
+
+
+def _read_mask(folder: Path, name: str, grid: tuple[int, int], picture: np.ndarray | None) -> np.ndarray:
+    path = _mask_file(folder, name)
     try:
         mask = read_picture(path)
     except Unreadable as error:
@@ -46,9 +71,7 @@ def patch_segments(
             f"the mask {path} is {size[0]} × {size[1]}; expected {pixels}{grid[0]} × {grid[1]}, one pixel per patch: "
             "resize it without interpolation"
         )
-    _, labels = np.unique(mask.reshape(size[0] * size[1], -1), axis=0, return_inverse=True)
-    cells = _cells(labels.reshape(size), grid)
-    return torch.from_numpy(np.array([np.bincount(cell).argmax() for cell in cells], dtype=np.int64))
+    return mask
 
 
 def _mask_file(folder: Path, name: str) -> Path:
