@@ -10,8 +10,12 @@ from tests.figures.test_theme import DEFICIENT, _seen
 from workbench.errors import UnknownName
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.training.bundle import MODELS
+from workbench.training.recipes import load_recipe
 
-ATTENTIONS = {(model.attention or "softmax") + ("+boost" if model.boost else "") for model in MODELS.values()}
+ATTENTIONS = {
+    load_recipe(model.recipe or model.task, model.attention).attention + ("+boost" if model.boost else "")
+    for model in MODELS.values()
+}
 
 
 def test_every_bundled_model_has_a_look():
@@ -36,7 +40,7 @@ def test_a_causal_variant_looks_like_the_one_it_is_the_causal_form_of():
 def test_colours_stay_apart_with_and_without_all_kinds_of_cones(kind):
     matrix = np.eye(3) if kind is None else DEFICIENT[kind]
     seen = [_seen(colour, matrix) for colour in {look.colour for look in LOOKS.values()}]
-    assert len(seen) == 8
+    assert len(seen) == 9
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 19
 
 

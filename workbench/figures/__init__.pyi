@@ -1,3 +1,4 @@
+from .ablation import ablation_figure as ablation_figure
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .claims import claim_pages as claim_pages

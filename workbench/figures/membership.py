@@ -23,7 +23,8 @@ WORDS = 40  # px; below it a column is headed by its number alone
 def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
     """A row per input: the picture, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
-    All maps share one colour scale. Cells are the model's patches, as they are.
+    All maps share one colour scale, from the 1st to the 99th percentile of all values: memberships of a trained ToST
+    lie close to each other, and a few that do not would hide them. Cells are the model's patches, as they are.
 
     Args:
         frame: what `MembershipMaps.frame` of `workbench.membership_maps` returns, of one or several models on the same
@@ -84,8 +85,9 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
     square_cells(fig, rows, columns)
     _head_columns(fig, plan, [f"{short_name(model)}, layer {layer}" for model, layer, _ in groups], head_word)
     fig.update_annotations(font={"size": None})
+    low, high = frame["value"].quantile([0.01, 0.99])
     fig.update_layout(
-        coloraxis=shared_scale(None, float(frame["value"].max()), "Membership Π"),
+        coloraxis=shared_scale(None, float(high), "Membership Π", float(low)),
         margin=margin,
         height=round(cell * rows / columns * len(inputs) + margin["t"] + margin["b"]),
     )

@@ -28,11 +28,11 @@ def cells(values: np.ndarray | list[list[None]], label: str) -> go.Heatmap:
     )
 
 
-def shared_scale(scale: Any, highest: float, title: str) -> dict:
-    """The colour axis of all maps, from 0 to `highest`, with its bar; `scale` None is the theme's own."""
+def shared_scale(scale: Any, highest: float, title: str, lowest: float = 0.0) -> dict:
+    """The colour axis of all maps, from `lowest` to `highest`, with its bar; `scale` None is the theme's own."""
     return {
         **({"colorscale": scale} if scale else {}),
-        "cmin": 0,
+        "cmin": lowest,
         "cmax": highest or 1.0,
         "colorbar": {"title": {"text": title, "side": "right"}, "len": 1, "ypad": 0, "nticks": 5},
     }

@@ -12,8 +12,8 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,20 @@ from workbench.training.runs import train
 
 @dataclass(frozen=True)
 class Bundled:
-    """A bundled model: how it is trained, and which of its checkpoints are kept: "all", "last" or "none"."""
+    """A bundled model: how it is trained, and which of its checkpoints are kept, "all" or the "last"."""
 
     task: str
     attention: str | None = None
     boost: bool = False
+    recipe: str | None = None
+    """Unless given, that of the task."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the attention, where they are not the recipe's."""
     keep: str = "last"
 
 
 _DIGITS = ("softmax-sym", "rpc-sym", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral")
+_RAW = {"convention": "text"}  # memberships from features that are not normalised
 _PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
 MODELS: dict[str, Bundled] = {
     "digits-vit": Bundled("digits", keep="all"),
@@ -49,6 +54,19 @@ MODELS: dict[str, Bundled] = {
     "digits-bilateral-boost": Bundled("digits", "bilateral", boost=True),
     **{f"prose-{name}": Bundled("prose", name) for name in _PROSE},
     "prose-bilateral-boost": Bundled("prose", "bilateral", boost=True),
+    # wu2025: ToST beside its twins, and (Table 8) without normalisation and with ISTA in the place of the MLP.
+    "photos-vit": Bundled("photos"),
+    **{
+        f"{task}-{name}": Bundled(task, recipe=f"{task}-{name}")
+        for task in ("digits", "photos")
+        for name in ("tost", "xcit")
+    },
+    **{
+        f"{task}-{name}{raw}": Bundled(task, recipe=f"{task}-{name}", options=_RAW if raw else {})
+        for task in ("digits",)
+        for name, raw in (("tost", "-text"), ("tost-ista", ""), ("tost-ista", "-text"))
+    },
+    "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
 SEEDS = (0, 1, 2)
 COMMAND = "python -m workbench.training.bundle"
@@ -91,7 +109,9 @@ def run(
         return train(
             model.task,
             work / name / f"seed-{seed}",
+            recipe=model.recipe,
             attention=model.attention,
+            options=model.options,
             boost=model.boost,
             seed=seed,
             epochs=epochs,
