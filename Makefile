@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
 
-.PHONY: help setup figures test lab lint format bench train records docs chrome wheel clean
+.PHONY: help setup figures test lab lint format bench train records scaling docs chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -49,6 +49,9 @@ train: $(READY) ## train the bundled models again, three seeds each, and their c
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
 	@$(BIN)/python -m workbench.evaluation.records --jobs 2 $(FLAGS)
+
+scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
+	@$(BIN)/python -m workbench.scaling.records $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

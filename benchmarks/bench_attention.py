@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from workbench.attention.scaled import scaled_attention
 from workbench.attention.softmax import softmax_attention
 from workbench.attention.tssa import token_statistics_attention
 from workbench.attention.xca import cross_covariance_attention
-from workbench.training.measuring import Allocations, in_turns
+from workbench.training.measuring import Allocations, free_memory, in_turns
 
 HEAD_DIM = 64
 # Batch and heads by number of tokens; fewer where a token × token matrix grows large.
@@ -149,7 +148,7 @@ def _cell(
     batch, heads, tokens = size
     if before and (expected := before[1] * batch * heads * tokens**2 / before[0]) > SECONDS_A_ROUND:
         return "too long", f"about {expected:.0f} s expected, {SECONDS_A_ROUND:.0f} s allowed", None
-    needed, free = _memory_needed(operator, backward, device, size), MEMORY_SHARE * _free_memory(device)
+    needed, free = _memory_needed(operator, backward, device, size), MEMORY_SHARE * free_memory(device)
     if needed > free:
         return "does not fit", f"up to {needed / 2**30:.1f} GiB of {free / 2**30:.1f}", None
     try:
@@ -193,12 +192,6 @@ def _memory_needed(operator: Operator, backward: bool, device: str, size: tuple[
         inputs = _inputs(*size, device=device, gradients=backward)
         _step(operator.compute, [getattr(inputs, name) for name in operator.reads], backward)()
     return seen.made
-
-
-def _free_memory(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ ROWS = [
     {"comparisons"},
     {"training"},
     {"evaluation"},
+    {"scaling"},
     {"figures"},
     {"chrome"},
     {"exporting"},

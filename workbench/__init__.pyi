@@ -15,6 +15,7 @@ from .recording import Capture as Capture
 from .recording import capture as capture
 from .recording import compare as compare
 from .records import evaluation_record as evaluation_record
+from .records import scaling_record as scaling_record
 from .records import training_record as training_record
 from .rendering import render as render
 from .rendering import reproduce as reproduce

@@ -499,6 +499,107 @@ def evaluate(
         click.echo(f"note: {note}", err=True)
 
 
+@cli.group()
+def bench() -> None:
+    """Measure what attention costs on this machine."""
+
+
+class _OperatorsCommand(click.Command):
+    """Help that ends with the sweeps and the operators, read from their tables."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from workbench.scaling.sweeps import OPERATORS, SWEEPS
+
+        with formatter.section("Sweeps"):
+            formatter.write_dl(
+                [
+                    (name, f"wu2025 {sweep.figure}: {sweep.axis} {sweep.sizes[0]} to {sweep.sizes[-1]}")
+                    for name, sweep in SWEEPS.items()
+                ]
+            )
+        with formatter.section("Operators"):
+            formatter.write_dl([(name, operator.title) for name, operator in OPERATORS.items()])
+
+
+@bench.command(cls=_OperatorsCommand)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help="Begin nothing that would end later; the smallest sizes come first. [default: all there is]",
+)
+@click.option(
+    "--sweep", "sweeps", multiple=True, metavar="NAME", help="A sweep; may be repeated. [default: all]"
+)
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="NAME",
+    help="An operator; may be repeated. [default: all]",
+)
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu or cuda.")
+@click.option(
+    "--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16, float16."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    help="Folder that keeps every finished point, from which the study goes on, and points.csv.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def operators(
+    sweeps: tuple[str, ...], operators: tuple[str, ...], out: str | None, as_json: bool, **arguments: Any
+) -> None:
+    """Time and memory of attention operators against tokens and width, and the exponents fitted to them.
+
+    Twelve attention layers with their projections, batch 1; every point in a process of its own.
+
+    \b
+    workbench bench operators --budget 5 --sweep tokens --out runs/tokens
+    """
+    from workbench.records import POINTS_FILE
+    from workbench.results import atomic_write
+    from workbench.scaling import printed_exponents, scaling_exponents, scaling_study
+
+    frame = scaling_study(
+        sweeps or None, operators=operators or None, out=out, progress=sys.stderr.isatty(), **arguments
+    )
+    if out:
+        atomic_write(Path(out) / POINTS_FILE, lambda handle: frame.to_csv(handle, index=False))
+    if as_json:
+        click.echo(frame.to_json(orient="records", indent=1, force_ascii=False))
+    else:
+        run = frame.attrs["provenance"]
+        title = f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread(s)"
+        _print_table(_exponent_rows(scaling_exponents(frame), printed_exponents()), title, as_json=False)
+    for row in frame[frame["ended"].notna()].to_dict("records"):
+        click.echo(
+            f"{row['sweep']}: {row['operator']}, {row['condition']}, ends at {row['tokens']} × {row['width']}: "
+            f"{row['ended']}"
+        )
+    for note in frame.attrs["notes"]:
+        click.echo(f"note: {note}", err=True)
+
+
+def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
+    """Fitted exponents as the printed table shows them: what is counted and published beside what is measured."""
+    keys = ["sweep", "operator", "metric"]
+    counted = fitted[fitted["source"] == "counted"].set_index([*keys, "condition"])["value"]
+    published = printed.set_index(keys)["value"]
+    return [
+        {
+            **{name: row[name] for name in ("sweep", "operator", "condition")},
+            "exponent": row["metric"].replace("_exponent_", ", "),
+            "measured [95 %]": f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]",
+            "counted": f"{counted[tuple(row[name] for name in (*keys, 'condition'))]:.2f}",
+            "published": published.get(tuple(row[name] for name in keys)),
+            "sizes": f"{row['smallest']} to {row['largest']}",
+        }
+        for row in fitted[fitted["source"] == "measured"].to_dict("records")
+    ]
+
+
 @cli.command()
 @click.option("--port", type=int, help="[default: the first free one from 8888]")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")

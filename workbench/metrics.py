@@ -665,7 +665,7 @@ _TABLE = (
         0,
         INF,
         "of one input, in matrix products, convolutions and attention; at test what does not depend on the input is "
-        "computed beforehand",
+        "computed beforehand; with the backward pass where the condition says so",
         "abdullaev2025 Table V",
     ),
     Metric(
@@ -686,6 +686,54 @@ _TABLE = (
         "most bytes of tensors alive at once in a step, without weights, divided by the inputs of the batch; in "
         "papers' tables all memory of the device, as they measure it",
         "teo2024 Table 13; wu2025 Fig. 1",
+    ),
+    Metric(
+        "device_memory",
+        "Peak memory of the device",
+        "bytes",
+        0,
+        INF,
+        "most by which the memory in use rises while a step runs: on a GPU the allocator's, on a CPU resident memory, "
+        "so that what fused kernels need inside counts",
+        "wu2025 Figs 1, 6, 7, 8",
+    ),
+    Metric(
+        "time_exponent_tokens",
+        "Power of the tokens in time",
+        "",
+        -INF,
+        INF,
+        "slope of log time against log tokens, over the upper part of a curve; printed: of the time complexity of an "
+        "attention head",
+        "wu2025 Table 1",
+    ),
+    Metric(
+        "time_exponent_head_dim",
+        "Power of the head dimension in time",
+        "",
+        -INF,
+        INF,
+        "slope of log time against log width at the same number of heads; printed: as for tokens",
+        "wu2025 Table 1",
+    ),
+    Metric(
+        "memory_exponent_tokens",
+        "Power of the tokens in memory",
+        "",
+        -INF,
+        INF,
+        "slope of log memory against log tokens, over the upper part of a curve; printed: of the memory complexity of "
+        "an attention head, the tokens themselves left out",
+        "wu2025 Table 1",
+    ),
+    Metric(
+        "memory_exponent_head_dim",
+        "Power of the head dimension in memory",
+        "",
+        -INF,
+        INF,
+        "slope of log memory against log width at the same number of heads; printed: as for tokens",
+        "wu2025 Table 1",
     ),
 )
 

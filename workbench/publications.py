@@ -41,10 +41,6 @@ PRINTED_ONLY = {
     "memory_saving": "memory of the baseline divided by this model's",
     "relative_time": "time divided by that of the baseline",
     "relative_memory": "memory divided by that of the baseline",
-    "time_exponent_tokens": "power of the number of tokens in the time complexity of an attention head",
-    "time_exponent_head_dim": "power of the head dimension in the time complexity of an attention head",
-    "memory_exponent_tokens": "power of the number of tokens in the memory complexity of an attention head",
-    "memory_exponent_head_dim": "power of the head dimension in the memory complexity of an attention head",
 }
 """Quantities that a paper prints and no analysis puts out under a name of its own."""
 

@@ -1,6 +1,7 @@
 """Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
 
-``make train`` and ``make records`` write them into ``data/records``; a figure drawn from one names it.
+``make train``, ``make records`` and ``make scaling`` write them into ``data/records``; a figure drawn from one names
+it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.provenance import sha256_file
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
-ROBUSTNESS = "robustness"
-"""Name of the record of evaluations; every other record is one of training."""
+POINTS_FILE = "points.csv"
+ROBUSTNESS, OPERATORS = "robustness", "operators"
+"""Names of the records of evaluations and of the efficiency study; every other record is one of training."""
 EVALUATION_COLUMNS = (
     "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
     "low", "high", "unit", "version",
@@ -26,6 +28,15 @@ EVALUATION_COLUMNS = (
 TRAINING_COLUMNS = (
     "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip
+SCALING_COLUMNS = (
+    "sweep", "figure", "operator", "condition", "layers", "heads", "width", "tokens", "metric", "value", "low", "high",
+    "unit", "passes", "ended", "device", "dtype", "threads", "version",
+)  # fmt: skip
+_SCALING_TYPES = {
+    **dict.fromkeys(("layers", "heads", "width", "tokens", "passes", "threads"), "Int64"),
+    **dict.fromkeys(("value", "low", "high"), "float64"),
+}
+_MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling"}  # the make target of a record; of others: train
 _EVALUATION_TYPES = {
     "n": "Int64",
     "seed": "Int64",
@@ -132,6 +143,22 @@ def evaluation_record() -> pd.DataFrame:
     return frame
 
 
+def scaling_record() -> pd.DataFrame:
+    """What `workbench.scaling.scaling_study` found of the attention operators: time and memory along four sweeps.
+
+    Columns: `SCALING_COLUMNS`. ``attrs`` as those of `training_record`.
+
+    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    """
+    about, path = _open(OPERATORS, POINTS_FILE)
+    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    frame = conform_scaling(frame)
+    told = ("command", "seed", "device", "dtype", "threads", "memory", "options", "versions")
+    run = {"analysis": "operator-scaling", **{name: about[name] for name in told}}
+    frame.attrs = {"records": [path], "provenance": [run], "notes": list(about["notes"])}
+    return frame
+
+
 def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:
     """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
 
@@ -199,12 +226,18 @@ def _described(name: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly `SCALING_COLUMNS`, in order and with fixed types; absent ones are null."""
+    frame = frame.reindex(columns=list(SCALING_COLUMNS))
+    return frame.astype({name: _SCALING_TYPES.get(name, "string") for name in SCALING_COLUMNS})
+
+
 def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
     """What a record tells of itself, and its file of numbers, which must have the hash that it tells."""
     folder = paths.data_dir() / "records" / name
     path = folder / file
     if not path.is_file():
-        target = "records" if name == ROBUSTNESS else "train"
+        target = _MADE_BY.get(name, "train")
         raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
     about = _described(name)
     told, found = about["files"][file], sha256_file(path)

@@ -1,9 +1,8 @@
-"""What a model costs: parameters, multiply–accumulates, memory."""
+"""What a model costs: parameters, multiply–accumulates."""
 
 from __future__ import annotations
 
 import copy
-import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,18 +40,3 @@ def _macs(model: nn.Module, example: Batch) -> float:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         feed(model, example)
     return counter.get_total_flops() / 2
-
-
-def peak_memory(device: torch.device) -> float:
-    """The most memory in use so far (bytes): on CUDA in tensors, elsewhere by the whole process.
-
-    nan where the system does not tell (Windows).
-    """
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    try:
-        import resource
-    except ImportError:
-        return float("nan")
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(most if sys.platform == "darwin" else most * 1024)

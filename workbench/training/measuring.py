@@ -1,10 +1,14 @@
-"""Measuring what code costs: seconds of several functions in turns, and bytes of the tensors that one makes."""
+"""Measuring what code costs: seconds of several functions in turns, bytes of the tensors that one makes, memory."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,3 +95,85 @@ class Allocations(TorchDispatchMode):
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
+
+
+def memory_growth(function: Callable[[], object], device: str = "cpu") -> float:
+    """Bytes by which the memory in use rose at most while ``function`` ran: what `memory_measure` names.
+
+    nan where the system does not tell (Windows).
+    """
+    if device != "cpu":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        return float(torch.cuda.max_memory_allocated() - before)
+    _give_back_memory()
+    if _reset_high_water():
+        before = _resident("VmRSS")
+        function()
+        return float(max(0, _resident("VmHWM") - before))
+    before = peak_memory(torch.device(device))
+    function()
+    return peak_memory(torch.device(device)) - before
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory in use so far (bytes): on CUDA in tensors, elsewhere by the whole process.
+
+    nan where the system does not tell (Windows).
+    """
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:
+        return float("nan")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most if sys.platform == "darwin" else most * 1024)
+
+
+def memory_measure(device: str = "cpu") -> str:
+    """How `memory_growth` measures on this machine."""
+    if device != "cpu":
+        return "allocated tensors (torch.cuda.max_memory_allocated)"
+    if _reset_high_water():
+        return "resident memory (VmHWM less VmRSS before)"
+    return "resident memory (rise of ru_maxrss)"
+
+
+def free_memory(device: str = "cpu") -> int:
+    """Bytes that can be had without others having to give any."""
+    if device != "cpu":
+        return torch.cuda.mem_get_info()[0]
+    try:
+        return 1024 * _of_proc("/proc/meminfo", "MemAvailable")
+    except OSError:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _give_back_memory() -> None:
+    """Return what was freed to the system, so that using it again counts."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def _reset_high_water() -> bool:
+    """Let the process's peak of resident memory start anew, where the system can."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _resident(name: str) -> int:
+    return 1024 * _of_proc("/proc/self/status", name)
+
+
+def _of_proc(path: str, name: str) -> int:
+    """The number of kB behind a name in a file of /proc."""
+    lines = Path(path).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

@@ -10,10 +10,11 @@ from typing import Any
 
 from workbench.errors import InputError
 from workbench.selection import Numbers
-from workbench.training.costs import model_costs, peak_memory
+from workbench.training.costs import model_costs
 from workbench.training.feeding import placed
 from workbench.training.folder import RunFolder, TrainResult, command_line
 from workbench.training.loop import Trainer, TrainingDiverged, reproducible
+from workbench.training.measuring import peak_memory
 from workbench.training.monitoring import monitor
 from workbench.training.progress import Report
 from workbench.training.recipes import Recipe, load_recipe

@@ -1,0 +1,13 @@
+"""How the cost of attention operators grows with tokens and features: sweeps, the study, fitted exponents."""
+
+import lazy_loader
+
+# The command's help must not cost the import of torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "study": ["scaling_study"],
+        "fits": ["scaling_exponents", "printed_exponents"],
+        "sweeps": ["OPERATORS", "SWEEPS", "CONDITIONS"],
+    },
+)
