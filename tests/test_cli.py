@@ -204,3 +204,15 @@ def test_interruption_ends_in_130(run, monkeypatch, tmp_path):
     status, _, err = run("analyze", "gram-spectrum", *BUNDLED, "--out", tmp_path / "x.csv")
     assert status == 130
     assert "kept" in err
+
+
+def test_bench_operators_within_no_budget_says_so_and_keeps_a_table(run, tmp_path):
+    out = tmp_path / "study"
+    status, said, err = run("bench", "operators", "--budget", 0, "--sweep", "causal", "--out", out)
+    assert status == 0, err
+    assert "1 thread" in said
+    assert "18 of 18 points lie beyond the budget of 0 minutes" in err
+    assert pd.read_csv(out / "points.csv").empty
+    status, _, err = run("bench", "operators", "--sweep", "tokns")
+    assert status == 2
+    assert err == "error: unknown sweep 'tokns'; did you mean 'tokens'?\n"

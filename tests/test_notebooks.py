@@ -13,6 +13,7 @@ from workbench.rendering.notebooks import find_notebooks
 NOTEBOOKS = sorted(notebooks_dir().glob("*.ipynb"))
 COMMON = {"model", "inputs", "n", "seed", "out"}
 OF_WEIGHTS = {"subspaces"}  # these run no input
+OF_OPERATORS = {"operator_efficiency"}  # these no model either
 MODELS = {  # figures of another model than the plain one
     "robust_components": "bundled:digits-rpc-sym",
     "robust_components_auc": "bundled:digits-rpc-sym",
@@ -47,8 +48,9 @@ def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
 
 @pytest.mark.parametrize("notebook", find_notebooks(), ids=lambda notebook: notebook.name)
 def test_it_takes_the_parameters_that_all_take_and_has_its_presets(notebook):
-    runs = notebook.name not in OF_WEIGHTS
-    assert set(notebook.parameters) >= (COMMON if runs else COMMON - {"inputs", "n"})
+    absent = {"inputs", "n"} if notebook.name in OF_WEIGHTS | OF_OPERATORS else set()
+    absent |= {"model"} if notebook.name in OF_OPERATORS else set()
+    assert set(notebook.parameters) >= COMMON - absent
     assert set(notebook.presets) == {"quick", "paper"}
 
 
@@ -128,3 +130,15 @@ def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):
     assert len(provenance["models"][0]["sha256"]) == 64
     assert len(pd.read_csv(out / f"{name}.csv")) > 0
     assert "\\toprule" in (out / f"{name}.tex").read_text()
+
+
+def test_the_efficiency_of_operators_is_measured_on_this_machine(rendered):
+    out, _ = rendered
+    provenance = json.loads((out / "operator_efficiency_here.json").read_text())
+    (run,) = provenance["runs"]
+    assert run["device"]
+    assert run["threads"] == 1
+    frame = pd.read_csv(out / "operator_efficiency_here.csv")
+    exponent = frame[(frame["metric"] == "time_exponent_tokens") & (frame["source"] == "measured")]
+    assert list(exponent["operator"]) == ["tssa"]
+    assert f"n^{exponent['value'].iloc[0]:.2f}" in provenance["figure"]["caption"]

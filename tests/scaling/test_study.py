@@ -14,36 +14,6 @@ from workbench.scaling.sweeps import CONDITIONS, FORWARD
 SMALL = {"sweeps": ["causal"], "operators": ["tssa-causal"]}
 
 
-class Planted:
-    """In the place of `study.Measurer`: a pass over n tokens takes n / 1000 seconds, and n bytes."""
-
-    asked: list
-
-    def __init__(self, device, dtype):
-        self.device, self.dtype = device, dtype
-        type(self).asked = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def measure(self, point, conditions):
-        self.asked.append((point.operator, point.tokens, tuple(conditions)))
-        seconds = [point.tokens / 1000 * factor for factor in (1, 1.1, 0.8)]
-        return {
-            name: {"condition": name, "seconds": seconds, "memory": float(point.tokens)}
-            for name in conditions
-        }
-
-
-@pytest.fixture
-def planted(monkeypatch):
-    monkeypatch.setattr(study, "Measurer", Planted)
-    return Planted
-
-
 def test_points_are_really_measured_in_processes_of_their_own():
     frame = scaling_study(**SMALL, sizes=[33, 66])
     assert tuple(frame.columns) == SCALING_COLUMNS

@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workbench.training.measuring import Allocations, in_turns
+from workbench.training.measuring import (
+    Allocations,
+    free_memory,
+    in_turns,
+    memory_growth,
+    memory_measure,
+)
 
 FLOAT = 4  # bytes
 
@@ -108,3 +114,17 @@ def test_more_work_takes_longer():
     short, long = in_turns([lambda: work(1), lambda: work(60)], 5)
     assert pytest.approx(0, abs=min(long)) == min(short)
     assert min(long) > 5 * min(short)
+
+
+def test_memory_grows_by_what_is_held_at_once_and_is_given_back():
+    size = 64 * 2**20
+
+    def twice_in_a_row() -> None:
+        for _ in range(2):
+            torch.ones(size, dtype=torch.uint8)
+
+    grown = [memory_growth(twice_in_a_row) for _ in range(2)]
+    assert all(0.9 * size < bytes_ < 1.5 * size for bytes_ in grown)
+    assert memory_growth(lambda: None) < size / 8
+    assert "resident" in memory_measure()
+    assert 0 < free_memory() < 2**50

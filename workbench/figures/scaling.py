@@ -240,6 +240,7 @@ def _exponents(part: pd.DataFrame, y: pd.Series, style: dict[str, Any]) -> go.Sc
         hovertemplate="%{customdata}: %{x:.2f}<extra>" + style["name"] + "</extra>",
         name=style["name"],
         legendgroup=style["name"],
+        legendrank=1 if part["source"].iloc[0] == "measured" else 2,
         marker=style["marker"],
     )  # fmt: skip
 
