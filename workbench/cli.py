@@ -571,8 +571,12 @@ def operators(
         click.echo(frame.to_json(orient="records", indent=1, force_ascii=False))
     else:
         run = frame.attrs["provenance"]
-        title = f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread(s)"
-        _print_table(_exponent_rows(scaling_exponents(frame), printed_exponents()), title, as_json=False)
+        title = f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
+        rows = _exponent_rows(scaling_exponents(frame), printed_exponents())
+        if rows:
+            _print_table(rows, title, as_json=False)
+        else:
+            click.echo(f"{title}: none, since no curve has the three sizes that a fit needs")
     for row in frame[frame["ended"].notna()].to_dict("records"):
         click.echo(
             f"{row['sweep']}: {row['operator']}, {row['condition']}, ends at {row['tokens']} × {row['width']}: "

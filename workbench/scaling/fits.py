@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from workbench.publications import published
-from workbench.results import provenance_of
 from workbench.scaling.sweeps import SWEEPS
 
 UPPER = 8
@@ -61,9 +60,7 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
                 "smallest": upper[axis].min(), "largest": upper[axis].max(),
             }
         )  # fmt: skip
-    fitted = pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
-    fitted.attrs["provenance"] = provenance_of(frame)
-    return fitted
+    return pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
 
 
 def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
