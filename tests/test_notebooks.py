@@ -104,6 +104,8 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "subspaces",
         "subspaces_all",
         "subspaces_coherence",
+        "position_logits",
+        "position_logits_shares",
         "cosine_decay",
         "robustness",
         "robustness_rpc",

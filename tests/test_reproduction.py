@@ -162,6 +162,13 @@ def test_what_cannot_be_decided_says_why(stated):
     ]
 
 
+def test_a_model_without_additive_positions_is_not_judged_by_them(stated):
+    claim = _claim("logit_share[candidate=cross]", "<=", "0.1", analysis="position-logits")
+    frame, _ = stated(claim, model="bundled:digits-bilateral")
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert frame["why"].str.contains("has positions in the logits of BilateralAttention").all()
+
+
 def test_a_paper_or_option_that_is_not_known_is_named(stated):
     with pytest.raises(UnknownName, match="saritas2025"):
         workbench.claims("saritas")

@@ -98,6 +98,27 @@ _TABLE = (
         "abdullaev2025 Fig. 5",
     ),
     Metric(
+        "logit_share",
+        "Share of logit variance",
+        "",
+        -INF,
+        INF,
+        "variance within rows (over the keys a query may attend to) of a term of the logits, over that of the logits: "
+        "token-token, token-position, position-token, position-position (query first), and covariances, which add up "
+        "to 1; cross: of token-position + position-token",
+        "abdullaev2025 Fig. 2",
+    ),
+    Metric(
+        "logit_correlation",
+        "Correlation with the other logits",
+        "",
+        -1,
+        1,
+        "correlation within rows of token-position, position-token or both (cross) with token-token + "
+        "position-position; statistic abs: its absolute value; chance: positions shuffled over tokens",
+        "abdullaev2025 §III-C",
+    ),
+    Metric(
         "attention_entropy",
         "Attention entropy",
         "nats",

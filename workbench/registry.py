@@ -406,6 +406,25 @@ _REGISTERED = (
         measurements.subspaces_of_heads,
     ),
     Analysis(
+        "position-logits",
+        "Attention logits split by content and position",
+        ("input", "q", "k", "scale", "mask", "position"),
+        {
+            "draws": Option(
+                20,
+                "draws of the chance level of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
+                "out",
+                _draws,
+            ),
+            "per_head": Option(
+                False,
+                "one row per input, layer and head, in place of means with the chance level of a mean",
+                _flag,
+            ),
+        },
+        measurements.position_logits,
+    ),
+    Analysis(
         "robust-components",
         "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
         ("k",),

@@ -12,6 +12,7 @@ from workbench import catalog, verdicts
 from workbench.models import bundled_checkpoints
 from workbench.pipeline import ANALYSES, analyze, check_request
 from workbench.publications import RECORDED, published, stated_claims
+from workbench.recording.positions import NoAdditivePositions
 from workbench.results import join_frames, provenance_of
 from workbench.surveys import survey_checkpoints
 from workbench.verdicts import Chance, Finding
@@ -123,7 +124,10 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
     if not ANALYSES[run.analysis].sites:  # it reads weights
         return analyze(run.analysis, model=model, seed=settings["seed"], **dict(run.options))
     if run.checkpoints == "last":
-        return analyze(run.analysis, model=model, inputs=inputs, **arguments)
+        try:
+            return analyze(run.analysis, model=model, inputs=inputs, **arguments)
+        except NoAdditivePositions as reason:
+            raise _NotTested(str(reason)) from None
     every = _checkpoints(model)
     chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
     return survey_checkpoints(run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs), chosen, **arguments)

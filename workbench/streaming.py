@@ -209,7 +209,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
         # Layers without attention between tokens lack these by nature: the analysis will say so.
         natural = {"q", "k", "v"} if record.kind == "none" else set()
         for site in set(sites) - natural - {"mask", "scale", "attn", "output"}:
-            if getattr(record, site) is None:
+            if getattr(record, site, None) is None:
                 raise InputError(
                     f"{name}: layer {record.index} holds no {site!r}, and queries, keys and values do not "
                     f"give it; give model and inputs, or capture that site into the file (--sites {site})"

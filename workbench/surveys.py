@@ -14,12 +14,14 @@ from torch import Tensor
 
 from workbench.analyses.chance import generator
 from workbench.analyses.membership import membership_map, patch_places
+from workbench.analyses.position_logits import TERMS, within_rows
 from workbench.analyses.subspaces import coherence
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
 from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
 from workbench.measurements.membership import memberships, own_convention
-from workbench.pipeline import analyze
+from workbench.measurements.position_logits import terms_of_layer
+from workbench.pipeline import ANALYSES, analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
 from workbench.streaming import stream_model, stream_weights
@@ -349,3 +351,45 @@ def subspace_frame(
         {"analysis": "subspaces", "model": stream.model, "inputs": None, "seed": seed}
     ]
     return frame
+
+
+def position_logit_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor,
+    layer: int = 0,
+    head: int = 0,
+    max_tokens: int = 80,
+) -> pd.DataFrame:
+    """Logits of one head for the first input and their parts, as rows: term, query, key, value (abdullaev2025 Fig. 2).
+
+    Terms are the four `TERMS`, their ``sum``, and ``model``, the logits of the captured queries and keys, each less the
+    mean of its row, which softmax does not see; NaN where the query may not attend. Tokens of padding are left out,
+    and of long inputs all but the first ``max_tokens``. ``frame.attrs["off"]`` is the largest difference between the
+    sum and the model's own, over all tokens, relative to the largest of the model's.
+
+    Raises `InputError` where the model adds no positions to its tokens, naming what it has instead.
+    """
+    stream = stream_model(model, inputs[:1], ANALYSES["position-logits"].sites, [layer], batch_size=1)
+    (part,) = stream
+    (record,) = part.capture
+    held = Layer(record, part.ids, part.capture.tokens, 0, head, model=stream.module)
+    try:
+        terms, allowed = terms_of_layer(held)
+    except NotMeasured as reason:
+        raise InputError(f"layer {layer} {reason}") from None
+    terms, allowed = terms[0, 0], allowed[0, 0]
+    q, k = held.site("q").double(), held.site("k").double()
+    own = held.scale(q.shape[-1], q.shape[1]) * (q[:, held.heads] @ k[:, held.heads].mT)[0, 0]
+    whole = torch.cat([terms, terms.sum(0, keepdim=True), own[None]])
+    shown = within_rows(whole, allowed).masked_fill(~allowed, torch.nan)
+    real = held.real_tokens(len(own))
+    places = [place for place in range(len(own)) if real is None or real[0, place]][:max_tokens]
+    axes = {"term": [*TERMS, "sum", "model"], "query": places, "key": places}
+    rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
+    rows["value"] = shown[:, places][:, :, places].cpu().numpy().ravel()
+    rows = rows.assign(model=stream.model["spec"], input=part.ids[0], layer=record.index, head=held.heads[0])
+    rows = rows[["model", "input", "layer", "head", *axes, "value"]]
+    rows.attrs["off"] = float(((whole[len(TERMS)] - own).abs().amax() / own.abs().amax()).cpu())
+    source = {"analysis": "position-logits", "model": stream.model, "inputs": stream.inputs}
+    rows.attrs["provenance"] = [source | {"seed": stream.inputs.get("seed")}]
+    return rows

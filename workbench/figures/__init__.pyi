@@ -20,6 +20,8 @@ from .notes import absent_notes as absent_notes
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
 from .plates import plate as plate
+from .position_logits import position_logit_figure as position_logit_figure
+from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection_training import projection_training_figure as projection_training_figure

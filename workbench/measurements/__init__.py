@@ -10,6 +10,7 @@ from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.membership import membership_of_tokens
+from workbench.measurements.position_logits import position_logits
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
@@ -30,6 +31,7 @@ __all__ = [
     "errors_of_projection",
     "gram_spectrum",
     "membership_of_tokens",
+    "position_logits",
     "robust_components",
     "similarity_of_values",
     "subspaces_of_heads",

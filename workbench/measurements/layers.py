@@ -15,6 +15,7 @@ from workbench.recording import LayerRecord, Projection, TokenInfo, attention_we
 from workbench.selection import parse_numbers
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
+_OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 
 
 class NotMeasured(Exception):
@@ -62,7 +63,7 @@ class Layer:
         return self.record.index
 
     def site(self, name: str) -> Tensor:
-        value = getattr(self.record, name)
+        value = getattr(self.record, name, None)
         if value is None:
             raise InputError(
                 f"layer {self.index} holds no {name!r}, which this analysis needs; capture it as well"
@@ -82,15 +83,17 @@ class Layer:
     def projection(self, name: str = "v") -> Projection:
         """How the layer's input is projected to its heads; see `workbench.recording.head_projection`.
 
-        Raises `NotMeasured` where the captured v is not that projection of the captured input.
+        Raises `NotMeasured` where the captured operand is not that projection of the captured input.
         """
         projection = head_projection(self.module, name, self.record.path)
-        given, v = self.record.input, self.record.v
-        if name == "v" and given is not None and v is not None:
+        given, seen = self.record.input, getattr(self.record, name)
+        if given is not None and seen is not None:
             again = projection(given)
-            wide = torch.promote_types(v.dtype, torch.float32)
-            if again.shape != v.shape or (again.to(wide) - v).abs().max() > _SAME * v.abs().max():
-                raise NotMeasured("has values that are not a projection of what the attention receives")
+            wide = torch.promote_types(seen.dtype, torch.float32)
+            if again.shape != seen.shape or (again.to(wide) - seen).abs().max() > _SAME * seen.abs().max():
+                raise NotMeasured(
+                    f"has {_OPERANDS[name]} that are not a projection of what the attention receives"
+                )
         return projection
 
     def choose_heads(self, tensor: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from workbench.recording.layout import (
     class_path,
     is_library_model,
 )
+from workbench.recording.positions import POSITION, watch_positions
 from workbench.recording.recorder import Recorder
 from workbench.recording.records import DEFAULT_SITES, SITES, Capture
 from workbench.recording.routes import fused_kernels, no_cache, watch_attention, watch_modules
@@ -38,7 +39,7 @@ def capture(
         with its own fused kernels, and is left as it was, also after an exception.
     batch: a tensor, a dict or a tuple of tensors, or what ``inputs`` returned. Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
-    sites: any of input, q, k, v, scale, mask, attn, output, after_attn, hidden (see docs/capture.md).
+    sites: any of input, q, k, v, scale, mask, attn, output, after_attn, hidden, and position (see docs/capture.md).
     check: compare what was captured with what the model computed. With the site attn everything is compared,
         otherwise a few rows of every input.
     grad: keep the autograd graph; otherwise the model runs without gradients.
@@ -71,7 +72,7 @@ def capture(
     tokens = known if known is not None else token_info(model, arguments, recorder.token_count)
     return Capture(
         layers=records,
-        sites=sites,
+        sites=tuple(site for site in sites if site in SITES),
         tokens=fit_tokens(tokens, recorder.token_count),
         inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
@@ -82,12 +83,13 @@ def capture(
 
 def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     asked = [sites] if isinstance(sites, str) else list(sites)
+    known = (*SITES, POSITION)
     for site in asked:
-        if site not in SITES:
-            raise UnknownName("site", str(site), SITES)
+        if site not in known:
+            raise UnknownName("site", str(site), known)
     if not asked:
-        raise InputError(f"sites is empty: choose from {', '.join(SITES)}")
-    return tuple(site for site in SITES if site in asked)
+        raise InputError(f"sites is empty: choose from {', '.join(known)}")
+    return tuple(site for site in known if site in asked)
 
 
 def _place(batch: Any, module: nn.Module) -> Any:
@@ -151,6 +153,8 @@ def _run(
         stack.enter_context(fused_kernels(children))
         stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_residual_stream())
+        if POSITION in sites:
+            recorder.positions = stack.enter_context(watch_positions(module, name))
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(watch_attention(recorder))

@@ -24,6 +24,7 @@ from workbench.recording.layout import (
     is_library_model,
     looks_like_attention,
 )
+from workbench.recording.positions import POSITION, Positions
 from workbench.recording.records import Call, LayerRecord
 from workbench.recording.weights import call_weights, check_call
 from workbench.selection import parse_numbers
@@ -60,6 +61,7 @@ class Recorder:
         self.check = check
         self.keeper = keeper
         self.result: Any = None
+        self.positions: Positions | None = None
         self.records: list[LayerRecord] = []
         self.count = 0
         self.token_count: int | None = None
@@ -184,6 +186,8 @@ class Recorder:
         }  # fmt: skip
         if "input" in self.sites:
             available["input"] = _first_tensor((visit.args, visit.kwargs))
+        if self.positions is not None:
+            record.extra[POSITION] = self.positions.at(visit.path)
         asked = {site: available[site] for site in self.sites if available.get(site) is not None}
         tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
         asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in call.extra.items()})

@@ -1,0 +1,81 @@
+"""The matrices of one head and the shares by layer."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import position_logit_figure, position_share_figure
+from workbench.results import conform
+
+TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
+TOKENS = 5
+
+
+def matrices():
+    axes = {"term": TERMS, "query": range(TOKENS), "key": range(TOKENS)}
+    frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
+    value = np.random.default_rng(0).normal(size=len(frame))
+    return frame.assign(value=value, model="bundled:a", layer=0, head=1)
+
+
+def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
+    frame = matrices()
+    frame.loc[7, "value"] = -9.0
+    fig = position_logit_figure(frame.sample(frac=1, random_state=0))
+    assert [trace.name for trace in fig.data] == [
+        "token-token", "token-position", "sum", "position-token", "position-position", "model",
+    ]  # fmt: skip
+    for trace in fig.data:
+        expected = frame.loc[frame["term"] == trace.name, "value"].to_numpy().reshape(TOKENS, TOKENS)
+        assert np.array_equal(trace.z, expected)
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (-9, 9)
+    tops = [fig.layout[f"yaxis{trace.yaxis[1:]}"].domain[1] for trace in fig.data]
+    assert tops[0] == tops[1] == tops[2] > tops[3] == tops[4] == tops[5]
+    assert all(axis.autorange == "reversed" for axis in fig.select_yaxes())
+
+
+def test_two_heads_are_refused():
+    with pytest.raises(InputError, match="one model, layer and head"):
+        position_logit_figure(pd.concat([matrices(), matrices().assign(head=2)]))
+    with pytest.raises(InputError, match="position_logit_frame"):
+        position_logit_figure(matrices().drop(columns="term"))
+
+
+def shares(model="bundled:a", layers=3):
+    rows = [
+        {"metric": "logit_share", "candidate": candidate, "layer": layer, "value": 0.1 * number + layer}
+        for layer in range(layers)
+        for number, candidate in enumerate((*TERMS[:4], "covariances", "cross"))
+    ]
+    rows += [
+        {"metric": "logit_correlation", "candidate": candidate, "layer": layer, "statistic": statistic,
+         "value": 0.3 + layer, "null_mean": 0.1, "null_low": 0.05, "null_high": 0.2}
+        for layer in range(layers)
+        for candidate in ("token-position", "cross")
+        for statistic in (None, "abs")
+    ]  # fmt: skip
+    return conform(pd.DataFrame(rows).assign(model=model))
+
+
+def test_shares_of_five_that_add_up_and_the_cross_terms_beside_chance():
+    fig = position_share_figure(pd.concat([shares(), shares("bundled:b")]))
+    lines = [trace.name for trace in fig.data if trace.name and trace.showlegend]
+    assert lines == [
+        "token–token", "token–position", "position–token", "position–position", "covariances", "chance",
+    ]  # fmt: skip
+    second = next(trace for trace in fig.data if trace.name == "token–position")
+    assert list(second.y) == pytest.approx([0.1, 1.1, 2.1])
+    found = [trace for trace in fig.data if trace.name == "|r|"]
+    assert [list(trace.y) for trace in found] == [pytest.approx([0.3, 1.3, 2.3])] * 2
+    titles = [note.text for note in fig.layout.annotations]
+    assert titles == [
+        "a: shares", "a: cross terms and the others", "b: shares", "b: cross terms and the others",
+    ]  # fmt: skip
+
+
+def test_single_heads_are_refused():
+    frame = shares()
+    frame["head"] = pd.array([0] * len(frame), dtype="Int64")
+    with pytest.raises(InputError, match="without per_head"):
+        position_share_figure(frame)
