@@ -203,6 +203,15 @@ def test_a_causal_model_is_read_from_its_last_token_and_padding_is_left_out():
     np.testing.assert_allclose(padded.loc[padded["input"] == "1", "value"], alone["value"], rtol=1e-4)
 
 
+def test_padding_in_front_does_not_hide_that_a_model_is_causal():
+    batch = {name: ids.flip(1) for name, ids in texts((9, 4)).items()}
+    frame = workbench.class_attention_frame(gpt2(), batch, [0])
+    assert set(frame["query"]) == {"last"}
+    one = frame[(frame["input"] == "1") & (frame["candidate"] == "mean")]
+    assert one["key"].tolist() == [5, 6, 7, 8]
+    assert one["value"].sum() == pytest.approx(1)
+
+
 def test_texts_of_ids_alone_have_no_class_token_unless_a_query_is_chosen():
     with pytest.raises(InputError, match="has no class token, and is not causal"):
         analyze("class-attention", model=bert(), inputs=texts())

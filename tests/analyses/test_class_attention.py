@@ -57,14 +57,15 @@ def test_a_query_that_does_not_fit_is_refused():
 
 
 def test_causal_is_what_sees_no_later_key():
-    attn = maps(BATCH, HEADS, TOKENS, TOKENS)
-    assert not is_causal(attn)
-    assert is_causal(attn.tril())
+    attn, real = maps(BATCH, HEADS, TOKENS, TOKENS), torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    assert not is_causal(attn, real)
+    assert is_causal(attn.tril(), real)
     late = attn.tril()
     late[1, 2, 0, 6] = 1e-30
-    assert not is_causal(late)
-    assert not is_causal(maps(BATCH, HEADS, 1, TOKENS))
-    assert not is_causal(maps(BATCH, HEADS, 1, 1))
+    assert not is_causal(late, real)
+    real[1, :2] = False  # padding in front attends to whatever the kernel gives it
+    assert is_causal(late, real)
+    assert not is_causal(maps(BATCH, HEADS, 1, 1), real[:, :1])
 
 
 def test_rollout_equals_a_loop_over_paths_of_one_token_at_a_time():

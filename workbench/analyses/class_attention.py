@@ -20,7 +20,6 @@ from workbench.errors import InputError
 
 PREFIX = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
-LAYER_MAP = ("head", "token", "other token")
 
 
 def query_attention(
@@ -41,10 +40,12 @@ def query_attention(
     return torch.where(weights > 0, weights * attn[..., read.to(attn.device), :].double(), 0.0).sum(-2)
 
 
-def is_causal(attn: Float[Tensor, "*batch head query key"]) -> bool:
-    """Whether no query attends to a later key, in any head; square maps of at least two tokens only."""
-    square = attn.shape[-1] == attn.shape[-2] > 1
-    return square and not bool(torch.triu(attn, 1).any())
+def is_causal(
+    attn: Float[Tensor, "*batch head token other_token"], real: Bool[Tensor, "*batch token"]
+) -> bool:
+    """Whether no ``real`` token attends to a later one, in any head; never for a single token."""
+    ahead = torch.triu(attn, 1).any(-1) & real.to(attn.device)[..., None, :]
+    return attn.shape[-1] > 1 and not bool(ahead.any())
 
 
 def attention_rollout(
@@ -59,7 +60,7 @@ def attention_rollout(
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
     for number, attn in reversed(list(enumerate(maps))):
-        validation.check_axes("maps", attn, LAYER_MAP)
+        validation.check_axes("maps", attn, validation.ATTENTION)
         if attn.shape[-2:] != (row.shape[-1],) * 2:
             raise InputError(
                 f"rollout multiplies maps of the same tokens; number {number} of shape {tuple(attn.shape)} does not "

@@ -3,6 +3,9 @@ from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
+from .class_attention import class_attention_figure as class_attention_figure
+from .class_attention import class_attention_summary_figure as class_attention_summary_figure
+from .class_attention import class_attention_text_figure as class_attention_text_figure
 from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range

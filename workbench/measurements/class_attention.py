@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
     if query == MEAN:
         return MEAN, real.double() / real.sum(-1, keepdim=True)
     places = torch.arange(queries).expand(batch, -1)
-    if query == "auto" and layer.grid is None and is_causal(attn):
+    if query == "auto" and layer.grid is None and is_causal(attn, real):
         query = "last"
     if query == "auto":
         kinds = [layer.token_kinds(queries, number) for number in range(batch)]
@@ -137,32 +138,38 @@ def class_attention(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measur
     prefix, padding = marked(*PREFIX), marked("padding")
     content = ~(prefix | padding)
     for candidate, rows in found.items():
-        whole = candidate != HEAD
-        axes = ("input",) if whole else ("input", "head")
         columns = {"convention": how, "candidate": candidate}
         measured = concentration(rows, content, layer.positions(count))._asdict()
         if prefix.any():
             measured["prefix"] = torch.where(prefix, rows, 0.0).sum(-1)
-        for name, values in measured.items():
-            yield Measurement(
-                f"class_attention_{name}", values[:, 0] if whole else values, axes, columns=columns
-            )
+        measurements = [
+            Measurement(f"class_attention_{name}", values, columns=columns)
+            for name, values in measured.items()
+        ]
         if options["tokens"]:
             values = rows.masked_fill(padding, math.nan)
-            yield Measurement(
-                "class_attention", values[:, 0] if whole else values, (*axes, "rank"), columns=columns
+            measurements.append(
+                Measurement("class_attention", values, ("input", "head", "rank"), columns=columns)
             )
         if options["masks"] is not None:
             values, draws = _on_masks(layer, rows[..., patch_places(kinds[0], layer.grid)], options)
-            yield Measurement(
-                "class_attention_mask",
-                values[:, 0] if whole else values,
-                axes,
-                columns=columns,
-                draws={"permutation": draws[:, 0] if whole else draws} if options["draws"] else {},
+            chance_level = {"permutation": draws} if options["draws"] else {}
+            measurements.append(
+                Measurement("class_attention_mask", values, columns=columns, draws=chance_level)
             )
+        yield from measurements if candidate == HEAD else map(_without_heads, measurements)
     diversity = head_diversity(found[HEAD], content[:, 0])
     yield Measurement("class_attention_diversity", diversity, ("input",), columns={"convention": how})
+
+
+def _without_heads(measurement: Measurement) -> Measurement:
+    """The same of the whole layer, where the axis of heads has one entry."""
+    return replace(
+        measurement,
+        values=measurement.values[:, 0],
+        axes=tuple(axis for axis in measurement.axes if axis != "head"),
+        draws={name: draws[:, 0] for name, draws in measurement.draws.items()},
+    )
 
 
 def _on_masks(
