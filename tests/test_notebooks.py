@@ -28,6 +28,9 @@ MODELS = {  # figures of another model than the plain one
         [f"tost_training{part}" for part in ("", "_ablation", "_digits", "_photos", "_text")],
         "bundled:digits-tost",
     ),
+    **dict.fromkeys(
+        [f"class_attention{part}" for part in ("", "_heads", "_summary", "_masks")], "bundled:photos-tost"
+    ),
     "language_modelling": "bundled:prose-softmax",
     "language_modelling_twins": "bundled:prose-softmax",
 }
@@ -120,6 +123,10 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "robust_components",
         "robust_components_auc",
         "attention_heatmaps",
+        "class_attention",
+        "class_attention_heads",
+        "class_attention_summary",
+        "class_attention_masks",
         "attention_summary",
         "explorer",
     ],
