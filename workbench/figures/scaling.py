@@ -64,8 +64,9 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
                     told.add(str(trace.name))
                     fig.add_trace(trace, row=row, col=column)
             place = {"row": row, "col": column}
-            values = factor * drawn[["value", "low", "high"]].stack()
-            fig.update_yaxes(type="log", **log_ticks(values[values > 0], most=5), **place)
+            values = factor * here.loc[here["metric"] == metric, ["value", "low", "high"]].stack()
+            ticks = log_ticks(values[values > 0], most=5) if (values > 0).any() else {}
+            fig.update_yaxes(type="log", **ticks, **place)
             fig.update_xaxes(type="log", **_doublings(drawn[axis]), **place)
         fig.update_xaxes(title_text=_AXES[axis], row=len(conditions), col=column)
         fig.add_annotation(
@@ -79,7 +80,7 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
         height=_PANEL * len(conditions) + top + 40,
         width=PAGE,
         legend=LEGEND_ABOVE,
-        margin={"l": 52, "r": 8, "t": top, "b": 40},
+        margin={"l": 52, "r": 14, "t": top, "b": 40},
     )
 
 
@@ -113,7 +114,7 @@ def _curve(rows: pd.DataFrame, operator: str, metric: str, axis: str, factor: fl
                 x=own[axis].tail(1),
                 y=factor * own["value"].tail(1),
                 mode="markers",
-                marker={"symbol": "x-thin-open", "size": 10, "color": GREY, "line": {"color": GREY, "width": 1.4}},
+                marker={"symbol": "x-thin-open", "size": 8, "color": GREY, "line": {"color": GREY, "width": 1}},
                 name="ended: the next size would pass 30 s, or not fit",
                 legendgroup="ended",
                 legendrank=2000,
@@ -180,7 +181,7 @@ def exponents_figure(exponents: pd.DataFrame, printed: pd.DataFrame) -> go.Figur
         height=2 * (_ROW * len(operators) + 26) + top + 56,
         width=PAGE,
         legend=LEGEND_ABOVE,
-        margin={"l": 12 + round(5.6 * max(map(len, labels))), "r": 8, "t": top, "b": 40},
+        margin={"l": 12 + round(5.6 * max(map(len, labels))), "r": 16, "t": top, "b": 40},
     )
 
 
