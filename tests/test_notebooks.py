@@ -109,6 +109,8 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "subspaces_coherence",
         "position_logits",
         "position_logits_shares",
+        "attention_spectrum",
+        "attention_spectrum_layers",
         "cosine_decay",
         "robustness",
         "robustness_rpc",

@@ -71,6 +71,34 @@ _TABLE = (
         "workbench",
     ),
     Metric(
+        "singular_value",
+        "Singular value of attention",
+        "",
+        0,
+        INF,
+        "σ_r of the token × token matrix, largest first: the attention matrix, or the kernel (Φ_q F)(Φ_k F)ᵀ that "
+        "Primal-Attention induces; chance: Gaussian queries and keys of the same mean square",
+        "chen2023 Fig. 1",
+    ),
+    Metric(
+        "singular_value_relative",
+        "Singular value over the largest",
+        "",
+        0,
+        1,
+        "σ_r / σ_1 of the token × token matrix",
+        "chen2023 Fig. 1",
+    ),
+    Metric(
+        "explained_variance",
+        "Cumulative explained variance",
+        "",
+        0,
+        1,
+        "Σ_{i≤r} σ_i² / Σ σ_i² of the token × token matrix",
+        "chen2023 Fig. 1",
+    ),
+    Metric(
         "effective_rank",
         "Effective rank",
         "",
@@ -87,6 +115,46 @@ _TABLE = (
         INF,
         "smallest r at which the first r spectrum values hold 90 % of the variance; 0 for a spectrum of zeros",
         "chen2023 Fig. 1",
+    ),
+    Metric(
+        "rank_90_share",
+        "Share of the ranks holding 90 % of the variance",
+        "",
+        0,
+        1,
+        "rank_90 divided by the number of tokens",
+        "chen2023 Fig. 1",
+    ),
+    Metric(
+        "r_score_share",
+        "Share of the r-scores left out",
+        "",
+        0,
+        1,
+        "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of as many e-scores K H_r (candidate "
+        "e_scores: what even values equal to H_r leave out), or of the head's own output (output); 0 for a symmetric "
+        "K, 1 − head_dim/N for random directions",
+        "chen2023 Remark 3.4; workbench",
+    ),
+    Metric(
+        "right_singular_angle",
+        "Principal angle between V and the right singular vectors",
+        "radians",
+        0,
+        math.pi / 2,
+        "angles between the column space of V and the first head_dim right singular vectors H_r of attention, minimum "
+        "or mean",
+        "chen2023 Remark 3.3; workbench",
+    ),
+    Metric(
+        "right_singular_share",
+        "Share of V in the span of the right singular vectors",
+        "",
+        0,
+        1,
+        "share of ‖V‖² inside the span of the first head_dim right singular vectors H_r of attention; head_dim/N for "
+        "random values",
+        "chen2023 Remark 3.3; workbench",
     ),
     Metric(
         "token_cosine",

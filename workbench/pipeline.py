@@ -83,7 +83,8 @@ def analyze(
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
     else:
         stream = stream_model(
-            model, inputs, analysis.sites, layers, batch_size, keep_nonfinite=analysis.counts_nonfinite,
+            model, inputs, (*analysis.sites, *analysis.also), layers, batch_size,
+            keep_nonfinite=analysis.counts_nonfinite,
             n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
     run = _Run(analysis, chosen, stream, seed, heads)

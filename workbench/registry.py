@@ -50,6 +50,8 @@ class Analysis:
     findings: Callable[[pd.DataFrame, Mapping[str, Any]], list[str]] = lambda frame, options: []
     """Sentences worth telling beside the numbers."""
     per_head: bool = True
+    also: tuple[str, ...] = ()
+    """Sites that some layers need as well; a file without them will do for the others."""
     counts_nonfinite: bool = False
     """Whether NaN and infinite values are a result rather than an error."""
 
@@ -423,6 +425,19 @@ _REGISTERED = (
             ),
         },
         measurements.position_logits,
+    ),
+    Analysis(
+        "attention-spectrum",
+        "Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors",
+        ("q", "k", "v", "scale", "mask", "attn", "output"),
+        {
+            "max_rank": Option(
+                "all", "how many singular values per head: a number or all", whole_number(1, "all")
+            ),
+            **_chance("every number: random q and k for the spectra, random values for the rest"),
+        },
+        measurements.attention_spectrum,
+        also=("input",),  # of which Primal-Attention takes samples
     ),
     Analysis(
         "robust-components",

@@ -16,6 +16,8 @@ from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
+from .kernel_svd import attention_rank_figure as attention_rank_figure
+from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .language import perplexity_figure as perplexity_figure
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure

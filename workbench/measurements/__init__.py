@@ -7,6 +7,7 @@ lie, which windows belong to one input, and which layers a measure does not appl
 from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
+from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.membership import membership_of_tokens
@@ -25,6 +26,7 @@ __all__ = [
     "Rows",
     "Tally",
     "attention_map",
+    "attention_spectrum",
     "class_attention",
     "coding_rates",
     "eigenvectors_of_values",

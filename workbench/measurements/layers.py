@@ -109,6 +109,11 @@ class Layer:
             raise NotMeasured(f"has only {total} heads")
         return tensor if len(self.heads) == total else tensor[:, self.heads]
 
+    def of_queries(self, tensor: Tensor, heads: int) -> Tensor:
+        """k or v of the chosen ones of ``heads`` query heads: a group of these shares one head of keys and values."""
+        group = heads // tensor.shape[1]
+        return tensor[:, [head // group for head in self.heads]]
+
     def scale(self, head_dim: int, total_heads: int) -> float | Tensor:
         """The scale of the chosen heads: one number, or one per head where each head learns its own."""
         scale = self.record.scale

@@ -21,7 +21,7 @@ def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
     record = layer.record
     queries = layer.site("q")
     q = layer.choose_heads(queries)
-    k, v = (_of_queries(layer.site(name), layer, queries.shape[1]) for name in "kv")
+    k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
     real = layer.head_mask(k, options["padding"])
     asked = CONVENTIONS if options["convention"] == "all" else (options["convention"],)
     try:
@@ -61,12 +61,6 @@ def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
     for number, statistic in enumerate(NORM_STATISTICS):
         yield each("phi_norm2", found.phi_norm2[..., number], statistic=statistic)
         yield each("h_norm2", found.h_norm2[..., number], statistic=statistic)
-
-
-def _of_queries(tensor: Tensor, layer: Layer, heads: int) -> Tensor:
-    """k or v of the chosen query heads: a group of queries shares one head of keys and values."""
-    group = heads // tensor.shape[1]
-    return tensor[:, [head // group for head in layer.heads]]
 
 
 def _attention_mask(layer: Layer, heads: int) -> Tensor | None:

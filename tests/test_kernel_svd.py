@@ -1,0 +1,227 @@
+"""The analysis attention-spectrum through `analyze`: which matrix of which tokens, beside which chance."""
+
+import math
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+import workbench
+from tests.test_pipeline import bert, gpt2, grouped_llama, images, same, texts, vit
+from workbench.analyses.kernel_svd import kernel_svd, left_out, singular_values
+from workbench.attention import replace_attention
+from workbench.errors import InputError
+from workbench.measurements import Layer, attention_spectrum
+from workbench.pipeline import analyze, check_request
+from workbench.recording import attention_weights
+
+HEADS, DIM, TOKENS = 2, 4, 17
+PRIMAL = "bundled:digits-primal"
+
+
+def spectra(frame, metric="singular_value"):
+    rows = frame[(frame["metric"] == metric) & frame["head"].notna()]
+    return rows.pivot_table(index=["input", "layer", "head"], columns="rank", values="value", dropna=False)
+
+
+def rows(**arguments):
+    return analyze("attention-spectrum", per_head=True, **({"draws": 0} | arguments))
+
+
+def test_spectra_are_those_of_the_captured_attention():
+    model = vit()
+    found = spectra(rows(model=model, inputs=images()))
+    captured = workbench.capture(model, images(), sites=["attn"])
+    for number, layer, head in ((0, 0, 0), (4, 2, 1)):
+        expected = np.linalg.svd(captured[layer].attn[number, head].double().numpy(), compute_uv=False)
+        assert len(expected) == TOKENS
+        np.testing.assert_allclose(found.loc[str(number), layer, head], expected, atol=1e-6)
+    cut = rows(model=model, inputs=images(), max_rank=3)
+    assert cut["rank"].max() == 3
+    ranks = cut[cut["metric"] == "effective_rank"]["value"]  # of all singular values, not of the first three
+    assert (
+        ranks.tolist()
+        == rows(model=model, inputs=images()).query("metric == 'effective_rank'")["value"].tolist()
+    )
+
+
+def test_shares_of_ranks_are_of_the_tokens_and_variances_add_up():
+    frame = rows(model=vit(), inputs=images())
+    rank, share = (
+        frame[frame["metric"] == metric]["value"].to_numpy() for metric in ("rank_90", "rank_90_share")
+    )
+    np.testing.assert_allclose(share, rank / TOKENS)
+    variance = spectra(frame, "explained_variance")
+    np.testing.assert_allclose(variance[TOKENS], 1)
+    reached = (variance.to_numpy() >= 0.9).argmax(1) + 1
+    assert reached.tolist() == spectra(frame.assign(rank=1), "rank_90")[1].tolist()
+    np.testing.assert_allclose(spectra(frame, "singular_value_relative")[1], 1)
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_padding_is_no_part_of_the_matrix(make):
+    model, batch = make(), texts()
+    whole = spectra(rows(model=model, inputs=batch))
+    for number, length in enumerate((9, 4, 7)):
+        alone = spectra(
+            rows(model=model, inputs={name: part[[number], :length] for name, part in batch.items()})
+        )
+        found = whole.loc[str(number)].dropna(axis=1)
+        assert list(found.columns) == list(range(1, length + 1))
+        np.testing.assert_allclose(found, alone.loc["0"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("make", "batch"), [(vit, images), (bert, texts)])
+def test_neither_rows_nor_chance_depend_on_the_batches(make, batch):
+    options = {"model": make(), "inputs": batch(), "draws": 3}
+    whole = rows(**options)
+    same(rows(batch_size=2, **options), whole)
+    assert whole.loc[whole["metric"] == "singular_value", "null"].unique().tolist() == ["gaussian"]
+
+
+def test_chance_is_random_queries_and_keys_of_the_same_size_under_the_same_mask():
+    model, batch = gpt2(), {name: part[:1] for name, part in texts((9,)).items()}
+    frame = rows(model=model, inputs=batch, draws=40)
+    record = workbench.capture(model, batch, sites=["q", "k", "scale", "mask"])[1]
+    size_q, size_k = (part[0, 2].double().square().mean().sqrt() for part in (record.q, record.k))
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(2, 400, 1, *record.q.shape[2:], dtype=torch.float64, generator=generator)
+    drawn = attention_weights(noise[0] * size_q, noise[1] * size_k, record.scale, record.mask)
+    expected = singular_values(drawn).mean((0, 1))
+    found = frame[(frame["metric"] == "singular_value") & (frame["layer"] == 1) & (frame["head"] == 2)]
+    np.testing.assert_allclose(found["null_mean"], expected, rtol=0.1)
+    assert np.triu(drawn[0, 0].numpy(), 1).max() == 0  # causal
+
+
+def test_values_made_of_right_singular_vectors_are_found_and_leave_out_what_the_e_scores_do(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, HEADS, TOKENS, DIM, dtype=torch.float64, generator=generator)
+    attn = attention_weights(q, k, 1.0)
+    v = kernel_svd(attn, DIM).right @ torch.randn(DIM, DIM, dtype=torch.float64, generator=generator)
+    path = tmp_path / "qkv.npz"
+    np.savez(path, q=q, k=k, v=v, scale=1.0)
+    means = analyze("attention-spectrum", qkv=path)
+    overall = means[means["input"].isna() & means["layer"].isna()].set_index(["metric", "null"])
+    assert overall.loc[("right_singular_share", "permutation"), "value"] == pytest.approx(1)
+    chance = overall.loc[("right_singular_share", "gaussian"), "null_mean"]
+    assert chance == pytest.approx(DIM / TOKENS, rel=0.2)
+    angles = overall.loc["right_singular_angle"]
+    assert angles["value"].max() < 1e-6
+    assert angles["null_mean"].min() > 0.3
+    outside = overall.loc["r_score_share"].set_index("candidate")
+    # the output A V is then a mixture of the e-scores
+    assert outside.loc["output", "value"] == pytest.approx(outside.loc["e_scores", "value"])
+    svd = kernel_svd(attn, DIM)
+    assert outside.loc["output", "value"] == pytest.approx(left_out(svd.r_scores, svd.left).mean().item())
+    assert outside["null_mean"].mean() == pytest.approx(1 - DIM / TOKENS, rel=0.1)
+
+
+@pytest.mark.parametrize("variant", ["primal", "primal-independent"])
+def test_of_primal_attention_it_is_the_induced_kernel(variant):
+    model = vit()
+    replace_attention(model, variant, [1], low_rank=3)
+    frame = rows(model=model, inputs=images(), draws=2)
+    record = workbench.capture(model, images(), sites=["input"])[1]
+    kernel = model.get_submodule(record.path).kernel(record.input)
+    found = spectra(frame).xs(1, level="layer")
+    for number, head in ((0, 1), (3, 0)):
+        expected = np.linalg.svd(kernel[number, head].detach().double().numpy(), compute_uv=False)
+        np.testing.assert_allclose(found.loc[str(number), head], expected, rtol=1e-4, atol=1e-5 * expected[0])
+    # of rank head_dim, which even random queries and keys do not exceed
+    assert (found[DIM + 1] < 1e-12 * found[1]).all()
+    of_layer = frame[frame["layer"] == 1]
+    assert of_layer.loc[of_layer["metric"] == "effective_rank", "null_high"].max() < DIM
+    assert not of_layer["metric"].str.startswith("right_singular").any()  # it has no values
+    assert frame[frame["layer"] == 0]["metric"].str.startswith("right_singular").any()
+    assert set(of_layer["candidate"].dropna()) == {"e_scores", "output"}
+
+
+def test_the_causal_kernel_of_padded_texts_is_that_of_each_text():
+    model = workbench.load("bundled:prose-primal-causal")
+    batch = workbench.inputs("bundled:prose", model, n=3)
+    frame = rows(model=model, inputs=batch, layers=3)
+    record = workbench.capture(model, batch, sites=["input"], layers=[3])[3]
+    kernel = model.module.get_submodule(record.path).kernel(record.input)
+    found = spectra(frame).loc[batch.ids[1], 3, 0]
+    expected = np.linalg.svd(kernel[1, 0].detach().double().numpy(), compute_uv=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * expected[0])
+
+
+def test_grouped_queries_have_a_matrix_each_and_share_their_values():
+    batch = {name: part[:, :7] for name, part in texts((9, 8)).items()}
+    frame = rows(model=grouped_llama(), inputs=batch)
+    assert frame["head"].max() == 5
+    whole = frame[(frame["metric"] == "right_singular_share") & (frame["layer"] == 0)]
+    chosen = rows(model=grouped_llama(), inputs=batch, heads="1,4", layers=0)
+    part = chosen[chosen["metric"] == "right_singular_share"]
+    assert part["value"].tolist() == whole[whole["head"].isin([1, 4])]["value"].tolist()
+
+
+def test_every_window_has_a_spectrum_of_its_own():
+    torch.manual_seed(0)
+    model = timm.models.swin_transformer.SwinTransformer(
+        img_size=32, patch_size=4, window_size=4, embed_dim=8, depths=(2, 1), num_heads=(2, 4), num_classes=3
+    ).eval()
+    batch = images(2, size=32)
+    frame = rows(model=model, inputs=batch, draws=2)
+    record = workbench.capture(model, batch, sites=["attn"])[1]
+    chosen = record.origin.image == 1
+    expected = singular_values(record.attn[chosen][:, 1]).mean(0)
+    np.testing.assert_allclose(spectra(frame).loc["1", 1, 1].dropna(), expected, rtol=1e-4, atol=1e-6)
+    assert set(frame.loc[frame["metric"] == "effective_rank", "statistic"]) == {"mean"}
+
+
+def test_attention_that_is_no_softmax_of_q_and_k_is_taken_as_captured_without_chance():
+    model = vit()
+    replace_attention(model, "twicing", [2])  # 2A − A²
+    frame = rows(model=model, inputs=images(), draws=2)
+    captured = workbench.capture(model, images(), sites=["attn"])[2].attn[1, 0]
+    np.testing.assert_allclose(spectra(frame).loc["1", 2, 0], singular_values(captured), atol=1e-7)
+    at = frame["metric"] == "effective_rank"
+    assert frame[at & (frame["layer"] == 2)]["null_mean"].isna().all()
+    assert frame[at & (frame["layer"] == 1)]["null_mean"].notna().all()
+    assert any("have no chance level" in note for note in frame.attrs["notes"])
+
+
+def test_what_has_no_matrix_of_tokens_is_left_out_with_the_reason():
+    torch.manual_seed(0)
+    xcit = timm.models.xcit.Xcit(
+        img_size=32, patch_size=8, embed_dim=12, depth=2, num_heads=3, cls_attn_layers=1, num_classes=4
+    ).eval()
+    with pytest.raises(InputError, match=r"channel to channel.*attends from 1 queries to 17 keys"):
+        rows(model=xcit, inputs=images(2, size=32))
+    tssa = vit()
+    replace_attention(tssa, "tssa")
+    with pytest.raises(InputError, match="without attention from token to token"):
+        rows(model=tssa, inputs=images(2))
+
+
+def test_a_sequence_of_one_token_has_no_spectrum():
+    one = {name: part[:1, :1] for name, part in texts((2,)).items()}
+    with pytest.raises(InputError, match=r"layer 0: a kernel matrix of 1 query has one singular value"):
+        rows(model=bert(), inputs=one)
+    with pytest.raises(InputError, match=r"layer 0: a kernel matrix of 1 query has one"):
+        rows(model=bert(), inputs=texts((5, 1)))
+
+
+def test_no_more_tokens_than_features_is_said():
+    frame = rows(model=bert(), inputs=texts((4, 3)))
+    assert any("every score lies inside" in note for note in frame.attrs["notes"])
+    assert frame[frame["metric"] == "r_score_share"]["value"].max() < 1e-12
+
+
+def test_a_file_without_the_input_has_no_primal_kernel(tmp_path):
+    model = workbench.load(PRIMAL)
+    digits = workbench.inputs("bundled:digits", model, n=1)
+    record = workbench.capture(model, digits, layers=[3])[3]
+    layer = Layer(record, ["0"], None, 0, model=None)
+    with pytest.raises(InputError, match="give model and inputs"):
+        next(attention_spectrum(layer, check_request("attention-spectrum", {})))
+
+
+def test_primal_kernels_of_the_bundled_model_fall_faster_than_chance():
+    frame = analyze("attention-spectrum", model=PRIMAL, inputs="bundled:digits", n=3, layers=3, draws=3)
+    overall = frame[frame["input"].isna() & frame["layer"].isna() & (frame["metric"] == "effective_rank")]
+    assert overall["value"].item() < overall["null_low"].item()
+    assert math.isfinite(overall["z"].item())

@@ -1,0 +1,163 @@
+"""Attention as kernel SVD: its singular values, and by layer its ranks, what r-scores hold, and where V lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from workbench.figures.frames import (
+    LEGEND_ABOVE,
+    axis_title,
+    band,
+    legend_rows,
+    log_ticks,
+    rows_of,
+    series_of,
+    spread,
+    whole_numbers,
+)
+from workbench.figures.levels import at_level, values_once
+from workbench.figures.theme import GREY, series_style, translucent
+
+SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
+_CURVES = ("singular_value_relative", "explained_variance")
+_LOGARITHMIC = ("effective_rank", "rank_90")
+# metric, the rows meant, the chance level drawn
+_BY_LAYER = (
+    ("effective_rank", {}, "gaussian", "Effective rank"),
+    ("rank_90", {}, "gaussian", "Rank of 90 % of the variance"),
+    ("r_score_share", {"candidate": "e_scores"}, "gaussian", "r-scores outside the e-scores"),
+    ("r_score_share", {"candidate": "output"}, "gaussian", "r-scores outside the output"),
+    ("right_singular_share", {}, "permutation", "V inside span(H<sub>r</sub>)"),
+    ("right_singular_angle", {"statistic": "mean"}, "permutation", "Mean angle of V and H<sub>r</sub>"),
+)
+
+
+def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
+    """Singular values over the largest, and cumulative explained variance, against rank (chen2023 Fig. 1).
+
+    A line per model: the mean over inputs, of each the mean over its heads and layers; the band is their middle half,
+    the thin line of the same colour the mean under chance.
+
+    Args:
+        frame: the result of ``attention-spectrum``, of one or several models; of one layer, for the paper's figure.
+
+    Raises:
+        InputError: the frame holds no spectra, or was made with ``per_head``.
+    """
+    rows = rows_of(frame, _CURVES, needs=("rank",))
+    fig = make_subplots(1, 2, horizontal_spacing=0.12)
+    for column, metric in enumerate(_CURVES, start=1):
+        for index, (label, part) in enumerate(series_of(rows[rows["metric"] == metric])):
+            style = {"line": series_style(index)["line"]}
+            colour = style["line"]["color"]
+            curve = spread(values_once(at_level(part, "input")), "rank")
+            place = {"row": 1, "col": column}
+            low, high = (curve[name].clip(lower=SMALLEST) for name in ("low", "high"))
+            fig.add_trace(band(curve["rank"], low, high, translucent(colour, 0.2)), **place)
+            fig.add_trace(
+                go.Scatter(
+                    x=curve["rank"],
+                    y=curve["mean"],
+                    mode="lines",
+                    name=label,
+                    legendgroup=label,
+                    showlegend=column == 1,
+                    hovertemplate=f"{label}<br>rank %{{x}}<br>%{{y:.3g}}<extra></extra>",
+                    **style,
+                ),
+                **place,
+            )
+            chance = at_level(part, "overall").dropna(subset=["null_mean"])
+            if len(chance):
+                fig.add_trace(_chance_line(chance["rank"], chance["null_mean"], colour), **place)
+    _name_chance(fig)
+    last = int(rows["rank"].max())
+    fig.update_xaxes(type="log", title_text="Rank", range=[-0.02, np.log10(last) + 0.02])
+    fig.update_xaxes(**log_ticks(pd.Series([1.0, min(last, 35.0)])))
+    title = "Singular value σ<sub>r</sub> / σ<sub>1</sub>"
+    fig.update_yaxes(title_text=title, type="log", range=[np.log10(SMALLEST), 0.1], dtick=1, row=1, col=1)
+    fig.update_yaxes(title_text=axis_title("explained_variance"), range=[0, 1.03], row=1, col=2)
+    margin = {"l": 56, "r": 8, "t": 10 + 18 * legend_rows(fig), "b": 38}
+    return fig.update_layout(height=250, legend=LEGEND_ABOVE, margin=margin)
+
+
+def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
+    """Ranks of attention, the share of the r-scores left out, and V beside the right singular vectors, by layer.
+
+    A line per model: the mean over inputs and heads; thin in its colour the mean under chance: random queries and
+    keys for the ranks, random directions for the r-scores, tokens of V permuted for V. Primal-Attention has no V.
+
+    Args:
+        frame: the result of ``attention-spectrum`` over all layers, of one or several models.
+
+    Raises:
+        InputError: the frame holds none of these, or was made with ``per_head``.
+    """
+    rows = rows_of(frame, {metric for metric, *_ in _BY_LAYER})
+    labels = [label for label, _ in series_of(rows)]
+    fig = make_subplots(
+        2,
+        3,
+        horizontal_spacing=0.09,
+        vertical_spacing=0.18,
+        subplot_titles=[title for *_, title in _BY_LAYER],
+    )
+    for number, (metric, where, null, _) in enumerate(_BY_LAYER):
+        place = {"row": number // 3 + 1, "col": number % 3 + 1}
+        chosen = rows[rows["metric"] == metric]
+        for name, word in where.items():
+            chosen = chosen[chosen[name] == word]
+        for label, part in series_of(chosen):
+            style = series_style(labels.index(label))
+            by_layer = at_level(part, "layer")
+            level = values_once(by_layer).sort_values("layer")
+            fig.add_trace(
+                go.Scatter(
+                    x=level["layer"],
+                    y=level["value"],
+                    mode="lines+markers",
+                    name=label,
+                    legendgroup=label,
+                    showlegend=number == 0,
+                    hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
+                    **style,
+                ),
+                **place,
+            )
+            chance = by_layer[by_layer["null"] == null].sort_values("layer")
+            if len(chance):
+                line = _chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])
+                fig.add_trace(line, **place)
+        if metric in _LOGARITHMIC:
+            fig.update_yaxes(type="log", **log_ticks(chosen["value"]), **place)
+        else:
+            fig.update_yaxes(rangemode="tozero", **place)
+    _name_chance(fig)
+    fig.update_yaxes(title_text="radians", row=2, col=3)
+    fig.update_xaxes(**whole_numbers(int(rows["layer"].max()) + 1))
+    fig.update_xaxes(title_text="Layer", row=2)
+    fig.update_annotations(font={"size": None})
+    margin = {"l": 40, "r": 8, "t": 26 + 18 * legend_rows(fig), "b": 38}
+    return fig.update_layout(height=370, legend=LEGEND_ABOVE, margin=margin)
+
+
+def _chance_line(x: pd.Series, y: pd.Series, colour: str) -> go.Scatter:
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line={"color": colour, "dash": "solid", "width": 0.75},
+        showlegend=False,
+        hovertemplate="chance<br>%{x}: %{y:.3g}<extra></extra>",
+    )
+
+
+def _name_chance(fig: go.Figure) -> None:
+    """The legend's key to the thin lines: a curve that is nowhere."""
+    style = {"color": GREY, "dash": "solid", "width": 0.75}
+    fig.add_trace(
+        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="chance", legendrank=1001), row=1, col=1
+    )
