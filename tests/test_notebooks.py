@@ -111,6 +111,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "position_logits_shares",
         "attention_spectrum",
         "attention_spectrum_layers",
+        "softmax_sensitivity",
         "cosine_decay",
         "robustness",
         "robustness_rpc",

@@ -27,6 +27,7 @@ from .surveys import class_attention_frame as class_attention_frame
 from .surveys import membership_maps as membership_maps
 from .surveys import model_pairs as model_pairs
 from .surveys import position_logit_frame as position_logit_frame
+from .surveys import sensitivity_frame as sensitivity_frame
 from .surveys import subspace_frame as subspace_frame
 from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints

@@ -440,6 +440,25 @@ _REGISTERED = (
         also=("input",),  # of which Primal-Attention takes samples
     ),
     Analysis(
+        "softmax-sensitivity",
+        "How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise",
+        ("q", "k", "scale", "mask", "attn"),
+        {
+            "sigma": Option(
+                1.0, "standard deviation of the noise that is added to the logits", number(0, 1e6)
+            ),
+            "draws": Option(
+                20, "draws of chance, random q and k of the same size, at least 2; 0 leaves it out", _draws
+            ),
+            "per_head": Option(
+                False,
+                "one row per input, layer and head, in place of means with the chance level of a mean",
+                _flag,
+            ),
+        },
+        measurements.softmax_sensitivity,
+    ),
+    Analysis(
         "robust-components",
         "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
         ("k",),

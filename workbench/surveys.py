@@ -15,6 +15,7 @@ from torch import Tensor
 from workbench.analyses.chance import generator
 from workbench.analyses.membership import membership_map, patch_places
 from workbench.analyses.position_logits import TERMS, within_rows
+from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
 from workbench.analyses.subspaces import coherence
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
@@ -25,6 +26,7 @@ from workbench.pipeline import ANALYSES, analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
 from workbench.streaming import stream_model, stream_weights
+from workbench.verdicts import average
 
 if TYPE_CHECKING:
     from torch import nn
@@ -393,3 +395,33 @@ def position_logit_frame(
     source = {"analysis": "position-logits", "model": stream.model, "inputs": stream.inputs}
     rows.attrs["provenance"] = [source | {"seed": stream.inputs.get("seed")}]
     return rows
+
+
+def sensitivity_frame(
+    tokens: Sequence[int], spreads: Sequence[float] = (1.0,), draws: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """How far random logits N(0, spread²) and noise N(0, 1) move softmax, by N (abdullaev2025 Fig. 1).
+
+    Columns: metric, candidate, tokens (N), spread, value, low, high, draws. ``softmax_lipschitz`` is the largest of
+    all draws: slope of two vectors (candidate pairs) and exact constant at one (local). ``softmax_perturbation`` is the
+    mean over draws, of the logits and of the noise, with its 95 % interval.
+    """
+    rows = []
+    for spread in spreads:
+        for count in tokens:
+            place = {"tokens": count, "spread": float(spread), "draws": draws}
+            found = sampled_lipschitz(count, draws, seed, spread)
+            for candidate, value in found._asdict().items():
+                rows.append({"metric": "softmax_lipschitz", "candidate": candidate, "value": value, **place})
+            moved = average(pd.Series(sampled_perturbation(count, draws, seed, spread)), False)
+            rows.append({"metric": "softmax_perturbation", **moved._asdict(), **place})
+    columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "draws"]
+    frame = pd.DataFrame(rows).reindex(columns=columns)
+    frame.attrs["provenance"] = {
+        "analysis": "softmax-sampling",
+        "options": {"tokens": list(tokens), "spreads": list(spreads), "draws": draws},
+        "model": None,
+        "inputs": None,
+        "seed": seed,
+    }
+    return frame

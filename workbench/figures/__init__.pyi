@@ -37,6 +37,7 @@ from .robustness import robustness_figure as robustness_figure
 from .robustness import robustness_models_figure as robustness_models_figure
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
+from .sensitivity import softmax_sensitivity_figure as softmax_sensitivity_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure

@@ -145,6 +145,26 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
     return traces
 
 
+def chance_line(x: Iterable, y: Iterable, colour: str) -> go.Scatter:
+    """The mean under chance of one of several models, thin in its colour: bands of many would hide each other."""
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line={"color": colour, "dash": "solid", "width": 0.75},
+        showlegend=False,
+        hovertemplate="chance<br>%{x}: %{y:.3g}<extra></extra>",
+    )
+
+
+def name_chance(fig: go.Figure) -> None:
+    """The legend's key to the lines of `chance_line`: a curve that is nowhere."""
+    style = {"color": GREY, "dash": "solid", "width": 0.75}
+    fig.add_trace(
+        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="chance", legendrank=1001), row=1, col=1
+    )
+
+
 def whole_numbers(count: int, first: int = 0) -> dict:
     """Axis settings for layers or heads: whole numbers, at most about eight of them."""
     return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}

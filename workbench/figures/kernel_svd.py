@@ -11,15 +11,17 @@ from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
     band,
+    chance_line,
     legend_rows,
     log_ticks,
+    name_chance,
     rows_of,
     series_of,
     spread,
     whole_numbers,
 )
 from workbench.figures.levels import at_level, values_once
-from workbench.figures.theme import GREY, series_style, translucent
+from workbench.figures.theme import series_style, translucent
 
 SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
 _CURVES = ("singular_value_relative", "explained_variance")
@@ -72,8 +74,8 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
             )
             chance = at_level(part, "overall").dropna(subset=["null_mean"])
             if len(chance):
-                fig.add_trace(_chance_line(chance["rank"], chance["null_mean"], colour), **place)
-    _name_chance(fig)
+                fig.add_trace(chance_line(chance["rank"], chance["null_mean"], colour), **place)
+    name_chance(fig)
     last = int(rows["rank"].max())
     fig.update_xaxes(type="log", title_text="Rank", range=[-0.02, np.log10(last) + 0.02])
     fig.update_xaxes(**log_ticks(pd.Series([1.0, min(last, 35.0)])))
@@ -129,35 +131,16 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
             )
             chance = by_layer[by_layer["null"] == null].sort_values("layer")
             if len(chance):
-                line = _chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])
+                line = chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])
                 fig.add_trace(line, **place)
         if metric in _LOGARITHMIC:
             fig.update_yaxes(type="log", **log_ticks(chosen["value"]), **place)
         else:
             fig.update_yaxes(rangemode="tozero", **place)
-    _name_chance(fig)
+    name_chance(fig)
     fig.update_yaxes(title_text="radians", row=2, col=3)
     fig.update_xaxes(**whole_numbers(int(rows["layer"].max()) + 1))
     fig.update_xaxes(title_text="Layer", row=2)
     fig.update_annotations(font={"size": None})
     margin = {"l": 40, "r": 8, "t": 26 + 18 * legend_rows(fig), "b": 38}
     return fig.update_layout(height=370, legend=LEGEND_ABOVE, margin=margin)
-
-
-def _chance_line(x: pd.Series, y: pd.Series, colour: str) -> go.Scatter:
-    return go.Scatter(
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": colour, "dash": "solid", "width": 0.75},
-        showlegend=False,
-        hovertemplate="chance<br>%{x}: %{y:.3g}<extra></extra>",
-    )
-
-
-def _name_chance(fig: go.Figure) -> None:
-    """The legend's key to the thin lines: a curve that is nowhere."""
-    style = {"color": GREY, "dash": "solid", "width": 0.75}
-    fig.add_trace(
-        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="chance", legendrank=1001), row=1, col=1
-    )

@@ -15,6 +15,7 @@ from workbench.measurements.position_logits import position_logits
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
+from workbench.measurements.softmax_sensitivity import softmax_sensitivity
 from workbench.measurements.spectra import gram_spectrum
 from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
@@ -36,6 +37,7 @@ __all__ = [
     "position_logits",
     "robust_components",
     "similarity_of_values",
+    "softmax_sensitivity",
     "subspaces_of_heads",
     "token_similarity",
 ]

@@ -1,0 +1,145 @@
+"""How far a change of the logits moves softmax (abdullaev2025 §III-C): its Lipschitz constant, locally and sampled.
+
+Logits are (*batch, key), −∞ for a key that a query does not see. The constant of softmax in the Euclidean norm is 1/2
+for every N ≥ 2: the largest eigenvalue that diag(p) − ppᵀ can have (the paper cites 1). Everything in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses import chance, validation
+from workbench.errors import InputError
+
+CONSTANT = 0.5
+_STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N
+_IN_CACHE = 2**16  # numbers of which a step makes copies
+_AT_ONCE = 2**20  # numbers drawn
+
+
+def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """Largest eigenvalue of diag(p) − ppᵀ, p = softmax(logits): the Lipschitz constant of softmax close to there.
+
+    Exact, without any N × N matrix: the root of Σ_i p_i / (p_i − λ) between the two largest p, found by bisection.
+    Between 0 (one key takes everything) and 1/2 (two keys share everything, whatever N is); 1/N where all are alike.
+    Raises `InputError` for fewer than two keys, NaN, and logits of +∞.
+    """
+    _check(logits)
+    rows = logits.double().reshape(-1, logits.shape[-1])
+    at_once = max(1, _IN_CACHE // rows.shape[-1])
+    return torch.cat([_largest_eigenvalue(part) for part in rows.split(at_once)]).reshape(logits.shape[:-1])
+
+
+def _largest_eigenvalue(logits: Float[Tensor, "row key"]) -> Float[Tensor, " row"]:
+    log_p = logits.log_softmax(-1)
+    first, second = log_p.topk(2, -1).values.unbind(-1)
+    some = second.clamp_min(torch.finfo(torch.float64).min)  # −∞ where a query sees one key
+    # in units of the second largest p, so that nothing underflows
+    inverse = (some[:, None] - log_p).exp()
+    low = torch.ones_like(first)
+    # a row of |diag(p) − ppᵀ| sums to 2 p (1 − p), which is at most 2 (N − 1) times the second largest p
+    high = (first - some).exp().clamp(max=2.0 * (logits.shape[-1] - 1))
+    for _ in range(_STEPS):
+        middle = (low * high).sqrt()
+        above = (1 / (1 - middle[:, None] * inverse)).sum(-1) > 0
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    return (second + high.log()).exp().clamp(max=CONSTANT)  # above only by rounding
+
+
+def slope(x: Float[Tensor, "*batch key"], y: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """‖softmax x − softmax y‖ / ‖x − y‖ of pairs (abdullaev2025 eq. 24); NaN where x = y."""
+    return _moved(x, y) / torch.linalg.vector_norm(x - y, dim=-1)
+
+
+def perturbation(
+    logits: Float[Tensor, "*batch key"], noise: Float[Tensor, "*batch key"]
+) -> Float[Tensor, "*batch"]:
+    """‖softmax(c + η) − softmax(c)‖ (abdullaev2025 Theorem III.2): between 0 and √2, and at most ‖η‖/2."""
+    _check(logits)
+    return _moved(logits + noise, logits)
+
+
+def _moved(x: Tensor, y: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x.double().softmax(-1) - y.double().softmax(-1), dim=-1)
+
+
+def _check(logits: Tensor) -> None:
+    validation.check_axes("logits", logits, ("key",))
+    if logits.shape[-1] < 2:
+        raise InputError("softmax of one key is 1 whatever its logit; at least 2 keys are needed (axis key)")
+    if (bad := logits.isnan() | (logits == math.inf)).any():
+        raise InputError(
+            f"{int(bad.sum())} of {logits.numel()} logits are NaN or +∞; −∞ is for keys that are not seen"
+        )
+
+
+class SampledLipschitz(NamedTuple):
+    """Largest of all draws: of `slope` of two random vectors, and of `local_lipschitz` at the first of them."""
+
+    pairs: float
+    local: float
+
+
+def sampled_lipschitz(tokens: int, draws: int, seed: int, spread: float = 1.0) -> SampledLipschitz:
+    """Estimates of the Lipschitz constant from ``draws`` pairs of N logits N(0, spread²) (abdullaev2025 Fig. 1, left).
+
+    They look where such logits lie: neither can exceed 1/2, and both fall short of it where few logits tie at the top.
+    """
+    pairs, local = [], []
+    for x, y in _drawn(tokens, draws, seed, spread, spread):
+        pairs.append(slope(x, y).max())
+        local.append(local_lipschitz(x).max())
+    return SampledLipschitz(*(max(map(float, found)) for found in (pairs, local)))
+
+
+def sampled_perturbation(
+    tokens: int, draws: int, seed: int, spread: float = 1.0, sigma: float = 1.0
+) -> Float[Tensor, " draw"]:
+    """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), a number per draw (Fig. 1, right)."""
+    return torch.cat([perturbation(c, noise) for c, noise in _drawn(tokens, draws, seed, spread, sigma)])
+
+
+def _drawn(
+    tokens: int, draws: int, seed: int, *spreads: float
+) -> Iterator[tuple[Float[Tensor, "draw token"], ...]]:
+    """Draws of normal vectors, one for each standard deviation, a few at a time; the same for one seed and length."""
+    generator = chance.generator(seed, "softmax", tokens)
+    at_once = max(1, _AT_ONCE // tokens)
+    for start in range(0, draws, at_once):
+        shape = (len(spreads), min(at_once, draws - start), tokens)
+        normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+        yield tuple(part * spread for part, spread in zip(normal, spreads, strict=True))
+
+
+class RootFit(NamedTuple):
+    """Least squares of a/√N + b, with the ends of the 95 % t-intervals of both (of the misfit, not of sampling)."""
+
+    a: float
+    a_low: float
+    a_high: float
+    b: float
+    b_low: float
+    b_high: float
+
+    def at(self, tokens: Float[Tensor, " size"]) -> Float[Tensor, " size"]:
+        """The curve at some N."""
+        return self.a / tokens.double().sqrt() + self.b
+
+
+def fit_root(tokens: Sequence[int], values: Sequence[float]) -> RootFit:
+    """Fit a/√N + b to a value for each N (abdullaev2025 Fig. 1, left). Raises `InputError` for fewer than three N."""
+    from scipy import stats
+
+    if len(set(tokens)) < 3:
+        raise InputError(f"a fit of a/√N + b with intervals needs 3 different N; got {sorted(set(tokens))}")
+    found = stats.linregress([count**-0.5 for count in tokens], list(values))
+    wide = float(stats.t.ppf(0.975, len(tokens) - 2))
+    a, b = float(found.slope), float(found.intercept)
+    room_a, room_b = wide * float(found.stderr), wide * float(found.intercept_stderr)
+    return RootFit(a, a - room_a, a + room_a, b, b - room_b, b + room_b)

@@ -1,0 +1,161 @@
+"""Attention of a layer as a function of its queries and keys, by groups of inputs without their padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.analyses import attention_maps, chance
+from workbench.analyses.null_values import null_values
+from workbench.attention.base import split_heads
+from workbench.attention.primal import PrimalAttention, primal_kernel
+from workbench.measurements.layers import Layer, need_token_attention
+from workbench.measurements.maps import WINDOW_MASK
+from workbench.measurements.rows import Measurement
+from workbench.recording import attention_weights
+
+# Of an entry of attention, which is at most 1: beyond the rounding of single precision.
+_SAME = 1e-3
+_ALL = slice(None)
+
+
+class Operator(NamedTuple):
+    """How a layer makes its matrix K of queries × keys from q and k of the chosen heads, in float64.
+
+    ``matrix(q, k, inputs, tokens)`` is K of some inputs and of some tokens, whose q and k are given; ``logits``
+    likewise what softmax makes it of, −∞ where a query does not see a key, None where there is no softmax. ``own``: the
+    captured attention in the place of K, where it is not made of q and k in that way.
+    """
+
+    q: Tensor
+    k: Tensor
+    matrix: Callable[[Tensor, Tensor, Any, Any], Tensor]
+    logits: Callable[[Tensor, Tensor, Any, Any], Tensor] | None = None
+    own: Tensor | None = None
+
+
+class Found(NamedTuple):
+    """One metric of some inputs: (input, head), or (input, head, rank); draws have a last axis for the draw."""
+
+    metric: str
+    values: Tensor
+    draws: Mapping[str, Tensor] = {}
+    columns: Mapping[str, str] = {}
+    ranked: bool = False
+
+
+def softmax_operator(layer: Layer) -> Operator:
+    """Attention from the captured q and k. Raises `NotMeasured` for attention that is not over tokens."""
+    need_token_attention(layer)
+    record, queries = layer.record, layer.site("q")
+    heads = queries.shape[1]
+    q = layer.choose_heads(queries).double()
+    k = layer.of_queries(layer.site("k"), heads).double()
+    scale = layer.scale(q.shape[-1], heads)
+    factor = scale.reshape(-1, 1, 1) if isinstance(scale, Tensor) and scale.numel() > 1 else scale
+    mask = record.mask
+    if mask is not None:
+        mask = mask.expand(len(q), heads, q.shape[-2], k.shape[-2])[:, layer.heads]
+
+    hidden_at = attention_maps.NEVER if record.origin is None else WINDOW_MASK
+
+    def seen(inputs: Any, tokens: Any) -> Tensor | None:
+        return None if mask is None else mask[inputs][:, :, tokens][..., tokens]
+
+    def matrix(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
+        return attention_weights(q, k, factor, seen(inputs, tokens))
+
+    def logits(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
+        scores, part = (q @ k.mT) * factor, seen(inputs, tokens)
+        if part is None:
+            return scores
+        visible = attention_maps.visible_keys(part, scores, hidden_at)
+        return (scores if part.dtype == torch.bool else scores + part).masked_fill(~visible, -torch.inf)
+
+    own = None
+    if record.attn is not None:
+        own = record.attn[:, layer.heads]
+        if (own - matrix(q, k, _ALL, _ALL)).abs().amax() <= _SAME:
+            own = None
+    return Operator(q, k, matrix, logits, own)
+
+
+def primal_operator(layer: Layer, module: PrimalAttention) -> Operator:
+    """The kernel that Primal-Attention induces and never forms: of its q and k, and of its samples of the input."""
+    q, k = (layer.choose_heads(layer.site(name)).double() for name in "qk")
+    x = None
+    if not module.independent:
+        x = split_heads(layer.site("input"), module.num_heads)[:, layer.heads].double()
+
+    def matrix(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
+        part = None if x is None else x[inputs][:, :, tokens]
+        return primal_kernel(q, k, x=part, samples=module.we.shape[1], causal=module.causal)
+
+    return Operator(q, k, matrix)
+
+
+class Group(NamedTuple):
+    """Inputs of a batch that have the same real tokens: which inputs, which tokens, and their seeds by head."""
+
+    inputs: Any
+    tokens: Any
+    seeds: Tensor
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Of a tensor (batch, head, token, …) these inputs and tokens."""
+        return tensor[self.inputs][:, :, self.tokens]
+
+
+def groups_of(layer: Layer, like: Tensor, padding: str = "mask") -> list[Group]:
+    """The inputs of a layer whose tensors (batch, head, token, …) have the axes of ``like``, by their real tokens."""
+    seeds = torch.tensor(layer.seeds(len(like))).unflatten(0, (-1, len(layer.heads)))
+    real = layer.head_mask(like, padding)
+    if real is None:
+        return [Group(_ALL, _ALL, seeds)]
+    patterns, which = real[:, 0].unique(dim=0, return_inverse=True)
+    chosen = [which == number for number in range(len(patterns))]
+    return [
+        Group(inputs, tokens, seeds[inputs.cpu()]) for inputs, tokens in zip(chosen, patterns, strict=True)
+    ]
+
+
+def noise_like(tensor: Tensor, draws: int, group: Group, what: str) -> Tensor:
+    """Gaussian draws of the mean square of every head: (draw, input, head, token, feature)."""
+    each = [
+        null_values(head, "gaussian", draws, chance.derived_seed(seed, what))
+        for head, seed in zip(tensor.flatten(0, 1), group.seeds.flatten().tolist(), strict=True)
+    ]
+    return torch.stack(each, 1).unflatten(1, tensor.shape[:2])
+
+
+def together(layer: Layer, groups: Sequence[Group], parts: Sequence[Found], batch: int) -> Measurement:
+    """One metric of all groups, in the order of the batch; of windows, the mean over those of an input.
+
+    Ranks that an input does not have are NaN.
+    """
+    first = parts[0]
+
+    def whole(tensors: Sequence[Tensor]) -> Tensor:
+        if first.ranked:
+            ranks = max(tensor.shape[2] for tensor in tensors)
+            tensors = [
+                F.pad(tensor, (*[0] * (2 * tensor.ndim - 6), 0, ranks - tensor.shape[2]), value=torch.nan)
+                for tensor in tensors
+            ]
+        values = tensors[0].new_empty(batch, *tensors[0].shape[1:])
+        for group, tensor in zip(groups, tensors, strict=True):
+            values[group.inputs] = tensor
+        return layer.per_input(values)
+
+    windows = {} if layer.record.origin is None else {"statistic": "mean"}
+    return Measurement(
+        first.metric,
+        whole([part.values for part in parts]),
+        ("input", "head", "rank") if first.ranked else ("input", "head"),
+        columns={**windows, **first.columns},
+        draws={name: whole([part.draws[name] for part in parts]) for name in first.draws},
+    )
