@@ -66,7 +66,7 @@ def trained_alike(name: str) -> list[str]:
 
 def _body(name: str) -> dict[str, Any]:
     """What a bundled model is but for its attention: the task and the rest of the architecture."""
-    from workbench.training.recipes import ATTENTION_KEYS
+    from workbench.architectures import ATTENTION_KEYS  # only here: it brings torch
 
     recipe = _described(name)["recipe"]
     rest = {key: value for key, value in recipe["architecture"].items() if key not in ATTENTION_KEYS}

@@ -25,8 +25,12 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "crate": build_crate,
 }
 
+ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
+"""Of a description: which attention in which layer with which options, and boosted residuals."""
+
 __all__ = [
     "ARCHITECTURES",
+    "ATTENTION_KEYS",
     "attention_of",
     "build",
     "build_crate",

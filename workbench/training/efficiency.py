@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench._version import __version__
-from workbench.architectures import build
+from workbench.architectures import ATTENTION_KEYS, build
 from workbench.attention.bilateral import precompute_positions
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.errors import InputError
@@ -22,7 +22,7 @@ from workbench.publications import published
 from workbench.training.costs import model_costs
 from workbench.training.measuring import Allocations, in_turns
 from workbench.training.objectives import classification_scores
-from workbench.training.recipes import ATTENTION_KEYS, Recipe
+from workbench.training.recipes import Recipe
 from workbench.training.runs import asked_recipe
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.architectures import attention_of
+from workbench.architectures import ATTENTION_KEYS, attention_of
 from workbench.attention import SHARED_OPTIONS, VARIANTS, find_variant
 from workbench.errors import InputError, UnknownName
 from workbench.selection import Numbers, parse_numbers
 
 _FOLDER = Path(__file__).parent
-ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
-"""Of an architecture: which attention in which layer with which options, and boosted residuals."""
 
 
 @dataclass(frozen=True)
