@@ -17,7 +17,7 @@ ROWS = [
     {"errors", "paths", "metrics"},
     {"tables", "selection", "attention"},
     {"results", "provenance", "hub", "datasets", "characters", "architectures", "catalog"},
-    {"checkpoints", "samples", "publications", "verdicts", "records"},
+    {"checkpoints", "samples", "corruptions", "publications", "verdicts", "records"},
     {"recording"},
     {"sources"},
     {"models"},

@@ -8,8 +8,8 @@ import torch
 
 from workbench import catalog, paths, verdicts
 from workbench.analyses.kernel_pca import gram_spectrum
+from workbench.corruptions import CORRUPTIONS
 from workbench.errors import InputError, UnknownName
-from workbench.evaluation.corruptions import CORRUPTIONS
 from workbench.evaluation.protocols import PROTOCOLS
 from workbench.metrics import METRICS
 from workbench.publications import PAPERS, PRINTED_ONLY, published, published_pairs, stated_claims

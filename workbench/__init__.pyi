@@ -31,4 +31,5 @@ from .surveys import sensitivity_frame as sensitivity_frame
 from .surveys import subspace_frame as subspace_frame
 from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints
+from .surveys import survey_settings as survey_settings
 from .twins import trained_claims as trained_claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ DEFAULT_N = 25
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PREPROCESSING = ("paper", "model")
+
+
+class NoPictures(InputError):
+    """Texts, where something is done to pictures."""
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Inputs:
     notes: list[str] = field(default_factory=list)
     """What a reader should know: how many texts were cut, how many pictures skipped."""
     digests: list[bytes] = field(default_factory=list, repr=False)
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
+    """Mean and standard deviation per channel that pictures were normalised by."""
 
     @property
     def sha256(self) -> str:
@@ -94,6 +100,25 @@ class Inputs:
             targets=None if self.targets is None else self.targets[chosen],
             digests=self.digests[chosen],
         )
+
+    def altered(
+        self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
+    ) -> Inputs:
+        """The same pictures after ``change(id, picture)``, which takes and gives values from 0 to 1.
+
+        Raises NoPictures for texts.
+        """
+        if self.normalization is None:
+            raise NoPictures(f"{self.spec}: texts have no pixels that could be changed; give pictures")
+        mean, std = (_per_channel(values) for values in self.normalization)
+        held = next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch
+        plain = (held.cpu().float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
+        changed = np.stack([change(name, picture) for name, picture in zip(self.ids, plain, strict=True)])
+        prepared = (torch.from_numpy(changed).permute(0, 3, 1, 2) - mean) / std
+        batch: Any = prepared.to(device=held.device, dtype=held.dtype)
+        if isinstance(self.batch, Mapping):
+            batch = {**self.batch, next(iter(self.batch)): batch}
+        return replace(self, batch=batch, images=_for_people(prepared, *self.normalization))
 
     def batches(self, size: int) -> Iterator[Inputs]:
         """Consecutive Inputs of at most `size` inputs each."""
@@ -228,6 +253,7 @@ def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) 
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (expected.mean, expected.std)
         prepared = (plain - _per_channel(mean)) / _per_channel(std)
     made.images = _for_people(prepared, mean, std)
+    made.normalization = mean, std
     batch = prepared.to(device=model.device, dtype=model.dtype)
     # Models of transformers take their pictures by name.
     by_name = getattr(model.module, "main_input_name", None) == "pixel_values"

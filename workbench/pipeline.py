@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,8 @@ def analyze(
             raise InputError(f"{name} reads the weights of a model; give model alone, without inputs or qkv")
         stream = stream_weights(model, layers, checkpoint=checkpoint, device=device, dtype=dtype)
     elif qkv is not None and model is None and inputs is None:
+        if analysis.alter is not None:
+            raise InputError(f"{name} runs a model on altered inputs; give model and inputs, not a file")
         stream = stream_file(qkv, analysis.sites, layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
@@ -85,6 +88,7 @@ def analyze(
         stream = stream_model(
             model, inputs, (*analysis.sites, *analysis.also), layers, batch_size,
             keep_nonfinite=analysis.counts_nonfinite,
+            alter=None if analysis.alter is None else partial(analysis.alter, options=chosen, seed=seed),
             n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
     run = _Run(analysis, chosen, stream, seed, heads)
@@ -116,9 +120,11 @@ class _Run:
 
     def add(self, part: Part) -> None:
         for number, record in enumerate(part.capture):
+            altered = None if part.altered is None else part.altered[record.index]
             layer = Layer(
                 record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally,
                 model=self.stream.module, pictures=part.pictures, before=part.capture.layers[:number],
+                altered=altered,
             )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):

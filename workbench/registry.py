@@ -7,18 +7,22 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from workbench import measurements
 from workbench.analyses.attention_maps import ReportRules, attention_report
 from workbench.analyses.coding_rate import compression_shares
+from workbench.corruptions import CORRUPTIONS, SEVERITIES
 from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
 from workbench.measurements.class_attention import QUERIES
 from workbench.measurements.segments import INK
 from workbench.recording import PROJECTIONS
+
+if TYPE_CHECKING:
+    from workbench.batches import Inputs
 
 SMALLEST = math.log(sys.float_info.min)  # nats
 
@@ -54,16 +58,19 @@ class Analysis:
     """Sites that some layers need as well; a file without them will do for the others."""
     counts_nonfinite: bool = False
     """Whether NaN and infinite values are a result rather than an error."""
+    alter: Callable[..., Inputs] | None = None
+    """What to run the model on beside the inputs: of (inputs, options, seed)."""
 
 
-def whole_number(minimum: int, *words: str) -> Callable[[Any], Any]:
-    """Accept an int of at least ``minimum``, or one of some words."""
-    expected = " or ".join([*map(repr, words), f"a whole number from {minimum} up"])
+def whole_number(minimum: int, *words: str, most: float = math.inf) -> Callable[[Any], Any]:
+    """Accept an int of at least ``minimum`` and at most ``most``, or one of some words."""
+    upwards = "up" if most == math.inf else f"to {most}"
+    expected = " or ".join([*map(repr, words), f"a whole number from {minimum} {upwards}"])
 
     def accept(value: Any) -> Any:
         if isinstance(value, str) and value in words:
             return value
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
             raise ValueError(expected)
         return value
 
@@ -466,6 +473,32 @@ _REGISTERED = (
             "per_head": Option(False, "one row per input, layer and head, in place of means", _flag),
         },
         measurements.robust_components,
+    ),
+    Analysis(
+        "snr",
+        "Signal and noise before and after attention: does the residual connection raise their ratio",
+        ("before_attn", "update", "after_attn", "hidden"),
+        {
+            "noise": Option(
+                "gaussian-noise",
+                "what is done to the pictures: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or "
+                "another of the corruptions",
+                one_of(*CORRUPTIONS),
+            ),
+            "severity": Option(
+                3, "how strongly, from 1 to 5", whole_number(SEVERITIES[0], most=SEVERITIES[-1])
+            ),
+            "centre": Option(
+                False,
+                "take the mean of the tokens off the signal: the paper subtracts what tokens collapse to, where that "
+                "is not zero",
+                _flag,
+            ),
+            "per_head": Option(False, "one row per input and layer, in place of means", _flag),
+        },
+        measurements.signal_and_noise,
+        per_head=False,
+        alter=measurements.noisy_inputs,
     ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}

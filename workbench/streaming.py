@@ -15,6 +15,7 @@ from workbench.analyses.attention_maps import visible_keys
 from workbench.errors import InputError
 from workbench.recording import (
     SITES,
+    STREAM,
     Capture,
     LayerRecord,
     TokenInfo,
@@ -35,6 +36,8 @@ class Part(NamedTuple):
     capture: Capture
     ids: Sequence[str]
     pictures: Sequence[np.ndarray] | None = None
+    altered: Capture | None = None
+    """Of the inputs as an analysis altered them."""
 
 
 @dataclass
@@ -61,6 +64,7 @@ def stream_model(
     batch_size: int,
     *,
     keep_nonfinite: bool = False,
+    alter: Callable[[Any], Inputs] | None = None,
     n: int | None = None,
     seed: int = 0,
     checkpoint: str | int | None = None,
@@ -73,7 +77,8 @@ def stream_model(
     A model or inputs given as they are (not by name) are taken so: ``checkpoint``, ``device``, ``dtype``,
     ``n``, ``seed`` and ``preprocessing`` then do nothing, and raise `InputError` where they ask for something
     else. With ``keep_nonfinite`` a batch in which NaN or infinite values stop the capture's checks is
-    captured without them, and a note says so.
+    captured without them, and a note says so. With ``alter`` the model runs again on what it makes of every batch,
+    which must be named inputs, not tensors.
     """
     loaded = _load(model, checkpoint, device, dtype)
     spec, identity = _identity(loaded)
@@ -90,6 +95,8 @@ def stream_model(
         raise InputError("n chooses among inputs given by name; cut what you give instead, as inputs[:10]")
     if not hasattr(given, "batches"):
         given = _Plain(given)
+    if alter is not None and not hasattr(given, "altered"):
+        raise InputError("this analysis alters the inputs; give them by name, or what inputs() returned")
     stream = Stream(identity, given.identity, len(given), lambda: iter(()), list(given.notes))
     stream.module = getattr(loaded, "module", loaded)
 
@@ -104,7 +111,10 @@ def stream_model(
                     raise
                 captured = capture(loaded, what, layers=layers, sites=sites, check=False)
                 stream.notes.append(f"captured without checks: {error}")
-            yield Part(captured, batch.ids, getattr(batch, "images", None))
+            altered = None
+            if alter is not None:
+                altered = capture(loaded, alter(batch), layers=layers, sites=sites)
+            yield Part(captured, batch.ids, getattr(batch, "images", None), altered)
 
     stream.parts = parts
     return stream
@@ -257,7 +267,7 @@ def _inputs_in(record: LayerRecord) -> int:
         return int(record.origin.image.max()) + 1
     return next(
         len(getattr(record, site))
-        for site in ("q", "k", "v", "input", "after_attn", "hidden", "attn", "output")
+        for site in ("q", "k", "v", "input", *STREAM, "attn", "output")
         if getattr(record, site) is not None
     )
 
@@ -280,7 +290,7 @@ def _cut(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
         value = getattr(record, site)
         if site == "scale" or not isinstance(value, Tensor):
             continue
-        if site in ("hidden", "after_attn", "input") and record.origin is not None:
+        if site in ("input", *STREAM) and record.origin is not None:
             changed[site] = value[cut] if len(value) == size else value[chosen]
         elif site != "mask" or (value.ndim == 4 and len(value) == batch):
             changed[site] = value[chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,13 @@ from workbench.analyses.membership import membership_map, patch_places
 from workbench.analyses.position_logits import TERMS, within_rows
 from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
 from workbench.analyses.subspaces import coherence
+from workbench.batches import inputs as choose_inputs
 from workbench.errors import InputError, MissingResource, UnknownName
 from workbench.measurements import Layer, NotMeasured
 from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
 from workbench.measurements.membership import memberships, own_convention
 from workbench.measurements.position_logits import terms_of_layer
+from workbench.models import load
 from workbench.pipeline import ANALYSES, analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
@@ -59,6 +62,48 @@ def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments
             notes += [f"{model}: {note}" for note in frame.attrs["notes"]]
     if not frames:
         raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in absent.items()))
+    joined = join_frames(frames)
+    joined.attrs |= {"absent": absent, "notes": notes}
+    return joined
+
+
+def survey_settings(
+    name: str,
+    runs: Iterable[tuple[str | None, str | None]],
+    settings: Mapping[str, Sequence[Any]],
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    **arguments: Any,
+) -> pd.DataFrame:
+    """`survey` under every combination of some options' values: ``{"noise": […], "severity": […]}``.
+
+    The frame has a column for each of these options. A model is loaded once for all combinations; one that is not on
+    this machine is listed in ``frame.attrs["absent"]`` as `survey` has it. Raises what `survey` raises, and
+    `InputError` for an option without values.
+    """
+    empty = [option for option, values in settings.items() if not values]
+    if empty:
+        raise InputError(f"give at least one value of {empty[0]}")
+    frames, absent, notes = [], {}, []
+    for model, inputs in runs:
+        if model is None or inputs is None:
+            continue
+        try:
+            loaded = load(model)
+            given = choose_inputs(inputs, loaded, n=n, seed=seed)
+        except MissingResource as error:
+            absent[model] = str(error)
+            continue
+        for values in itertools.product(*settings.values()):
+            chosen = dict(zip(settings, values, strict=True))
+            frame = analyze(name, model=loaded, inputs=given, seed=seed, **chosen, **arguments)
+            told = ", ".join(map(str, values))
+            notes += [f"{model}, {told}: {note}" for note in frame.attrs["notes"]]
+            frames.append(frame.assign(**chosen))
+    if not frames:
+        said = "; ".join(f"{model}: {reason}" for model, reason in absent.items())
+        raise MissingResource(said) if absent else InputError("no model to run; give (model, inputs) pairs")
     joined = join_frames(frames)
     joined.attrs |= {"absent": absent, "notes": notes}
     return joined

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from workbench.analyses.chance import derived_seed
+from workbench.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.errors import InputError
 from workbench.evaluation import attacks, scores, texts
-from workbench.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.samples import photo_files, read_picture
 
 if TYPE_CHECKING:

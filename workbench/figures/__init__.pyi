@@ -38,6 +38,9 @@ from .robustness import robustness_models_figure as robustness_models_figure
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
 from .sensitivity import softmax_sensitivity_figure as softmax_sensitivity_figure
+from .signal_noise import snr_depth_figure as snr_depth_figure
+from .signal_noise import snr_gain_figure as snr_gain_figure
+from .signal_noise import snr_share_figure as snr_share_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure

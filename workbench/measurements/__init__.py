@@ -16,6 +16,7 @@ from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.softmax_sensitivity import softmax_sensitivity
+from workbench.measurements.signal_noise import noisy_inputs, signal_and_noise
 from workbench.measurements.spectra import gram_spectrum
 from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
@@ -35,7 +36,9 @@ __all__ = [
     "gram_spectrum",
     "membership_of_tokens",
     "position_logits",
+    "noisy_inputs",
     "robust_components",
+    "signal_and_noise",
     "similarity_of_values",
     "softmax_sensitivity",
     "subspaces_of_heads",

@@ -57,6 +57,8 @@ class Layer:
     """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
     """The captured layers of this batch before this one, in call order."""
+    altered: LayerRecord | None = None
+    """The same layer of the inputs as an analysis altered them, for those that compare the two."""
 
     @property
     def index(self) -> int:
@@ -69,6 +71,16 @@ class Layer:
                 f"layer {self.index} holds no {name!r}, which this analysis needs; capture it as well"
             )
         return value
+
+    @property
+    def noisy(self) -> LayerRecord:
+        """This layer of the altered inputs."""
+        if self.altered is None:
+            raise InputError(
+                f"layer {self.index}: this analysis runs the model on inputs and again on altered ones, which a file "
+                "of q, k, v does not hold; give model and inputs"
+            )
+        return self.altered
 
     @property
     def module(self) -> nn.Module:

@@ -198,8 +198,15 @@ class Reading:
         return self.combine(*values) if self.combine else values[0]
 
 
+def _flat_tokens(x: Tensor) -> Tensor:
+    """(batch, row, column, width) as (batch, token, width)."""
+    return x.flatten(1, -2)
+
+
+_BEFORE = Reading((("", "input"),), _flat_tokens)
 _HIDDEN = Reading((("", "output"),))
 _AFTER: dict[str, Callable[[nn.Module, str], Reading | None]] = {}
+_UPDATES: dict[str, Reading] = {}
 _HIDDEN_OF: dict[str, Reading] = {}
 
 
@@ -207,12 +214,13 @@ def register_block(
     class_name: str,
     after_attn: str | Callable[[nn.Module, str], Reading | None],
     hidden: Reading | None = None,
+    update: Reading | None = None,
 ) -> None:
     """Say where blocks of a class (``"package.module.Class"``) hold the residual stream after attention.
 
     ``after_attn`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
     a function of (block, path of the attention inside it) that returns a ``Reading``. ``hidden`` is the
-    block's first output unless given.
+    block's first output unless given, ``update`` what is held after attention less what the block received.
     """
     if isinstance(after_attn, str):
         submodule, _, side = after_attn.rpartition(".")
@@ -224,11 +232,35 @@ def register_block(
         _AFTER[class_name] = after_attn
     if hidden is not None:
         _HIDDEN_OF[class_name] = hidden
+    if update is not None:
+        _UPDATES[class_name] = update
 
 
 def hidden_reading(block: nn.Module) -> Reading:
     """How to read the hidden state a block hands on."""
     return _of_class(block, _HIDDEN_OF) or _HIDDEN
+
+
+def before_attention(block: nn.Module) -> Reading | None:
+    """How to read the residual stream before attention, None in a block with several attentions."""
+    several = sum(is_attention(child) for child in block.modules()) > 1
+    return None if several else _BEFORE
+
+
+def attention_update(block: nn.Module, attention: str) -> Reading | None:
+    """How to read what attention adds to the residual stream, None where nothing is added as it is.
+
+    In blocks that normalise what comes after attention the sum itself is not there to be read.
+    """
+    own = _of_class(block, _UPDATES)
+    after = after_attention(block, attention)
+    if own is not None or after is None or before_attention(block) is None:
+        return own
+    if len(after.sources) > 1 or after.sources[0][1] != "input":
+        return None
+    return Reading(
+        (*_BEFORE.sources, *after.sources), lambda before, later: later - before.reshape(later.shape)
+    )
 
 
 def after_attention(block: nn.Module, attention: str) -> Reading | None:
@@ -290,11 +322,6 @@ def _words_and_entities(outputs: Any) -> Tensor:
     return torch.cat([words, entities], dim=1) if isinstance(entities, Tensor) else words
 
 
-def _flat_tokens(x: Tensor) -> Tensor:
-    """(batch, row, column, width) as (batch, token, width)."""
-    return x.flatten(1, -2)
-
-
 for _name in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
     register_block(f"torch.nn.modules.transformer.{_name}", _torch_reading)
 # Only the class token goes on to norm2, so the whole stream is put together as the block does.
@@ -303,8 +330,11 @@ register_block(
     lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
 )
 register_block("timm.models.xcit.XCABlock", "norm3.input")
-for _name in ("parts.BoostedBlock", "ista.IstaBlock"):
-    register_block(f"workbench.architectures.{_name}", "norm2.input")
+register_block("workbench.architectures.ista.IstaBlock", "norm2.input")
+# Its residual is not the sum of the stream and what attention puts out.
+register_block(
+    "workbench.architectures.parts.BoostedBlock", "norm2.input", update=Reading((("boost", "input"),))
+)
 register_block(
     "timm.models.swin_transformer.SwinTransformerBlock",
     "norm2.input",

@@ -17,6 +17,8 @@ from workbench.recording.keeping import Keeper, tensors_in
 from workbench.recording.layout import (
     Reading,
     after_attention,
+    attention_update,
+    before_attention,
     block_path,
     class_path,
     hidden_reading,
@@ -25,7 +27,7 @@ from workbench.recording.layout import (
     looks_like_attention,
 )
 from workbench.recording.positions import POSITION, Positions
-from workbench.recording.records import Call, LayerRecord
+from workbench.recording.records import STREAM, Call, LayerRecord
 from workbench.recording.weights import call_weights, check_call
 from workbench.selection import parse_numbers
 
@@ -35,7 +37,7 @@ class _Frame:
     """A visit in progress: the calls made inside, and what passed through the places that are read."""
 
     visit: Visit
-    records: list[tuple[LayerRecord, Reading | None]] = field(default_factory=list)
+    records: list[tuple[LayerRecord, dict[str, Reading]]] = field(default_factory=list)
     passed: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
@@ -71,7 +73,8 @@ class Recorder:
         self.attended: set[str] = set()
         self.frames: list[_Frame] = []
         self.blocks: dict[str, str | None] = {}
-        self.readings: dict[str, Reading | None] = {}
+        self.readings: dict[str, dict[str, Reading]] = {}
+        self.reads_stream = not set(STREAM).isdisjoint(sites)
 
     # What the routes report -------------------------------------------------------------------------------
 
@@ -216,9 +219,9 @@ class Recorder:
     # Residual stream --------------------------------------------------------------------------------------
 
     def watch_residual_stream(self) -> ExitStack:
-        """Hooks on the submodules that the sites after_attn and hidden are read from."""
+        """Hooks on the submodules that the sites of the residual stream are read from."""
         stack = ExitStack()
-        if "after_attn" not in self.sites and "hidden" not in self.sites:
+        if not self.reads_stream:
             return stack
         watched = set()
         for path in (path for path, child in self.modules.items() if is_attention(child)):
@@ -227,9 +230,14 @@ class Recorder:
                 continue
             inside = path[len(block) :].lstrip(".")
             module = self.module.get_submodule(block)
-            reading = after_attention(module, inside) if "after_attn" in self.sites else None
-            self.readings[path] = reading
-            for source in reading.sources if reading else ():
+            known = {
+                "before_attn": before_attention(module),
+                "update": attention_update(module, inside),
+                "after_attn": after_attention(module, inside),
+            }
+            readings = {site: how for site, how in known.items() if site in self.sites and how is not None}
+            self.readings[path] = readings
+            for source in (source for how in readings.values() for source in how.sources):
                 if source[0] and (block, *source) not in watched:
                     watched.add((block, *source))
                     stack.callback(self.hook(module, source).remove)
@@ -258,24 +266,25 @@ class Recorder:
         return self.blocks[path]
 
     def expect_residual_stream(self, record: LayerRecord, visit: Visit) -> None:
-        if "after_attn" not in self.sites and "hidden" not in self.sites:
+        if not self.reads_stream:
             return
         block = self.block_of(visit.path)
         frame = next((f for f in reversed(self.frames) if f.visit.path == block), None)
         if block is None or frame is None:
             raise InputError(
-                f"{visit.path or self.name}: no block is known around this attention, so 'hidden' and "
-                "'after_attn' "
-                "cannot be read; ask for other sites"
+                f"{visit.path or self.name}: no block is known around this attention, so "
+                f"{', '.join(map(repr, STREAM))} cannot be read; ask for other sites"
             )
-        reading = self.readings.get(visit.path)
-        if "after_attn" in self.sites and reading is None:
+        readings = dict(self.readings.get(visit.path, {}))
+        if "hidden" in self.sites:
+            readings["hidden"] = hidden_reading(frame.visit.module)
+        if "after_attn" in self.sites and "after_attn" not in readings:
             raise InputError(
                 f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "
                 "attention is "
                 "not known; tell it with workbench.recording.register_block, or leave out 'after_attn'"
             )
-        frame.records.append((record, reading))
+        frame.records.append((record, readings))
 
     def read_residual_stream(self, frame: _Frame) -> None:
         if not frame.records:
@@ -285,10 +294,8 @@ class Recorder:
             ("", "output"): _first_tensor(frame.visit.output),
             ("", "outputs"): frame.visit.output,
         }
-        for record, reading in frame.records:
-            for site, how in (("after_attn", reading), ("hidden", hidden_reading(frame.visit.module))):
-                if site not in self.sites or how is None:
-                    continue
+        for record, readings in frame.records:
+            for site, how in readings.items():
                 missing = [source for source in how.sources if passed.get(source) is None]
                 if missing:
                     raise IncompleteCapture(

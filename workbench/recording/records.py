@@ -18,7 +18,11 @@ from torch import Tensor
 from workbench.errors import InputError
 from workbench.selection import ranges
 
-SITES = ("input", "q", "k", "v", "scale", "mask", "attn", "output", "after_attn", "hidden")
+SITES = (
+    "input", "q", "k", "v", "scale", "mask", "attn", "output", "before_attn", "update", "after_attn", "hidden"
+)  # fmt: skip
+STREAM = ("before_attn", "update", "after_attn", "hidden")
+"""Sites that are read around the attention, where its block holds the residual stream."""
 DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "output")
 
 SITE_AXES = {
@@ -29,6 +33,8 @@ SITE_AXES = {
     "mask": ("batch", "head", "query", "key"),
     "attn": ("batch", "head", "query", "key"),
     "output": ("batch", "head", "token", "head_dim"),
+    "before_attn": ("batch", "token", "width"),
+    "update": ("batch", "token", "width"),
     "after_attn": ("batch", "token", "width"),
     "hidden": ("batch", "token", "width"),
 }
@@ -126,6 +132,8 @@ class LayerRecord:
     mask: Tensor | None = None
     attn: Float[Tensor, "batch head query key"] | None = None
     output: Float[Tensor, "batch head token head_dim"] | None = None
+    before_attn: Float[Tensor, ...] | None = None
+    update: Float[Tensor, ...] | None = None
     after_attn: Float[Tensor, ...] | None = None
     hidden: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)

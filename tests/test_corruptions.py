@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from workbench.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.errors import InputError, UnknownName
-from workbench.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
 
 def _picture(height, width, channels, seed=0):

@@ -1,0 +1,74 @@
+"""Gain and bound by layer, shares of blocks, and the ratio through depth."""
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from tests.figures.study import named
+from workbench.errors import InputError
+from workbench.figures import snr_depth_figure, snr_gain_figure, snr_share_figure
+
+NOISES, SEVERITIES, LAYERS = ("gaussian-noise", "defocus-blur"), (1, 3, 5), 3
+
+
+def frame(models=("bundled:one",), boosted=()):
+    rows = []
+    for model, noise, severity in itertools.product(models, NOISES, SEVERITIES):
+        kinds = ("attention", "block", *(("boosted",) if model in boosted else ()))
+        for layer in (None, *range(LAYERS)):
+            at = {"model": model, "noise": noise, "severity": severity, "layer": layer, "input": None}
+            level = (layer or 0) + severity / 10
+            rows += [at | {"metric": "snr_gain", "candidate": kind, "value": level} for kind in kinds]
+            rows += [
+                at | {"metric": "snr_raised", "candidate": kind, "value": severity / 10} for kind in kinds
+            ]
+            rows += [
+                at | {"metric": name, "candidate": None, "value": 0.2}
+                for name in ("snr_assumed", "snr_sufficient")
+            ]
+            rows.append(at | {"metric": "snr_bound", "candidate": None, "value": level - 0.05})
+            rows += [
+                at | {"metric": "snr", "candidate": site, "value": 8 / (1 + 2 * (layer or 0) + place)}
+                for place, site in enumerate(("before_attn", "after_attn", "hidden"))
+            ]
+    held = pd.DataFrame(rows)
+    return held.assign(layer=held["layer"].astype("Int64"))
+
+
+def test_a_line_is_the_middle_severity_and_its_band_reaches_over_all():
+    fig = snr_gain_figure(frame())
+    lines = named(fig, "stream + attention")
+    assert len(lines) == len(NOISES)
+    assert list(lines[1].y) == pytest.approx([0.3, 1.3, 2.3])
+    bands = [trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x"]
+    assert list(bands[0].y) == pytest.approx([0.5, 1.5, 2.5, 2.1, 1.1, 0.1])
+    assert [note.text for note in fig.layout.annotations] == ["gaussian noise", "defocus blur"]
+    assert not named(fig, "boosted residual")
+
+
+def test_shares_are_means_over_severities_with_a_row_for_each_model():
+    fig = snr_share_figure(frame(("bundled:one", "bundled:two"), boosted=("bundled:two",)))
+    marks = named(fig, "SNR rises: stream + attention")
+    assert len(marks) == len(NOISES)
+    assert list(marks[0].x) == pytest.approx([0.3, 0.3])
+    assert list(fig.layout.yaxis.ticktext) == ["one", "two"]
+    (first, _) = named(fig, "SNR rises: boosted residual")
+    assert len(first.x) == 1
+    assert abs(first.y[0] - 0) < 0.5  # beside the lower of the two rows
+    assert [trace.showlegend for trace in marks] == [True, False]
+
+
+def test_depth_starts_at_one_and_takes_a_block_in_two_steps():
+    fig = snr_depth_figure(frame())
+    (line, _) = named(fig, "one")
+    assert list(line.x) == [0, 0.5, 1, 1.5, 2, 2.5, 3]
+    assert list(line.y) == pytest.approx([1 / (1 + step) for step in range(7)])
+
+
+def test_frames_of_something_else_are_refused():
+    for figure in (snr_gain_figure, snr_share_figure, snr_depth_figure):
+        with pytest.raises(InputError, match="no column noise"):
+            figure(frame().drop(columns="noise"))
+        with pytest.raises(InputError, match="holds no values"):
+            figure(frame().assign(metric="eigenvalue"))

@@ -1,0 +1,208 @@
+"""The analysis snr through `analyze`: what enters the ratios is what the model computes itself."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+import workbench
+from tests.test_pipeline import bert, same, texts
+from workbench.analyses.chance import derived_seed
+from workbench.batches import NoPictures
+from workbench.corruptions import corrupt
+from workbench.errors import InputError
+from workbench.pipeline import analyze
+from workbench.recording import capture
+
+DIGITS, PLAIN, BOOSTED = "bundled:digits", "bundled:digits-vit", "bundled:digits-softmax-boost"
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return workbench.load(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def digits(plain):
+    return workbench.inputs(DIGITS, plain, n=5, seed=2)
+
+
+def value(frame, metric, candidate=None, **where):
+    rows = frame[frame["metric"] == metric]
+    rows = rows[rows["candidate"].isna() if candidate is None else rows["candidate"] == candidate]
+    for column, wanted in where.items():
+        rows = rows[rows[column].isna() if wanted is None else rows[column] == wanted]
+    assert len(rows) == 1
+    return rows["value"].item()
+
+
+def streams(model, batch):
+    """(before attention, attention's own output, after the block) of every block, read with hooks."""
+    held = []
+    handles = []
+    for block in model.blocks:
+        held.append({})
+        one = held[-1]
+        handles += [
+            block.register_forward_pre_hook(lambda _, args, one=one: one.update(before=args[0].double())),
+            block.attn.register_forward_hook(lambda _, args, out, one=one: one.update(added=out.double())),
+            block.register_forward_hook(lambda _, args, out, one=one: one.update(after=out.double())),
+        ]
+    with torch.no_grad():
+        model(batch)
+    for handle in handles:
+        handle.remove()
+    return held
+
+
+@pytest.mark.parametrize("name", [PLAIN, BOOSTED])
+def test_numbers_are_those_of_the_model_run_twice(name):
+    model = workbench.load(name)
+    chosen = workbench.inputs(DIGITS, model, n=3, seed=2)
+    frame = analyze(
+        "snr", model=model, inputs=chosen, seed=7, noise="impulse-noise", severity=2, per_head=True
+    )
+    noisy = chosen.altered(
+        lambda label, picture: corrupt(
+            picture, "impulse-noise", 2, np.random.default_rng(derived_seed(7, "impulse-noise", label))
+        )
+    )
+    clean, after = streams(model.module, chosen.batch), streams(model.module, noisy.batch)
+    for layer, (u, y) in enumerate(zip(clean, after, strict=True)):
+        t = model.module.blocks[layer].boost.t.item() if name == BOOSTED else 0.0
+        for place, label in enumerate(chosen.ids):
+            here = {"layer": layer, "input": label}
+            start, put_out = u["before"][place], u["added"][place]
+            noise = y["before"][place] - start
+            put_noise = y["added"][place] - put_out
+            ratio = start.norm() / noise.norm()
+            plain_sum = (start + put_out).norm() / (noise + put_noise).norm()
+            close = pytest.approx
+            assert value(frame, "snr", "before_attn", **here) == close(ratio.item(), rel=1e-5)
+            assert value(frame, "snr_alpha", **here) == close(
+                (put_out.norm() / start.norm()).item(), rel=1e-4
+            )
+            assert value(frame, "snr_gamma", **here) == close(
+                (put_noise.norm() / noise.norm()).item(), rel=1e-4
+            )
+            assert value(frame, "snr_gain", "attention", **here) == close(
+                (plain_sum / ratio).item(), rel=1e-4
+            )
+            later = u["after"][place].norm() / (y["after"][place] - u["after"][place]).norm()
+            assert value(frame, "snr_gain", "block", **here) == close((later / ratio).item(), rel=1e-4)
+            if name == BOOSTED:
+                first, first_noise = (
+                    clean[0]["before"][place],
+                    after[0]["before"][place] - clean[0]["before"][place],
+                )
+                signal = start + put_out + t * (first - start)
+                changed = noise + put_noise + t * (first_noise - noise)
+                gain = signal.norm() / changed.norm() / ratio
+                assert value(frame, "snr_gain", "boosted", **here) == close(gain.item(), rel=1e-4)
+    assert ("boosted" in set(frame["candidate"])) == (name == BOOSTED)
+
+
+def test_batches_do_not_change_the_numbers_and_seeds_do(plain, digits):
+    whole, parts = (analyze("snr", model=plain, inputs=digits, batch_size=size) for size in (8, 2))
+    same(whole, parts)
+    other = analyze("snr", model=plain, inputs=digits, seed=1)
+    assert value(whole, "snr_gamma", layer=None, input=None) != value(
+        other, "snr_gamma", layer=None, input=None
+    )
+    blurred = (analyze("snr", model=plain, inputs=digits, noise="defocus-blur", seed=seed) for seed in (0, 1))
+    same(*blurred)  # a blur draws nothing
+
+
+def test_means_are_of_the_rows_and_shares_count_them(plain, digits):
+    rows = analyze("snr", model=plain, inputs=digits, severity=5, per_head=True)
+    means = analyze("snr", model=plain, inputs=digits, severity=5)
+    gains = rows[(rows["metric"] == "snr_gain") & (rows["candidate"] == "attention")]["value"]
+    assert len(gains) == LAYERS * len(digits)
+    assert value(means, "snr_gain", "attention", layer=None, input=None) == pytest.approx(gains.mean())
+    assert value(means, "snr_raised", "attention", layer=None, input=None) == pytest.approx(
+        (gains > 1).mean()
+    )
+    bounds = rows[rows["metric"] == "snr_bound"]["value"]
+    assert (bounds.to_numpy() <= gains.to_numpy() + 1e-9).all()
+
+
+def test_a_stronger_noise_lowers_the_ratio(plain, digits):
+    frame = workbench.survey_settings(
+        "snr", [(PLAIN, DIGITS)], {"noise": ["gaussian-noise", "impulse-noise"], "severity": [1, 3, 5]}, n=4
+    )
+    before = frame[(frame["metric"] == "snr") & (frame["candidate"] == "before_attn")]
+    first = before[(before["layer"] == 0) & before["input"].isna()].set_index(["noise", "severity"])["value"]
+    for noise in ("gaussian-noise", "impulse-noise"):
+        assert first[noise].is_monotonic_decreasing
+    assert len(frame.attrs["provenance"]) == 6
+    assert frame.attrs["provenance"][5]["options"]["severity"] == 5
+
+
+def test_a_survey_of_settings_needs_models_and_values():
+    with pytest.raises(InputError, match="at least one value of severity"):
+        workbench.survey_settings("snr", [(PLAIN, DIGITS)], {"severity": []})
+    with pytest.raises(InputError, match="no model to run"):
+        workbench.survey_settings("snr", [(None, DIGITS)], {"severity": [1]})
+
+
+def test_windows_and_channel_attention_are_measured_too():
+    """What attention adds is all that the ratios need: not a map of tokens."""
+    for name, layers in (("xcit_nano_12_p16_224", "0,-1"), ("swin_tiny_patch4_window7_224", "0")):
+        loaded = workbench.load(f"timm:{name}", pretrained=False)
+        chosen = workbench.inputs("bundled:photos", loaded, n=1)
+        frame = analyze("snr", model=loaded, inputs=chosen, layers=layers)
+        assert value(frame, "snr_gain", "attention", layer=None, input=None) > 0
+        left_out = [note for note in frame.attrs["notes"] if "left out" in note]
+        assert len(left_out) == name.startswith("xcit")  # its class attention moves one token
+
+
+def test_what_carries_no_pictures_is_refused(plain, digits):
+    reader = workbench.load("bundled:prose-softmax")
+    with pytest.raises(NoPictures, match="texts have no pixels"):
+        analyze("snr", model=reader, inputs="bundled:prose", n=1)
+    with pytest.raises(InputError, match="alters the inputs; give them by name"):
+        analyze("snr", model=plain, inputs=digits.batch)
+    held = capture(plain, digits, sites=("q", "k", "v"))
+    with pytest.raises(InputError, match="altered inputs; give model and inputs, not a file"):
+        analyze("snr", qkv=held)
+    with pytest.raises(InputError, match="severity must be a whole number from 1 to 5; got 6"):
+        analyze("snr", model=plain, inputs=digits, severity=6)
+    with pytest.raises(InputError, match="noise must be 'gaussian-noise' or"):
+        analyze("snr", model=plain, inputs=digits, noise="snow")
+
+
+def test_what_is_added_is_read_where_something_is_added():
+    for record in capture(bert(), texts(), sites=("before_attn", "update", "after_attn")):
+        assert record.update is None  # BERT normalises the sum
+        assert record.before_attn.shape == record.after_attn.shape
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, init_values=0.1).eval()
+    batch = torch.randn(2, 3, 32, 32)
+    for record, block in zip(
+        capture(model, batch, sites=("input", "before_attn", "update", "after_attn")),
+        model.blocks,
+        strict=True,
+    ):
+        with torch.no_grad():
+            torch.testing.assert_close(block.norm1(record.before_attn), record.input)
+            added = block.ls1(block.attn(record.input))
+        torch.testing.assert_close(record.update, added, rtol=1e-4, atol=1e-5)
+    decoder = torch.nn.TransformerDecoder(
+        torch.nn.TransformerDecoderLayer(12, 3, batch_first=True, norm_first=True), 1
+    )
+    x = torch.randn(2, 5, 12)
+    for record in capture(decoder.eval(), (x, x), sites=("before_attn", "update", "hidden")):
+        assert record.before_attn is None  # two attentions in one block
+        assert record.update is None
+
+
+def test_an_altered_picture_is_what_the_model_would_get(digits):
+    same_again = digits.altered(lambda _, picture: picture)
+    torch.testing.assert_close(same_again.batch, digits.batch)
+    assert all(np.array_equal(one, two) for one, two in zip(same_again.images, digits.images, strict=True))
+    names = []
+    inverted = digits.altered(lambda name, picture: names.append(name) or 1 - picture)
+    assert names == digits.ids
+    for one, two in zip(inverted.images, digits.images, strict=True):
+        assert np.abs(255 - one.astype(int) - two).max() <= 1
+    assert (inverted.ids, inverted.sha256) == (digits.ids, digits.sha256)

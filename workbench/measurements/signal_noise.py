@@ -1,0 +1,75 @@
+"""Signal and noise in the residual stream, before attention, after it and after the block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.analyses import chance
+from workbench.analyses.signal_noise import residual_noise, signal_to_noise
+from workbench.attention.residual import BoostedResidual
+from workbench.corruptions import corrupt
+from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.rows import Measurement
+from workbench.recording import block_path
+
+if TYPE_CHECKING:
+    from workbench.batches import Inputs
+
+STREAMS = ("before_attn", "after_attn", "hidden")
+
+
+def noisy_inputs(inputs: Inputs, options: Mapping[str, Any], seed: int) -> Inputs:
+    """The same pictures under a corruption, drawn for each by its name."""
+    noise, severity = options["noise"], options["severity"]
+
+    def change(name: str, picture: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(chance.derived_seed(seed, noise, name))
+        return corrupt(picture, noise, severity, rng)
+
+    return inputs.altered(change)
+
+
+def signal_and_noise(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
+    """σ of every stream, α, β, γ and the bound of Prop. III.1, and whether its assumption and conclusion hold."""
+    clean, noisy = layer.record, layer.noisy
+    before, later = clean.before_attn, noisy.before_attn
+    if clean.update is None or noisy.update is None or before is None or later is None:
+        raise NotMeasured("does not add what attention puts out to the residual stream as it is")
+    real = layer.real_tokens(clean.update.shape[1])
+    centre = options["centre"]
+    ratios = {site: signal_to_noise(layer.site(site), getattr(noisy, site), real, centre) for site in STREAMS}
+    found = residual_noise(before, later, clean.update, noisy.update, real, centre)
+    gains = {"attention": found.gain, "block": ratios["hidden"] / ratios["before_attn"]}
+    if _is_boosted(layer):
+        gains["boosted"] = ratios["after_attn"] / ratios["before_attn"]
+    silent = torch.isinf(ratios["before_attn"])
+    layer.tally.add("inputs and layers carry no noise: their ratios are undefined", silent)
+
+    def known(values: Tensor) -> Tensor:
+        return values.double().masked_fill(silent, torch.nan)
+
+    def measured(metric: str, values: Tensor, **columns: str) -> Measurement:
+        return Measurement(metric, known(values), ("input",), columns=columns)
+
+    for site, ratio in ratios.items():
+        yield measured("snr", ratio, candidate=site)
+    for name in ("alpha", "beta", "gamma", "noise_cosine", "bound"):
+        yield measured(f"snr_{name}", getattr(found, name))
+    yield measured("snr_assumed", found.assumed)
+    yield measured("snr_sufficient", found.sufficient)
+    for name, gain in gains.items():
+        yield measured("snr_gain", gain, candidate=name)
+        yield measured("snr_raised", gain > 1, candidate=name)
+
+
+def _is_boosted(layer: Layer) -> bool:
+    """Whether the block adds a share of the first tokens beside what attention puts out."""
+    assert layer.model is not None  # it was run on two inputs
+    path = block_path(layer.model, layer.record.path)
+    block: nn.Module | None = None if path is None else layer.model.get_submodule(path)
+    return block is not None and any(isinstance(child, BoostedResidual) for child in block.children())
