@@ -125,6 +125,8 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "efficiency_variants",
         "robust_components",
         "robust_components_auc",
+        "attention_as_filter",
+        "attention_as_filter_photograph",
         "snr_boost",
         "snr_boost_shares",
         "snr_boost_depth",

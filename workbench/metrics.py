@@ -720,6 +720,35 @@ _TABLE = (
         "teo2024 eq. 14; workbench",
     ),
     Metric(
+        "filter_share",
+        "Share of attention explained",
+        "",
+        0,
+        1,
+        "1 − Σ(A − K)² / Σ(A − E)² with K the fitted filter's normalised kernel (candidate) and E even attention; "
+        "convention says whose distances: tokens, or queries and keys",
+        "abdullaev2025 §III",
+    ),
+    Metric(
+        "filter_position",
+        "Fitted bandwidth h_p of positions",
+        "",
+        0,
+        INF,
+        "h_p of exp(−‖p_i − p_j‖²/h_p²), in patches or tokens; undefined where the fit does not fall with the distance",
+        "abdullaev2025 eq. 13",
+    ),
+    Metric(
+        "filter_content",
+        "Fitted bandwidth h_y of contents",
+        "",
+        0,
+        INF,
+        "h_y of exp(−‖y_i − y_j‖²/h_y²) over the root mean square distance; undefined where the fit does not fall "
+        "with it",
+        "abdullaev2025 eqs. 13, 14",
+    ),
+    Metric(
         "snr",
         "Signal-to-noise ratio σ",
         "",

@@ -475,6 +475,24 @@ _REGISTERED = (
         measurements.robust_components,
     ),
     Analysis(
+        "filter-kernels",
+        "Attention beside fitted Gaussian, non-local-means and bilateral kernels",
+        ("input", "q", "k", "mask", "attn"),
+        {
+            "content": Option(
+                "both",
+                "what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its "
+                "W = W_QᵀW_K) or both",
+                one_of("tokens", "heads", "both"),
+            ),
+            "draws": Option(
+                4, "draws of chance, the kernel's tokens permuted, at least 2; 0 leaves it out", _draws
+            ),
+            "per_head": Option(False, "one row per input, layer and head, in place of means", _flag),
+        },
+        measurements.filter_kernels,
+    ),
+    Analysis(
         "snr",
         "Signal and noise before and after attention: does the residual connection raise their ratio",
         ("before_attn", "update", "after_attn", "hidden"),

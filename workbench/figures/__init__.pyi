@@ -14,6 +14,8 @@ from .corruptions import foreign_figure as foreign_figure
 from .costs import cost_figure as cost_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
+from .filtering import filter_share_figure as filter_share_figure
+from .filtering import filtered_figure as filtered_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
 from .kernel_svd import attention_rank_figure as attention_rank_figure

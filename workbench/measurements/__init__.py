@@ -8,6 +8,7 @@ from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.kernel_svd import attention_spectrum
+from workbench.measurements.filter_kernels import filter_kernels
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.membership import membership_of_tokens
@@ -33,6 +34,7 @@ __all__ = [
     "coding_rates",
     "eigenvectors_of_values",
     "errors_of_projection",
+    "filter_kernels",
     "gram_spectrum",
     "membership_of_tokens",
     "position_logits",

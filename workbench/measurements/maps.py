@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from workbench.analyses import attention_maps, chance, similarity
 from workbench.analyses.chance import Null
@@ -39,13 +40,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     real = layer.real_tokens(n_keys)
     real = None if real is None else real.to(attn.device)
     square = n_queries == n_keys
-    mask = record.mask
-    if mask is not None and mask.ndim == 4 and mask.shape[1] == attn.shape[1] > 1:
-        mask = mask[:, layer.heads]
-    visible = None
-    if mask is not None:
-        hidden_at = WINDOW_MASK if record.origin is not None else attention_maps.NEVER
-        visible = attention_maps.visible_keys(mask, kept, hidden_at)
+    visible = visible_of(layer, kept)
     positions = layer.positions(n_keys)
     maps = attention_maps.head_maps(
         kept,
@@ -79,6 +74,17 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     if output is not None:
         norms = attention_maps.head_output_norm(layer.joined(output), real if square else None)
         yield Measurement("head_output_norm", layer.choose_heads(norms))
+
+
+def visible_of(layer: Layer, kept: Tensor) -> Tensor | None:
+    """Which keys the queries of the chosen heads, whose maps are ``kept``, may see; None for all of them."""
+    mask = layer.record.mask
+    if mask is None:
+        return None
+    if mask.ndim == 4 and mask.shape[1] == layer.total_heads > 1:
+        mask = mask[:, layer.heads]
+    hidden_at = WINDOW_MASK if layer.record.origin is not None else attention_maps.NEVER
+    return attention_maps.visible_keys(mask, kept, hidden_at)
 
 
 def token_similarity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

@@ -1,0 +1,195 @@
+"""Attention beside the kernels of image filters (abdullaev2025 §II-C, Prop. III.2): how much of it they explain.
+
+Rows of the kernel are normalised as attention's rows are, so that it has no amplitude; what is left are its bandwidths,
+found by least squares over all entries. Attention is (*batch, query, key), one matrix per head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.optimize import minimize
+from scipy.special import softmax
+from torch import Tensor
+
+from workbench.analyses import validation
+from workbench.errors import InputError, UnknownName
+
+KERNELS = {
+    "gaussian": ("position",),
+    "nlm": ("content",),
+    "bilateral": ("position", "content"),
+}
+"""Filters by the distances that their kernels fall with: of places, of what stands there, of both."""
+# log of (mean squared distance / h²): where the search starts, and where a kernel is even or an identity.
+_STARTS = (-3.0, -1.0, 0.5, 2.0, 4.0)
+_ENDS = (-12.0, 12.0)
+_EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
+
+
+class FilterFit(NamedTuple):
+    """A kernel fitted to attention, each (*batch), float64.
+
+    share: 1 − Σ(A − K)² / Σ(A − E)², with K the kernel and E even attention to the keys a query may see: 0 for what is
+    no better than an even mean, 1 for attention that is the kernel; NaN for attention that is even itself.
+    position, content: h_p and h_y in the units of their distances, ∞ where the fitted kernel does not fall with that
+    distance, NaN where it has none.
+    """
+
+    share: Tensor
+    position: Tensor
+    content: Tensor
+
+
+def squared_distances(
+    x: Float[Tensor, "*batch query space"], y: Float[Tensor, "*batch key space"] | None = None
+) -> Float[Tensor, "*batch query key"]:
+    """‖x_i − y_j‖² in float64; among the rows of x where y is not given."""
+    x = x.double()
+    other = x if y is None else y.double()
+    return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def log_filter_kernel(
+    distances: Sequence[Float[np.ndarray, "query key"]],
+    weights: Sequence[float] | np.ndarray,
+    visible: Bool[np.ndarray, "query key"],
+) -> Float[np.ndarray, "query key"]:
+    """−Σ w d over several squared distances d with w = 1/h², −∞ at keys that may not be seen."""
+    logits = -sum(weight * distance for weight, distance in zip(weights, distances, strict=True))
+    return np.where(visible, logits, -np.inf)
+
+
+def fit_filter(
+    attn: Float[Tensor, "*batch query key"],
+    kernel: str,
+    *,
+    position: Float[Tensor, "*batch query key"] | None = None,
+    content: Float[Tensor, "*batch query key"] | None = None,
+    visible: Bool[Tensor, "*batch query key"] | None = None,
+) -> FilterFit:
+    """The bandwidths of a kernel (one of `KERNELS`) with which its normalised rows are nearest to attention.
+
+    ``position`` and ``content`` are squared distances of every query and key, broadcast to the attention; ``visible``
+    (true = may attend) is the model's mask. Rows of attention are scaled to sum to 1 over the keys that are given, so
+    that tokens without a place can be left out beforehand; a row of zeros is left out. The bilateral kernel starts from
+    the fits of the other two, and so is never worse.
+
+    Raises UnknownName for another kernel, InputError for axes that do not fit, for NaN or infinite values and for
+    fewer than two tokens.
+    """
+    if kernel not in KERNELS:
+        raise UnknownName("filter", kernel, KERNELS)
+    validation.check_axes("attn", attn, ("query", "key"))
+    validation.check_finite("attn", attn, ("query", "key"))
+    validation.check_token_count("attention", attn.shape[-1])
+    given = {"position": position, "content": content}
+    distances = []
+    for name in KERNELS[kernel]:
+        distance = given[name]
+        if distance is None:
+            raise InputError(f"the {kernel} filter falls with the distance of {name}s; give {name}")
+        distances.append(_fitting(name, distance, attn))
+    seen = torch.ones_like(attn, dtype=torch.bool) if visible is None else _fitting("visible", visible, attn)
+    batch, size = attn.shape[:-2], attn.shape[-2:]
+    flat = [tensor.detach().cpu().reshape(-1, *size).numpy() for tensor in (attn.double(), seen, *distances)]
+    found = np.array([_fit(one[0], one[1], one[2:]) for one in zip(*flat, strict=True)]).reshape(*batch, -1)
+    share, bandwidths = (
+        found[..., 0],
+        dict(zip(KERNELS[kernel], np.moveaxis(found[..., 1:], -1, 0), strict=True)),
+    )
+    absent = np.full(batch, math.nan)
+    return FilterFit(
+        *(
+            torch.from_numpy(np.array(part, dtype=np.float64))
+            for part in (share, bandwidths.get("position", absent), bandwidths.get("content", absent))
+        )
+    )
+
+
+def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
+    if tensor.dtype != torch.bool:
+        validation.check_finite(name, tensor, ("query", "key"))
+        tensor = tensor.double()
+    try:
+        return tensor.to(attn.device).expand(attn.shape)
+    except RuntimeError:
+        raise InputError(
+            f"{name} of shape {tuple(tensor.shape)} does not fit attention of shape {tuple(attn.shape)} (…, query, key)"
+        ) from None
+
+
+def _fit(attn: np.ndarray, visible: np.ndarray, distances: Sequence[np.ndarray]) -> list[float]:
+    """Share explained and the bandwidth of each distance, of one matrix."""
+    attn = np.where(visible, attn, 0.0)
+    sums = attn.sum(-1)
+    rows = visible.any(-1) & (sums > 0)
+    attn, visible = attn[rows] / sums[rows, None], visible[rows]
+    even = visible / visible.sum(-1, keepdims=True)
+    total = np.square(attn - even).sum()
+    # Distances in units of their mean, so that the same starts serve all of them.
+    apart = [distance[rows] for distance in distances]
+    units = [distance[visible].mean() for distance in apart]
+    if total <= 1e-20 * len(attn) or not all(unit > 0 for unit in units):
+        return [math.nan] * (1 + len(distances))
+    scaled = [np.where(visible, distance / unit, 0.0) for distance, unit in zip(apart, units, strict=True)]
+    log_weights, left = _least_squares(attn, visible, scaled)
+    weights = np.exp(log_weights)
+    bandwidths = [
+        math.inf if weight < _EVEN else math.sqrt(unit / weight)
+        for weight, unit in zip(weights, units, strict=True)
+    ]
+    return [
+        max(0.0, 1 - left / total),
+        *bandwidths,
+    ]  # even attention is among the kernels: below 0 by rounding
+
+
+def _least_squares(
+    attn: np.ndarray, visible: np.ndarray, distances: list[np.ndarray]
+) -> tuple[np.ndarray, float]:
+    """Logarithms of the weights of the distances with the least Σ(A − K)², and that sum."""
+
+    def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = np.exp(log_weights)
+        kernel = softmax(log_filter_kernel(distances, weights, visible), axis=-1)
+        gap = kernel - attn
+        # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
+        slopes = [
+            -2 * weight * (gap * kernel * (d - (kernel * d).sum(-1, keepdims=True))).sum()
+            for weight, d in zip(weights, distances, strict=True)
+        ]
+        return float(np.square(gap).sum()), np.array(slopes)
+
+    def search(start: Sequence[float] | np.ndarray, free: Sequence[int]) -> tuple[np.ndarray, float]:
+        """From one start, with the distances that are not ``free`` left as they are."""
+        fixed = np.array(start, dtype=float)
+
+        def part(x: np.ndarray) -> tuple[float, np.ndarray]:
+            at = fixed.copy()
+            at[list(free)] = x
+            value, slopes = loss(at)
+            return value, slopes[list(free)]
+
+        found = minimize(part, fixed[list(free)], jac=True, method="L-BFGS-B", bounds=[_ENDS] * len(free))
+        fixed[list(free)] = found.x
+        return fixed, float(found.fun)
+
+    ends: list[tuple[np.ndarray, float]] = []
+    count = len(distances)
+    for place in range(count):  # each distance alone, the other without weight
+        starts = [[at if other == place else _ENDS[0] for other in range(count)] for at in _STARTS]
+        losses = [loss(np.array(start))[0] for start in starts]
+        best = sorted(range(len(starts)), key=losses.__getitem__)[:2]
+        ends += [search(starts[index], [place]) for index in best]
+    if count > 1:
+        alone = [min(ends[2 * place : 2 * place + 2], key=lambda end: end[1])[0] for place in range(count)]
+        both = [alone[place][place] for place in range(count)]
+        starts = [both, *(np.maximum(one, _STARTS[0]) for one in alone)]
+        ends += [search(start, range(count)) for start in starts]
+    return min(ends, key=lambda end: end[1])
