@@ -93,7 +93,8 @@ def filter_photograph(
     clean = _middle(read_picture(files[photo]), side, model.image.channels, model.image.size, photo)
     rng = np.random.default_rng(chance.derived_seed(seed, photo, "noise"))
     noisy = np.clip(clean + sigma * rng.normal(size=clean.shape), 0, 1)
-    by_layer = list(_through_layers(model, noisy, layers))  # first: what it refuses need not wait for the filters
+    # First: a model that is refused need not wait for the filters.
+    by_layer = list(_through_layers(model, noisy, layers))
     pictures, rows = {"noisy": noisy}, [_row("noisy", noisy, clean)]
     for name, tried in _candidates(noisy, sigma):
         best = max(tried, key=lambda one: _psnr(one[1], clean))
