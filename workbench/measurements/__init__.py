@@ -7,8 +7,8 @@ lie, which windows belong to one input, and which layers a measure does not appl
 from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
-from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.filter_kernels import filter_kernels
+from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map, token_similarity
 from workbench.measurements.membership import membership_of_tokens
@@ -16,8 +16,8 @@ from workbench.measurements.position_logits import position_logits
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
-from workbench.measurements.softmax_sensitivity import softmax_sensitivity
 from workbench.measurements.signal_noise import noisy_inputs, signal_and_noise
+from workbench.measurements.softmax_sensitivity import softmax_sensitivity
 from workbench.measurements.spectra import gram_spectrum
 from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
