@@ -63,7 +63,7 @@ MODELS: dict[str, Bundled] = {
     },
     **{
         f"{task}-{name}{raw}": Bundled(task, recipe=f"{task}-{name}", options=_RAW if raw else {})
-        for task in ("digits",)
+        for task in ("digits", "photos")
         for name, raw in (("tost", "-text"), ("tost-ista", ""), ("tost-ista", "-text"))
     },
     "prose-tost": Bundled("prose", recipe="prose-tost"),
