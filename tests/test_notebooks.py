@@ -113,6 +113,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "attention_spectrum_layers",
         "softmax_sensitivity",
         "cosine_decay",
+        "cosine_decay_sites",
         "robustness",
         "robustness_rpc",
         "robustness_bilateral",

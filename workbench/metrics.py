@@ -104,7 +104,8 @@ _TABLE = (
         "",
         0,
         INF,
-        "exp(−Σ p log p) with p the spectrum divided by its sum; 0 for a spectrum of zeros",
+        "exp(−Σ p log p) with p the spectrum divided by its sum; 0 for a spectrum of zeros; of tokens: their singular "
+        "values",
         "Roy & Vetterli 2007",
     ),
     Metric(
@@ -164,6 +165,16 @@ _TABLE = (
         1,
         "mean over pairs i≠j of the cosine of two tokens' hidden states",
         "abdullaev2025 Fig. 5",
+    ),
+    Metric(
+        "token_cosine_rate",
+        "Rate at which tokens grow alike",
+        "per layer",
+        -INF,
+        INF,
+        "r of the model 1 − token_cosine = δ exp(−r layer), by least squares on logarithms; below 0 where they grow "
+        "apart",
+        "workbench",
     ),
     Metric(
         "logit_share",

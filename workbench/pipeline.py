@@ -13,7 +13,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from workbench.errors import InputError
-from workbench.measurements import Layer, NotMeasured, Rows, Tally
+from workbench.measurements import Layer, Measurement, NotMeasured, Rows, Tally
 from workbench.provenance import versions
 from workbench.recording import Capture
 from workbench.registry import ANALYSES, Analysis, Option, check_request
@@ -81,12 +81,12 @@ def analyze(
     elif qkv is not None and model is None and inputs is None:
         if analysis.alter is not None:
             raise InputError(f"{name} runs a model on altered inputs; give model and inputs, not a file")
-        stream = stream_file(qkv, analysis.sites, layers, batch_size)
+        stream = stream_file(qkv, analysis.reads(chosen), layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
     else:
         stream = stream_model(
-            model, inputs, (*analysis.sites, *analysis.also), layers, batch_size,
+            model, inputs, (*analysis.reads(chosen), *analysis.also), layers, batch_size,
             keep_nonfinite=analysis.counts_nonfinite,
             alter=None if analysis.alter is None else partial(analysis.alter, options=chosen, seed=seed),
             n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
@@ -114,11 +114,14 @@ class _Run:
         self.met: set[int] = set()
         self.most = 0
         # analyses with the option say what they measure head by head; the others have no means to take
-        self.rows = Rows(aggregate=not options.get("per_head", True))
+        self.rows = Rows(
+            aggregate=not options.get("per_head", True), moments=not options.get("per_input", True)
+        )
         self.tally = Tally()
         self.left_out: dict[str, list[int]] = {}
 
     def add(self, part: Part) -> None:
+        taken: list[tuple[Layer, Measurement]] = []
         for number, record in enumerate(part.capture):
             altered = None if part.altered is None else part.altered[record.index]
             layer = Layer(
@@ -129,12 +132,17 @@ class _Run:
             try:
                 for measurement in self.analysis.measure(layer, self.options):
                     self.rows.add(measurement, layer)
+                    if self.analysis.across is not None:
+                        taken.append((layer, measurement))
             except NotMeasured as reason:
                 indices = self.left_out.setdefault(str(reason), [])
                 if record.index not in indices:
                     indices.append(record.index)
             self.met |= set(layer.heads)
             self.most = max(self.most, layer.total_heads)
+        if self.analysis.across is not None and taken:
+            for measurement in self.analysis.across(taken, self.options):
+                self.rows.add(measurement, taken[-1][0])
 
     def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
         notes = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,12 @@ class Analysis:
     measure: Callable[[Layer, Mapping[str, Any]], Iterator[Measurement]]
     findings: Callable[[pd.DataFrame, Mapping[str, Any]], list[str]] = lambda frame, options: []
     """Sentences worth telling beside the numbers."""
+    sites_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    """The sites for given options, where they depend on them."""
+    across: (
+        Callable[[Sequence[tuple[Layer, Measurement]], Mapping[str, Any]], Iterator[Measurement]] | None
+    ) = None
+    """What follows from the measurements of all layers of one batch, its ``form`` "across"."""
     per_head: bool = True
     also: tuple[str, ...] = ()
     """Sites that some layers need as well; a file without them will do for the others."""
@@ -60,6 +66,10 @@ class Analysis:
     """Whether NaN and infinite values are a result rather than an error."""
     alter: Callable[..., Inputs] | None = None
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
+
+    def reads(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The sites that a run with these options captures."""
+        return self.sites if self.sites_of is None else self.sites_of(options)
 
 
 def whole_number(minimum: int, *words: str, most: float = math.inf) -> Callable[[Any], Any]:
@@ -297,8 +307,40 @@ _REGISTERED = (
             "draws": Option(
                 20, "draws of the permutation null, at least 2; 0 leaves out the chance level", _draws
             ),
+            "sites": Option(
+                "hidden",
+                "where: hidden (after the block), input (of the attention), after_attn, or all three",
+                one_of("hidden", "input", "after_attn", "all"),
+            ),
+            "prefix": Option(
+                "keep",
+                "class, distillation and register tokens: keep, remove or both",
+                one_of("keep", "remove", "both"),
+            ),
+            "mean_token": Option(
+                "keep",
+                "the mean of an input's tokens: keep, remove (from every token) or both",
+                one_of("keep", "remove", "both"),
+            ),
+            "effective_rank": Option(
+                False, "also the effective rank of the tokens, from singular values", _flag
+            ),
+            "rate": Option(
+                "none",
+                "fit: also the rate r per layer at which tokens grow alike, 1 − cos = δ exp(−r layer), by least "
+                "squares on logarithms; or none",
+                one_of("none", "fit"),
+            ),
+            "per_input": Option(
+                True,
+                "a row per input; false: mean, standard deviation and 95 % interval over inputs, in memory that does "
+                "not grow with them",
+                _flag,
+            ),
         },
         measurements.token_similarity,
+        sites_of=measurements.sites_of_similarity,
+        across=measurements.rates_of_similarity,
         per_head=False,
     ),
     Analysis(

@@ -1,10 +1,18 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from workbench.analyses.chance import derived_seed, generator, null_of_draws
-from workbench.analyses.similarity import isotropic_null, permuted_null, token_cosine_similarity
+from workbench.analyses.similarity import (
+    effective_token_rank,
+    growth_rate,
+    isotropic_null,
+    permuted_null,
+    token_cosine_similarity,
+    without_mean_token,
+)
 from workbench.errors import InputError
 
 BATCH, TOKENS, WIDTH = 3, 7, 5
@@ -138,3 +146,55 @@ def test_bad_hidden_states_are_named(hidden):
         token_cosine_similarity(hidden)
     with pytest.raises(InputError, match=r"mask of shape \(3, 6\)"):
         token_cosine_similarity(hidden, torch.ones(BATCH, 6, dtype=torch.bool))
+
+
+def test_without_the_mean_token_equal_lengths_give_the_same_cosine_whatever_they_are(hidden):
+    centred = without_mean_token(hidden)
+    torch.testing.assert_close(centred.sum(-2), torch.zeros(BATCH, WIDTH).double(), rtol=0, atol=1e-12)
+    assert token_cosine_similarity(centred).tolist() == pytest.approx(
+        [pair_loop(tokens) for tokens in centred]
+    )
+    # on a circle around any centre all tokens end up as long as one another
+    angle = torch.arange(6, dtype=torch.float64) * math.pi / 3
+    circle = torch.stack([angle.cos(), angle.sin()], -1) + 40
+    assert token_cosine_similarity(circle).item() > 0.99
+    assert token_cosine_similarity(without_mean_token(circle)).item() == pytest.approx(-1 / 5)
+
+
+def test_the_mean_token_is_that_of_the_real_tokens(hidden):
+    mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    mask[1, 4:] = False
+    padded = hidden.clone()
+    padded[1, 4:] = math.nan
+    found = without_mean_token(padded, mask)
+    torch.testing.assert_close(found[1, :4], without_mean_token(hidden[1, :4]))
+    assert found[1, 4:].eq(0).all()
+    rank = effective_token_rank(padded, mask)
+    torch.testing.assert_close(rank[1], effective_token_rank(hidden[1, :4]))
+
+
+def test_effective_rank_of_tokens():
+    assert effective_token_rank(torch.eye(WIDTH)).item() == pytest.approx(WIDTH)
+    line = torch.arange(1.0, TOKENS)[:, None] * torch.ones(WIDTH)
+    assert effective_token_rank(line).item() == pytest.approx(1)
+    assert effective_token_rank(torch.zeros(3, 4)).item() == 0
+    # singular values 3, 1: shares 3/4 and 1/4
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_token_rank(torch.diag(torch.tensor([3.0, -1.0]))).item() == pytest.approx(
+        math.exp(entropy)
+    )
+    with pytest.raises(InputError, match="at least 2 are needed"):
+        effective_token_rank(torch.ones(1, 5))
+
+
+def test_a_rate_that_was_planted_is_found_and_a_line_is_fitted_to_the_rest():
+    layers = torch.tensor([0, 1, 3, 7])
+    rates = torch.tensor([0.2, 0.0, -0.05], dtype=torch.float64)
+    cosines = 1 - 0.4 * torch.exp(-rates[:, None] * layers)
+    torch.testing.assert_close(growth_rate(cosines, layers), rates, rtol=0, atol=1e-14)
+    noisy = torch.tensor([0.1, 0.3, 0.2, 0.6], dtype=torch.float64)
+    slope = np.polyfit(layers.numpy(), np.log(1 - noisy.numpy()), 1)[0]
+    assert growth_rate(noisy, layers).item() == pytest.approx(-slope)
+    assert growth_rate(torch.tensor([0.5, 1.0]), torch.arange(2)).isnan()
+    with pytest.raises(InputError, match="at least two layers"):
+        growth_rate(torch.tensor([0.5]), torch.arange(1))

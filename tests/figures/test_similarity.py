@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from workbench.errors import InputError
-from workbench.figures import similarity_depth_figure
+from workbench.figures import similarity_depth_figure, similarity_sites_figure
 from workbench.results import make_frame
 
 
@@ -68,3 +68,61 @@ def test_the_scale_holds_zero_and_one():
 def test_a_frame_without_layers_is_refused():
     with pytest.raises(InputError, match="layer"):
         similarity_depth_figure(cosines().assign(layer=pd.NA))
+
+
+SITES = ("input", "after_attn", "hidden")
+
+
+def by_site(model="bundled:digits-vit", layers=4):
+    parts = [
+        cosines(layers, model=model, candidate=site).assign(metric=metric, axis=axis, standardize=standardize)
+        for site in SITES
+        for metric, axis, standardize in (
+            ("token_cosine", pd.NA, pd.NA),
+            ("token_cosine", "without prefix", pd.NA),
+            ("token_cosine", pd.NA, "without mean"),
+            ("effective_rank", pd.NA, pd.NA),
+        )
+    ]
+    for number, part in enumerate(parts):
+        part["value"] += number
+    return pd.concat(parts)
+
+
+def test_of_several_sites_the_depth_figure_draws_the_blocks_with_all_their_tokens():
+    fig = similarity_depth_figure(by_site())
+    line = next(trace for trace in fig.data if trace.name == "digits-vit")
+    expected = cosines(4)
+    assert list(line.y) == pytest.approx(list(expected.groupby("layer")["value"].mean() + 8))
+
+
+def test_a_column_per_site_and_a_row_per_variant_that_is_there():
+    frame = pd.concat([by_site(), by_site("bundled:b", layers=6)])
+    fig = similarity_sites_figure(frame)
+    lines = [trace for trace in fig.data if trace.name == "digits-vit"]
+    assert len(lines) == 4 * 3
+    assert [trace.showlegend for trace in lines] == [True] + [False] * 11
+    base = cosines(4).groupby("layer")["value"].mean().to_numpy()
+    # by row, then site; the frame has them by site, then variant
+    expected = [base + 4 * site + variant for variant in range(4) for site in range(3)]
+    for trace, level in zip(lines, expected, strict=True):
+        assert list(trace.y) == pytest.approx(list(level))
+    titles = [note.text for note in fig.layout.annotations]
+    assert titles == ["attention's input", "after attention", "after the block"]
+    few = similarity_sites_figure(frame[frame["metric"] == "effective_rank"])
+    assert len([trace for trace in few.data if trace.name == "b"]) == 3
+    with pytest.raises(InputError, match="candidate"):
+        similarity_sites_figure(cosines())
+
+
+def test_of_moments_the_band_is_the_deviation_around_the_mean():
+    index = {"layer": range(3), "statistic": ["mean", "std", "low", "high"]}
+    value = np.array([[0.3, 0.1, 0.29, 0.31]] * 3)
+    frame = make_frame(value, "token_cosine", index, model="bundled:a", candidate="hidden", null_mean=None)
+    frame.loc[frame["statistic"] == "mean", "null_mean"] = 0.0
+    fig = similarity_depth_figure(frame)
+    line = next(trace for trace in fig.data if trace.name == "a")
+    assert list(line.y) == pytest.approx([0.3] * 3)
+    band = next(trace for trace in fig.data if trace.fill == "toself")
+    assert list(band.y) == pytest.approx([0.4] * 3 + [0.2] * 3)
+    assert next(trace for trace in fig.data if trace.name == "chance").y[0] == 0

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from workbench.analyses import validation
 from workbench.analyses.chance import Null, null_of_draws
+from workbench.analyses.kernel_pca import effective_rank
+from workbench.errors import InputError
 
 
 def token_cosine_similarity(
@@ -22,12 +24,17 @@ def token_cosine_similarity(
     as 0. Padding (``mask`` false) is left out. Raises `InputError` for missing axes, NaN or infinite values,
     and fewer than two tokens.
     """
-    unit, count = _unit_tokens(hidden, mask)
-    return _mean_pair_cosine(unit, count)
+    tokens, length, count = _tokens_and_lengths(hidden, mask)
+    weight = torch.where(length > 0, 1 / length, 0.0)
+    together = (weight[..., None, :] @ tokens).square().sum((-2, -1))
+    return (together - (length > 0).sum(-1)) / (count * (count - 1))
 
 
-def _unit_tokens(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Tokens at unit length (zero where padding or zero) and how many are real."""
+_SAFE = (1e-150, 1e150)  # lengths whose squares neither overflow nor vanish
+
+
+def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens in float64 (zero where padding), in a unit in which their lengths are exact; and how many are real."""
     validation.check_axes("hidden", hidden, validation.HIDDEN)
     if mask is None:
         validation.check_token_count("hidden", hidden.shape[-2])
@@ -36,18 +43,63 @@ def _unit_tokens(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mask = validation.check_mask(mask, hidden.shape[:-1])
         hidden = torch.where(mask[..., None], hidden, 0)
         count = mask.sum(-1)
-    validation.check_finite("hidden", hidden, validation.HIDDEN)
-    # scaled by the largest entry first, so that squares neither overflow nor vanish
+    tokens = hidden.double()
+    length = tokens.norm(dim=-1)
+    safe = (length > _SAFE[0]) & (length < _SAFE[1])
+    if not bool((safe if mask is None else safe | ~mask).all()):
+        validation.check_finite("hidden", hidden, validation.HIDDEN)
+        largest = tokens.abs().amax(-1, keepdim=True)  # a unit of each token's own
+        tokens = tokens / torch.where(largest > 0, largest, 1.0)
+        length = tokens.norm(dim=-1)
+    return tokens, length, count.double()
+
+
+def without_mean_token(
+    hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
+) -> Float[Tensor, "*batch token width"]:
+    """Tokens less their mean over the real ones, in float64; padding is 0.
+
+    Of tokens of one length the mean cosine is then −1/(N−1) whatever they are, since they add up to 0: what it still
+    tells is how unequal their lengths are. How many directions they take is told by `effective_token_rank`.
+    """
     hidden = hidden.double()
-    largest = hidden.abs().amax(-1, keepdim=True)
-    scaled = hidden / torch.where(largest > 0, largest, 1.0)
-    length = scaled.norm(dim=-1, keepdim=True)
-    return scaled / torch.where(length > 0, length, 1.0), count.double()
+    if mask is None:
+        return hidden - hidden.mean(-2, keepdim=True)
+    real = torch.where(mask[..., None], hidden, 0.0)
+    mean = real.sum(-2, keepdim=True) / mask.sum(-1)[..., None, None]
+    return torch.where(mask[..., None], real - mean, 0.0)
 
 
-def _mean_pair_cosine(unit: Tensor, count: Tensor) -> Tensor:
-    together = unit.sum(-2).square().sum(-1)
-    return (together - unit.square().sum((-2, -1))) / (count * (count - 1))
+def effective_token_rank(
+    hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
+) -> Float[Tensor, "*batch"]:
+    """exp of the entropy of the singular values' shares: how many directions the tokens of an input take.
+
+    Between 1 and min(token, width); 0 for tokens of zeros (Roy & Vetterli 2007). Padding (``mask`` false) is left out:
+    rows of zeros change no singular value. Raises `InputError` as `token_cosine_similarity`.
+    """
+    _tokens_and_lengths(hidden, mask)  # the same checks
+    tokens = hidden.double() if mask is None else torch.where(mask[..., None], hidden.double(), 0.0)
+    return effective_rank(torch.linalg.svdvals(tokens))
+
+
+def growth_rate(
+    cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"]
+) -> Float[Tensor, "*batch"]:
+    """Rate r per layer at which tokens grow alike, by the model 1 − cos_ℓ = δ exp(−r ℓ): positive where they do.
+
+    The slope of log(1 − cos) against the layer by least squares, with the sign changed. NaN where a cosine is 1, which
+    no finite rate reaches. Raises `InputError` for fewer than two layers.
+    """
+    if cosines.shape[-1] < 2 or layers.shape != cosines.shape[-1:]:
+        raise InputError(
+            f"a rate needs a cosine in each of at least two layers; got {tuple(cosines.shape)} cosines for "
+            f"{tuple(layers.shape)} layers (axis layer)"
+        )
+    depth = layers.double() - layers.double().mean()
+    distance = 1 - cosines.double()
+    logs = torch.where(distance > 0, distance, torch.nan).log()
+    return -(logs * depth).sum(-1) / depth.square().sum()
 
 
 def isotropic_null(

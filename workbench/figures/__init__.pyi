@@ -44,6 +44,7 @@ from .signal_noise import snr_depth_figure as snr_depth_figure
 from .signal_noise import snr_gain_figure as snr_gain_figure
 from .signal_noise import snr_share_figure as snr_share_figure
 from .similarity import similarity_depth_figure as similarity_depth_figure
+from .similarity import similarity_sites_figure as similarity_sites_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure

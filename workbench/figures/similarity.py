@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from workbench.figures.frames import (
+    LEGEND_ABOVE,
     axis_title,
     band,
     chance_traces,
+    legend_rows,
     rows_of,
     series_of,
     spread,
     whole_numbers,
 )
-from workbench.figures.theme import series_style, translucent
+from workbench.figures.theme import COLUMN, series_style, translucent
+
+HIDDEN = "hidden"
+SITES = {"input": "attention's input", "after_attn": "after attention", HIDDEN: "after the block"}
+# metric, standardize, axis, title: a row of panels each
+_ROWS = (
+    ("token_cosine", None, None, "mean cosine"),
+    ("token_cosine", None, "without prefix", "mean cosine<br>without prefix tokens"),
+    ("token_cosine", "without mean", None, "mean cosine<br>without mean token"),
+    ("effective_rank", None, None, "effective rank"),
+)
 
 
 def similarity_depth_figure(
@@ -22,8 +37,9 @@ def similarity_depth_figure(
 ) -> go.Figure:
     """Mean pairwise cosine of tokens against layer: a line per model, a band for the middle half of the inputs.
 
-    The line is the mean over inputs. Where the frame carries a null, the level that chance gives is drawn as a
-    grey band with a dotted line.
+    The line is the mean over inputs. Of a frame without rows per input the band is mean ± standard deviation. Where the
+    frame carries a null, the level that chance gives is drawn as a grey band with a dotted line. Of a frame of several
+    sites that after the block is drawn, with all its tokens.
 
     Args:
         frame: rows of `metric` with columns layer and value, one per input.
@@ -34,20 +50,21 @@ def similarity_depth_figure(
         InputError: no such rows, or a missing column.
     """
     rows = rows_of(frame, metric, needs=("layer",))
+    of_site = rows["candidate"].isna() | (rows["candidate"] == HIDDEN)
+    rows = rows[of_site & rows["layer"].notna() & rows["axis"].isna() & rows["standardize"].isna()]
     series = series_of(rows)
     fig = go.Figure()
     for index, (label, part) in enumerate(series):
         last = max(int(part["layer"].max()), 1)
         part = part.assign(depth=part["layer"].astype(float) / (last if relative else 1))
         style = series_style(index)
-        level = spread(part, "depth")
+        level = _level(part, "depth")
         for trace in chance_traces(part, "depth", show=index == 0):
             fig.add_trace(trace)
         if (level["high"] > level["low"]).any():
             fig.add_trace(
                 band(level["depth"], level["low"], level["high"], translucent(style["line"]["color"], 0.18))
             )
-        inputs = int(level["count"].max())
         fig.add_trace(
             go.Scatter(
                 x=level["depth"],
@@ -55,11 +72,12 @@ def similarity_depth_figure(
                 mode="lines+markers",
                 name=label,
                 showlegend=len(series) > 1,
-                hovertemplate=f"{label}<br>%{{x}}: %{{y:.3f}}<br>mean of {inputs} inputs<extra></extra>",
+                hovertemplate=f"{label}<br>%{{x}}: %{{y:.3f}}<extra></extra>",
                 **style,
             )
         )
-    lowest, highest = rows["value"].min(), rows["value"].max()
+    drawn = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]["value"]
+    lowest, highest = drawn.min(), drawn.max()
     if metric == "token_cosine":
         # The scale always shows 0 and 1, between which the papers' claims lie.
         lowest, highest = min(lowest, 0.0), max(highest, 1.0)
@@ -69,9 +87,88 @@ def similarity_depth_figure(
         fig.update_xaxes(title_text="Depth (share of layers)")
     else:
         fig.update_xaxes(title_text="Layer", **whole_numbers(int(rows["layer"].max()) + 1))
+    top = 10 + (18 * legend_rows(fig, COLUMN) if len(series) > 1 else 0)
     fig.update_layout(
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 44, "r": 8, "t": 10 + (16 * (-(-len(series) // 2)) if len(series) > 1 else 0), "b": 38},
-        height=225,
+        margin={"l": 44, "r": 8, "t": top, "b": 38},
+        height=180 + top,
     )
     return fig
+
+
+def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
+    """Mean cosine and effective rank of tokens by layer, at the attention's input, after attention and after the block.
+
+    A column per site; rows for the mean cosine of all tokens, without prefix tokens and without the mean token, and for
+    the effective rank: those that the frame holds. A line per model, the mean over inputs, with a band for their middle
+    half (without rows per input: mean ± standard deviation); chance in grey.
+
+    Args:
+        frame: the result of ``token-similarity`` with ``sites`` "all", of one or several models.
+
+    Raises:
+        InputError: the frame holds no cosines by site.
+    """
+    rows = rows_of(frame, ("token_cosine", "effective_rank"), needs=("layer", "candidate"))
+    rows = rows[rows["layer"].notna()]
+    models = list(dict.fromkeys(label for label, _ in series_of(rows.assign(standardize=pd.NA))))
+    panels = [(title, part) for title, part in _panels(rows) if not part.empty]
+    fig = make_subplots(
+        len(panels),
+        len(SITES),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=0.025,
+        vertical_spacing=0.12 / len(panels),
+        column_titles=list(SITES.values()),
+    )
+    for line, (title, of_row) in enumerate(panels, start=1):
+        for column, site in enumerate(SITES, start=1):
+            place = {"row": line, "col": column}
+            for label, part in series_of(of_row[of_row["candidate"] == site].assign(standardize=pd.NA)):
+                style = series_style(models.index(label))
+                for trace in chance_traces(part, "layer", show=line == column == 1 and label == models[0]):
+                    fig.add_trace(trace, **place)
+                level = _level(part, "layer")
+                if (level["high"] > level["low"]).any():
+                    shade = translucent(style["line"]["color"], 0.14)
+                    fig.add_trace(band(level["layer"], level["low"], level["high"], shade), **place)
+                fig.add_trace(
+                    go.Scatter(
+                        x=level["layer"],
+                        y=level["mean"],
+                        mode="lines+markers",
+                        name=label,
+                        legendgroup=label,
+                        showlegend=line == column == 1,
+                        hovertemplate=f"{label}, {site}<br>layer %{{x}}: %{{y:.3f}}<extra></extra>",
+                        **style,
+                    ),
+                    **place,
+                )
+        fig.update_yaxes(title_text=title, row=line, col=1)
+    fig.update_xaxes(**whole_numbers(int(rows["layer"].max()) + 1))
+    fig.update_xaxes(title_text="Layer", row=len(panels))
+    fig.update_annotations(font={"size": None})
+    top = 24 + 18 * legend_rows(fig)
+    fig.update_layout(
+        height=top + 118 * len(panels) + 36, legend=LEGEND_ABOVE, margin={"l": 62, "r": 8, "t": top, "b": 36}
+    )
+    return fig
+
+
+def _panels(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for metric, standardize, axis, title in _ROWS:
+        own = rows[rows["metric"] == metric]
+        own = own[own["axis"].isna() if axis is None else (own["axis"] == axis).fillna(False)]
+        how = own["standardize"]
+        yield title, own[how.isna() if standardize is None else (how == standardize).fillna(False)]
+
+
+def _level(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Mean and band at each place of `by`: quartiles over inputs, or of a frame without inputs mean ± deviation."""
+    if rows["statistic"].isna().all():
+        return spread(rows, by)
+    table = rows.pivot_table(index=by, columns="statistic", values="value", dropna=False)
+    mean, half = table["mean"], table["std"]
+    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half}).reset_index()

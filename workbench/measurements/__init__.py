@@ -10,13 +10,14 @@ from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.filter_kernels import filter_kernels
 from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.layers import Layer, NotMeasured, Tally
-from workbench.measurements.maps import attention_map, token_similarity
+from workbench.measurements.maps import attention_map
 from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.position_logits import position_logits
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
 from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.signal_noise import noisy_inputs, signal_and_noise
+from workbench.measurements.similarity import rates_of_similarity, sites_of_similarity, token_similarity
 from workbench.measurements.softmax_sensitivity import softmax_sensitivity
 from workbench.measurements.spectra import gram_spectrum
 from workbench.measurements.subspaces import subspaces_of_heads
@@ -37,11 +38,13 @@ __all__ = [
     "filter_kernels",
     "gram_spectrum",
     "membership_of_tokens",
-    "position_logits",
     "noisy_inputs",
+    "position_logits",
+    "rates_of_similarity",
     "robust_components",
     "signal_and_noise",
     "similarity_of_values",
+    "sites_of_similarity",
     "softmax_sensitivity",
     "subspaces_of_heads",
     "token_similarity",

@@ -1,4 +1,4 @@
-"""Attention maps and the similarity of tokens through depth."""
+"""Attention maps: entropy, reach, sinks, and what every head puts out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.analyses import attention_maps, chance, similarity
+from workbench.analyses import attention_maps
 from workbench.analyses.chance import Null
-from workbench.errors import InputError
 from workbench.measurements.layers import (
     Layer,
-    NotMeasured,
     need_token_attention,
     over_windows,
     token_attention,
@@ -85,36 +83,3 @@ def visible_of(layer: Layer, kept: Tensor) -> Tensor | None:
         mask = mask[:, layer.heads]
     hidden_at = WINDOW_MASK if layer.record.origin is not None else attention_maps.NEVER
     return attention_maps.visible_keys(mask, kept, hidden_at)
-
-
-def token_similarity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
-    """Mean cosine over the pairs of tokens of the block's output, beside what chance gives."""
-    hidden = layer.site("hidden")
-    if hidden.ndim == 4:  # (batch, row, column, width): Swin keeps the grid
-        hidden = hidden.flatten(1, 2)
-    if hidden.shape[1] < 2:
-        raise NotMeasured("puts out a single token, which has no pairs")
-    real = layer.real_tokens(hidden.shape[1])
-    real = None if real is None else real.to(hidden.device)
-    try:
-        observed = similarity.token_cosine_similarity(hidden, real)
-    except InputError as error:
-        raise InputError(f"layer {layer.index}: {error}") from None
-    null = None
-    if options["draws"] and options["null"] == "gaussian":
-        counts = hidden.shape[1] if real is None else real.sum(-1)
-        null = similarity.isotropic_null(observed, counts, hidden.shape[-1])
-    elif options["draws"]:
-        draws = [
-            similarity.permuted_null(
-                states,
-                None if real is None else real[number],
-                options["draws"],
-                chance.generator(layer.seed, name, layer.index),
-            )
-            for number, (name, states) in enumerate(zip(layer.ids, hidden, strict=True))
-        ]
-        null = Null(*(torch.stack(parts) for parts in zip(*draws, strict=True)))
-    name = "isotropic" if options["null"] == "gaussian" else options["null"]
-    columns = {} if null is None else {"null": name}
-    yield Measurement("token_cosine", observed, ("input",), null, columns=columns)

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_maps import visible_keys
 from workbench.analyses.position_logits import (
     TERMS,
     cross_correlation,
@@ -20,6 +19,7 @@ from workbench.analyses.position_logits import (
 )
 from workbench.errors import InputError
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
+from workbench.measurements.maps import visible_of
 from workbench.measurements.rows import Measurement
 
 CORRELATED = ("token-position", "position-token", "cross")
@@ -73,11 +73,8 @@ def _allowed(
     layer: Layer, logits: Float[Tensor, "batch head query key"]
 ) -> Bool[Tensor, "batch head query key"]:
     """True where a real query may attend to a real key."""
-    mask = layer.record.mask
-    if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
-        mask = mask[:, layer.heads]
-    seen = torch.ones_like(logits, dtype=torch.bool)
-    seen = seen if mask is None else visible_keys(mask, logits).expand_as(seen)
+    seen = visible_of(layer, logits)
+    seen = torch.ones_like(logits, dtype=torch.bool) if seen is None else seen
     real = layer.real_tokens(logits.shape[-1])
     if real is None:
         return seen
