@@ -153,6 +153,60 @@ def test_a_claim_about_certain_inputs_is_not_measured_on_others(stated):
     assert frame["null_high"].notna().all()
 
 
+def test_a_claim_about_depth_is_paired_by_input(stated):
+    deeper = _claim(
+        "effective_rank", "<", "1", options="layers=-1 | layers=0", over="last layer / first layer"
+    )
+    frame, runs = stated(deeper)
+    assert runs == 2
+    rows = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3).query(
+        "metric == 'effective_rank'"
+    )
+    last, first = (rows[rows["layer"] == layer].groupby("input")["value"].mean() for layer in (3, 0))
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(last / first).mean()))
+    assert frame["low"].item() < frame["measured"].item() < frame["high"].item()
+
+
+def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
+    sharper = _claim(
+        "effective_rank", "<", "1", analysis="attention-spectrum", over="model / twin",
+        options="model=digits-primal, twin=digits-vit, layers=-1, draws=0",
+    )  # fmt: skip
+    frame, runs = stated(sharper, model="bundled:digits-primal")
+    assert runs == 2
+    ranks = [
+        workbench.analyze("attention-spectrum", model=model, inputs=DIGITS, n=3, layers=3, draws=0)
+        .query("metric == 'effective_rank' and input.notna()")
+        .set_index("input")["value"]
+        for model in ("bundled:digits-primal", VIT)
+    ]
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(ranks[0] / ranks[1]).mean()))
+    other, runs = stated(sharper)
+    assert (runs, other["why"].item()) == (2, "it is about digits-primal beside digits-vit")
+
+
+def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(stated):
+    falls = _claim(
+        "softmax_lipschitz[candidate=pairs]",
+        ">",
+        "0",
+        analysis="softmax-sampling",
+        options="spread=1",
+        over="tokens",
+    )
+    frame, runs = stated(falls, falls | {"measure": "softmax_lipschitz[candidate=local]"})
+    assert runs == 0  # of a model
+    sampled = workbench.sensitivity_frame(reproduction._TOKENS, [1.0], draws=reproduction._SAMPLES)
+    assert [run["analysis"] for run in frame.attrs["provenance"]] == ["softmax-sampling"]
+    for candidate, row in zip(("pairs", "local"), frame.to_dict("records"), strict=True):
+        rows = sampled[sampled["candidate"] == candidate]
+        slope, _ = np.polyfit(rows["tokens"] ** -0.5, rows["value"], 1)
+        assert row["measured"] == pytest.approx(slope)
+        assert row["n"] == len(reproduction._TOKENS)
+        assert row["verdict"] == "holds"
+        assert row["why"].startswith("a = 0.")
+
+
 def test_what_cannot_be_decided_says_why(stated):
     frame, _ = stated(_claim("rank_90", "> chance"), _claim("LCKA", ">", "0"))
     assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
@@ -181,7 +235,7 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
     assert len(frame) == (~stated_claims()["analysis"].isin(RECORDED)).sum()
     assert set(frame["verdict"]) <= set(verdicts.VERDICTS)
     open_rows = frame[frame["verdict"] == verdicts.NOT_TESTED]
-    told = "does not list|the paper says it of|no membership_ari|no coding_rate|candidate=boosted"
+    told = "does not list|the paper says it of|about digits-primal|no membership_ari|no coding_rate|candidate=boosted"
     assert open_rows["why"].str.contains(told).all()
     rest = frame.drop(open_rows.index)
     assert len(rest) > 40

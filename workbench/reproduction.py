@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench import catalog, verdicts
+from workbench.analyses.softmax_sensitivity import fit_root
 from workbench.batches import NoPictures
 from workbench.models import bundled_checkpoints
 from workbench.pipeline import ANALYSES, analyze, check_request
 from workbench.publications import RECORDED, published, stated_claims
 from workbench.recording.positions import NoAdditivePositions
 from workbench.results import join_frames, provenance_of
-from workbench.surveys import survey_checkpoints
+from workbench.surveys import sensitivity_frame, survey_checkpoints
 from workbench.verdicts import Chance, Finding
 
 COLUMNS = (
@@ -27,6 +28,10 @@ COLUMNS = (
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
 _OF_ONE_MODEL = ("inputs", "layers")
+_OF_TWO_RUNS = ("model / twin", "last layer / first layer")
+_SAMPLING = "softmax-sampling"
+"""What ``claims.csv`` says in ``analysis`` of a claim about random logits, of no model."""
+_TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
@@ -37,6 +42,9 @@ class _Run(NamedTuple):
     options: tuple[tuple[str, Any], ...]
     checkpoints: str = "last"
     """Of the training: "last", "ends" (first and last) or "all"."""
+    model: str | None = None
+    """Another model than the one at hand."""
+    layers: str | None = None
 
 
 def claims(
@@ -76,11 +84,11 @@ def claims(
     for claim in stated.to_dict("records"):
         try:
             expected = _published_value(claim, model)
-            if claim["over"] not in _OF_ONE_MODEL and not _checkpoints(model):
+            if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
-            runs = _runs_of(claim, draws, followed)
+            runs = _runs_of(claim, model, draws, followed)
             for run in runs:
                 if run not in frames:
                     try:
@@ -108,23 +116,42 @@ class _NotTested(Exception):
     """A claim that this model cannot speak to; the message says why."""
 
 
-def _runs_of(claim: Mapping[str, str], draws: int, followed: Container[str]) -> list[_Run]:
-    """The runs that a claim is about: one, or one per alternative of its options."""
+def _follows_training(claim: Mapping[str, str]) -> bool:
+    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens")
+
+
+def _runs_of(claim: Mapping[str, str], model: str, draws: int, followed: Container[str]) -> list[_Run]:
+    """The runs that a claim is about: one, or one per alternative of its options, or one for each of two twins."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
-    checkpoints = "last" if claim["over"] in _OF_ONE_MODEL else "all" if name in followed else "ends"
+    checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"
     known = ANALYSES[name].options if name in ANALYSES else {}
     runs = []
     for text in claim["options"].split(" | "):
         chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
+        if name == _SAMPLING:
+            return [_Run(name, tuple(chosen.items()))]
+        twins = [chosen.pop(key) for key in ("model", "twin") if key in chosen]
+        entry = catalog.find(model)
+        if twins and (entry is None or entry.alias != twins[0]):
+            raise _NotTested(f"it is about {' beside '.join(twins)}")
+        layers = chosen.pop("layers", None)
         if "draws" in known:
             chosen["draws"] = int(chosen.get("draws", draws)) if checkpoints == "last" else 0
-        runs.append(_Run(name, tuple(sorted(check_request(name, chosen).items())), checkpoints))
+        options = tuple(sorted(check_request(name, chosen).items()))
+        models = [f"bundled:{twin}" for twin in twins] or [None]
+        runs += [_Run(name, options, checkpoints, own, layers) for own in models]
     return runs
 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
-    arguments = {**settings, **dict(run.options)}
+    if run.analysis == _SAMPLING:
+        spread = float(dict(run.options)["spread"])
+        return sensitivity_frame(_TOKENS, [spread], draws=_SAMPLES, seed=settings["seed"])
+    arguments: dict[str, Any] = {**settings, **dict(run.options)}
+    if run.layers:
+        arguments["layers"] = run.layers
+    model = run.model or model
     if not ANALYSES[run.analysis].sites:  # it reads weights
         return analyze(run.analysis, model=model, seed=settings["seed"], **dict(run.options))
     if run.checkpoints == "last":
@@ -138,6 +165,8 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
 
 
 def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float) -> dict[str, Any]:
+    if claim["over"] == "tokens":
+        return _of_sampling(claim, frames[0])
     frame = frames[0] if len(frames) == 1 else join_frames(frames)
     terms = verdicts.parse_measure(claim["measure"])
     chance = None
@@ -145,6 +174,9 @@ def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float
         values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
         findings = [verdicts.average(values(frame, terms), len(terms) > 1)]
         chance = verdicts.chance_of(frame, terms, claim["over"])
+    elif claim["over"] in _OF_TWO_RUNS:
+        one, other = (verdicts.per_input(part, terms) for part in frames)
+        findings = [verdicts.average((one / other).dropna(), True)]
     else:
         findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
     allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
@@ -152,6 +184,19 @@ def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float
     if not finding.n:
         raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
     return _row(finding, chance, verdict, _sentence(claim, finding, allowed, chance))
+
+
+def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any]:
+    """Judge the a of a/√N + b, fitted to what was sampled for each N."""
+    (term,) = verdicts.parse_measure(claim["measure"])
+    rows = frame[frame["metric"] == term.metric]
+    for column, word in term.where.items():
+        rows = rows[rows[column] == word]
+    fit = fit_root(rows["tokens"].tolist(), rows["value"].tolist())
+    finding = Finding(fit.a, fit.a_low, fit.a_high, len(rows))
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
+    verdict = verdicts.decide(finding, allowed)
+    return _row(finding, None, verdict, f"a = {_sentence(claim, finding, allowed, None)}")
 
 
 def _row(finding: Finding, chance: Chance | None, verdict: str, why: str) -> dict[str, Any]:
