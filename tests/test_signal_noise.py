@@ -11,8 +11,10 @@ from workbench.analyses.chance import derived_seed
 from workbench.batches import NoPictures
 from workbench.corruptions import corrupt
 from workbench.errors import InputError
+from workbench.metrics import METRICS
 from workbench.pipeline import analyze
 from workbench.recording import capture
+from workbench.results import COLUMNS
 
 DIGITS, PLAIN, BOOSTED = "bundled:digits", "bundled:digits-vit", "bundled:digits-softmax-boost"
 LAYERS = 4
@@ -125,6 +127,13 @@ def test_means_are_of_the_rows_and_shares_count_them(plain, digits):
     )
     bounds = rows[rows["metric"] == "snr_bound"]["value"]
     assert (bounds.to_numpy() <= gains.to_numpy() + 1e-9).all()
+
+
+def test_every_metric_is_known_and_in_its_range(plain, digits):
+    frame = analyze("snr", model=plain, inputs=digits, centre=True, per_head=True)
+    assert tuple(frame.columns) == COLUMNS
+    for name, rows in frame.groupby("metric"):
+        assert rows["value"].between(METRICS[name].low - 1e-9, METRICS[name].high + 1e-9).all()
 
 
 def test_a_stronger_noise_lowers_the_ratio(plain, digits):

@@ -295,6 +295,16 @@ _TABLE = (
         "Lin 1991",
     ),
     Metric(
+        "attention_diversity",
+        "Diversity of heads' maps",
+        "",
+        0,
+        1,
+        "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all alike, 1: no "
+        "two at the same key",
+        "Lin 1991",
+    ),
+    Metric(
         "class_attention_mask",
         "Class attention on the mask",
         "",
@@ -784,7 +794,7 @@ _TABLE = (
         "",
         -1,
         1,
-        "cosine of u and û",
+        "cosine of u and û, all tokens of an input as one vector",
         "abdullaev2025 Prop. III.1",
     ),
     Metric(

@@ -124,7 +124,9 @@ def _spectrum_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[
 
 
 def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
-    report = attention_report(frame, ReportRules(**options))
+    report = attention_report(
+        frame, ReportRules(**{rule: value for rule, value in options.items() if rule != "draws"})
+    )
     told = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
@@ -240,7 +242,7 @@ _REGISTERED = (
     ),
     Analysis(
         "attention-map",
-        "Entropy, reach and sinks of attention; dead heads and non-finite values",
+        "Entropy, reach and sinks of attention; diversity of heads, dead ones, non-finite values",
         ("mask", "attn", "output"),
         {
             "dead_norm": Option(
@@ -262,6 +264,11 @@ _REGISTERED = (
                 _RULES.sink_over_uniform,
                 "and more than this many times what even attention would give it",
                 number(0, 1e6),
+            ),
+            "draws": Option(
+                4,
+                "draws of the chance level of attention_diversity, keys permuted, at least 2; 0 leaves it out",
+                _draws,
             ),
         },
         measurements.attention_map,

@@ -12,7 +12,9 @@ from workbench.analyses.class_attention import (
     concentration,
     head_diversity,
     is_causal,
+    map_diversity,
     mask_share,
+    permuted_heads,
     query_attention,
 )
 from workbench.errors import InputError
@@ -170,3 +172,30 @@ def test_the_share_on_a_mask_is_its_part_of_the_attention_on_patches():
     torch.testing.assert_close(mask_share(rows, masks), torch.tensor([0.75, 0.75], dtype=torch.float64))
     whole = torch.tensor([[True] * 4, [False] * 4])
     assert mask_share(rows, whole).isnan().all()
+
+
+def test_diversity_of_maps_is_the_mean_over_queries():
+    attn = maps(BATCH, HEADS, TOKENS, TOKENS)
+    real = torch.tensor([[True] * TOKENS, [True] * 4 + [False] * 3])
+    found = map_diversity(attn, real, real)
+    for place, count in enumerate((TOKENS, 4)):
+        rows = attn[place, :, :count, :count]
+        by_query = [
+            head_diversity(rows[:, query], torch.ones(count, dtype=torch.bool)) for query in range(count)
+        ]
+        assert found[place].item() == pytest.approx(torch.stack(by_query).mean().item())
+    same_heads = attn[:, :1].expand(-1, HEADS, -1, -1)
+    torch.testing.assert_close(map_diversity(same_heads), torch.zeros(BATCH, dtype=torch.float64))
+    apart = torch.stack([one_hot(*[head] * TOKENS) for head in range(HEADS)])
+    assert map_diversity(apart).item() == pytest.approx(1)
+
+
+def test_permuted_heads_keep_their_weights_and_what_they_may_not_see():
+    causal = torch.ones(HEADS, TOKENS, TOKENS, dtype=torch.bool).tril()
+    attn = torch.where(causal, maps(HEADS, TOKENS, TOKENS), 0.0)
+    moved = permuted_heads(attn, causal, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(moved.sort(-1).values, attn.sort(-1).values)
+    assert (moved[~causal] == 0).all()  # the visible keys come first, and of query i there are i + 1
+    assert not torch.equal(moved, attn)
+    equal = torch.ones(HEADS, TOKENS, TOKENS, dtype=torch.float64) / TOKENS
+    assert torch.equal(permuted_heads(equal, causal, torch.Generator().manual_seed(1)), equal)

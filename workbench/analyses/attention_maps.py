@@ -221,7 +221,8 @@ def attention_report(frame: pd.DataFrame, rules: ReportRules | None = None) -> p
         )
     places = ["model", "checkpoint", "layer", "head"]
     found: list[dict[str, Any]] = []
-    for _, rows in frame.groupby(places, dropna=False, sort=False):
+    heads = frame[frame["head"].notna()]  # what is measured of whole layers has no rule
+    for _, rows in heads.groupby(places, dropna=False, sort=False):
         place = rows[places].iloc[0].to_dict()
         found += [place | finding for finding in _findings(rows, rules)]
     kinds = {"layer": "Int64", "head": "Int64", "inputs": "Int64", "key": "Int64", "value": "float64"}

@@ -136,6 +136,39 @@ def head_diversity(
     return (joint - entropy.mean(-1)).clamp_min(0.0) / math.log(heads)
 
 
+def map_diversity(
+    attn: Float[Tensor, "*batch head query key"],
+    queries: Bool[Tensor, "*batch query"] | None = None,
+    keys: Bool[Tensor, "*batch key"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """`head_diversity` of every query, mean over the real ones; ``queries`` and ``keys`` mark real tokens.
+
+    NaN for a single head, and where no query attends to anything.
+    """
+    *batch, _, n_queries, n_keys = attn.shape
+    seen = torch.ones(*batch, n_keys, dtype=torch.bool) if keys is None else keys
+    rows = attn.transpose(-3, -2)
+    found = head_diversity(rows, seen.to(attn.device)[..., None, :].expand(*batch, n_queries, n_keys))
+    return (
+        found.nanmean(-1)
+        if queries is None
+        else found.masked_fill(~queries.to(found.device), math.nan).nanmean(-1)
+    )
+
+
+def permuted_heads(
+    attn: Float[Tensor, "head query key"],
+    visible: Bool[Tensor, "head query key"],
+    source: torch.Generator,
+) -> Float[Tensor, "head query key"]:
+    """The same weights with the visible keys of every head and query in an order of their own: heads look anywhere.
+
+    Keys that may be seen come first, whichever they are; what heads have in common does not depend on their names.
+    """
+    order = torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0).argsort(-1)
+    return attn.gather(-1, order.to(attn.device))
+
+
 def mask_share(
     row: Float[Tensor, "*batch patch"], foreground: Bool[Tensor, "*batch patch"]
 ) -> Float[Tensor, "*batch"]:

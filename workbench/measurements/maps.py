@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.analyses import attention_maps
+from workbench.analyses import attention_maps, chance
 from workbench.analyses.chance import Null
+from workbench.analyses.class_attention import map_diversity, permuted_heads
 from workbench.measurements.layers import (
     Layer,
     need_token_attention,
@@ -49,6 +50,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
         key_positions=positions if square else None,
     )
     windows: dict[str, Any] = {} if record.origin is None else {"statistic": "mean"}
+    yield from _diversity(layer, kept, visible, real, options["draws"])
     yield Measurement("attention_entropy", layer.per_input(maps.entropy), columns=windows)
     yield Measurement("attention_entropy_share", layer.per_input(maps.entropy_share), columns=windows)
     if square and positions is not None:
@@ -72,6 +74,37 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     if output is not None:
         norms = attention_maps.head_output_norm(layer.joined(output), real if square else None)
         yield Measurement("head_output_norm", layer.choose_heads(norms))
+
+
+def _diversity(
+    layer: Layer, kept: Tensor, visible: Tensor | None, real: Tensor | None, draws: int
+) -> Iterator[Measurement]:
+    """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
+
+    Nothing for a single head; NaN for maps that are no distributions.
+    """
+    if kept.shape[1] < 2:
+        return
+    square = kept.shape[-2] == kept.shape[-1]
+    broken = ~(torch.isfinite(kept) & (kept >= 0)).all(-1).all(-1).all(-1)
+    maps = torch.where(broken[:, None, None, None], torch.nan, kept.double())
+    values = layer.per_input(map_diversity(maps, real if square else None, real))
+    windows: dict[str, Any] = {} if layer.record.origin is None else {"statistic": "mean"}
+    null = None
+    if draws:
+        seen = torch.ones_like(kept, dtype=torch.bool) if visible is None else visible
+        drawn = []
+        for place, seed in enumerate(layer.seeds(len(kept))[:: len(layer.heads)]):
+            source = torch.Generator().manual_seed(seed)
+            own, shown = maps[place], seen[place]
+            if real is not None:  # draws must not depend on how much padding there is
+                own, shown = (part[..., real[place]] for part in (own, shown))
+                own, shown = (part[:, real[place]] if square else part for part in (own, shown))
+            by_chance = [map_diversity(permuted_heads(own, shown, source)) for _ in range(draws)]
+            drawn.append(torch.stack(by_chance))
+        null = chance.null_of_draws(values, layer.per_input(torch.stack(drawn)))
+        windows |= {"null": "permutation"}
+    yield Measurement("attention_diversity", values, ("input",), null, columns=windows)
 
 
 def visible_of(layer: Layer, kept: Tensor) -> Tensor | None:
