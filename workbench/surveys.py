@@ -461,7 +461,7 @@ def sensitivity_frame(
             moved = average(pd.Series(sampled_perturbation(count, draws, seed, spread)), False)
             rows.append({"metric": "softmax_perturbation", **moved._asdict(), **place})
     columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "draws"]
-    frame = pd.DataFrame(rows).reindex(columns=columns)
+    frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "draws": "Int64"})
     frame.attrs["provenance"] = {
         "analysis": "softmax-sampling",
         "options": {"tokens": list(tokens), "spreads": list(spreads), "draws": draws},
