@@ -20,7 +20,7 @@ from workbench.figures.frames import (
     spread,
     whole_numbers,
 )
-from workbench.figures.levels import at_level, values_once
+from workbench.figures.levels import at_level, layer_traces, values_once
 from workbench.figures.theme import series_style, translucent
 
 SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
@@ -114,25 +114,8 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
             chosen = chosen[chosen[name] == word]
         for label, part in series_of(chosen):
             style = series_style(labels.index(label))
-            by_layer = at_level(part, "layer")
-            level = values_once(by_layer).sort_values("layer")
-            fig.add_trace(
-                go.Scatter(
-                    x=level["layer"],
-                    y=level["value"],
-                    mode="lines+markers",
-                    name=label,
-                    legendgroup=label,
-                    showlegend=number == 0,
-                    hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
-                    **style,
-                ),
-                **place,
-            )
-            chance = by_layer[by_layer["null"] == null].sort_values("layer")
-            if len(chance):
-                line = chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])
-                fig.add_trace(line, **place)
+            for trace in layer_traces(part, label, style, null, show=number == 0):
+                fig.add_trace(trace, **place)
         if metric in _LOGARITHMIC:
             fig.update_yaxes(type="log", **log_ticks(chosen["value"]), **place)
         else:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.errors import InputError
+from workbench.figures.frames import chance_line
 
 Level = Literal["layer", "input", "overall"]
 _SET = {"layer": {"layer"}, "input": {"input"}, "overall": set()}
@@ -34,6 +36,28 @@ def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
 def values_once(rows: pd.DataFrame) -> pd.DataFrame:
     """Each value once: a value with two chance levels stands in two rows, which differ in nothing else."""
     return rows.drop_duplicates([name for name in rows.columns if name not in _NULL])
+
+
+def layer_traces(
+    part: pd.DataFrame, label: str, style: dict, null: str = "gaussian", show: bool = True
+) -> list[go.Scatter]:
+    """One metric of one model against the layer, mean over inputs and heads, and thin its mean under ``null``."""
+    rows = at_level(part, "layer").sort_values("layer")
+    level = values_once(rows)
+    line = go.Scatter(
+        x=level["layer"],
+        y=level["value"],
+        mode="lines+markers",
+        name=label,
+        legendgroup=label,
+        showlegend=show,
+        hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
+        **style,
+    )
+    chance = rows[(rows["null"] == null) & rows["null_mean"].notna()]
+    if chance.empty:
+        return [line]
+    return [line, chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])]
 
 
 def interval(values: pd.Series, confidence: float = 0.95) -> tuple[float, float, float]:

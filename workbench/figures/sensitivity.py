@@ -13,7 +13,6 @@ from workbench.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     band,
-    chance_line,
     legend_rows,
     log_ticks,
     name_chance,
@@ -21,7 +20,7 @@ from workbench.figures.frames import (
     series_of,
     whole_numbers,
 )
-from workbench.figures.levels import at_level
+from workbench.figures.levels import layer_traces
 from workbench.figures.theme import GREY, series_style, translucent
 
 CONSTANT, CITED = 0.5, 1.0  # the Lipschitz constant of softmax, and the one that the paper cites
@@ -152,24 +151,8 @@ def _add_layers(fig: go.Figure, rows: pd.DataFrame, first: int) -> None:
         chosen = chosen if statistic is None else chosen[chosen["statistic"] == statistic]
         for label, part in series_of(chosen):
             style = series_style(first + labels.index(label))
-            level = at_level(part, "layer").sort_values("layer")
-            fig.add_trace(
-                go.Scatter(
-                    x=level["layer"],
-                    y=level["value"],
-                    mode="lines+markers",
-                    name=label,
-                    legendgroup=label,
-                    showlegend=number == 0,
-                    hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
-                    **style,
-                ),
-                **place,
-            )
-            if level["null_mean"].notna().any():
-                fig.add_trace(
-                    chance_line(level["layer"], level["null_mean"], style["line"]["color"]), **place
-                )
+            for trace in layer_traces(part, label, style, show=number == 0):
+                fig.add_trace(trace, **place)
         fig.update_yaxes(rangemode="tozero", **place)
         if metric == "softmax_lipschitz":
             fig.add_hline(y=CONSTANT, line={"color": "black", "width": 0.75}, **place)

@@ -28,6 +28,7 @@ from workbench.measurements.operators import (
     Found,
     Group,
     Operator,
+    beside_random,
     groups_of,
     noise_like,
     primal_operator,
@@ -76,14 +77,13 @@ def _of_group(layer: Layer, operator: Operator, options: Mapping[str, Any], grou
     asked = chance_of(options)
     draws = asked["draws"] if "gaussian" in asked["nulls"] else 0
     limit = None if options["max_rank"] == "all" else options["max_rank"]
-    found = _spectra(kernel, limit)
-    if draws and own is None:
-        others = zip(noise_like(q, draws, group, "q"), noise_like(k, draws, group, "k"), strict=True)
-        drawn = [_spectra(operator.matrix(*other, *tokens), limit) for other in others]
-        found = [
-            one._replace(draws={"gaussian": torch.stack([part.values for part in parts], -1)})
-            for one, parts in zip(found, zip(*drawn, strict=True), strict=True)
-        ]
+    found = beside_random(
+        _spectra(kernel, limit),
+        lambda q, k: _spectra(operator.matrix(q, k, *tokens), limit),
+        (q, k),
+        draws if own is None else 0,
+        group,
+    )
     record = layer.record
     v = None if record.v is None else cut(layer.of_queries(record.v, layer.total_heads)).double()
     if record.output is not None:

@@ -132,6 +132,24 @@ def noise_like(tensor: Tensor, draws: int, group: Group, what: str) -> Tensor:
     return torch.stack(each, 1).unflatten(1, tensor.shape[:2])
 
 
+def beside_random(
+    found: list[Found],
+    measure: Callable[[Tensor, Tensor], list[Found]],
+    operands: tuple[Tensor, Tensor],
+    draws: int,
+    group: Group,
+) -> list[Found]:
+    """What was found, with what ``measure`` finds for random queries and keys of the same size as its chance level."""
+    if not draws:
+        return found
+    q, k = (noise_like(tensor, draws, group, name) for name, tensor in zip("qk", operands, strict=True))
+    drawn = [measure(*other) for other in zip(q, k, strict=True)]
+    return [
+        one._replace(draws={"gaussian": torch.stack([part.values for part in parts], -1)})
+        for one, parts in zip(found, zip(*drawn, strict=True), strict=True)
+    ]
+
+
 def together(layer: Layer, groups: Sequence[Group], parts: Sequence[Found], batch: int) -> Measurement:
     """One metric of all groups, in the order of the batch; of windows, the mean over those of an input.
 

@@ -16,8 +16,8 @@ from workbench.measurements.operators import (
     Found,
     Group,
     Operator,
+    beside_random,
     groups_of,
-    noise_like,
     softmax_operator,
     together,
 )
@@ -42,28 +42,24 @@ def softmax_sensitivity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Me
 
 
 def _of_group(operator: Operator, options: Mapping[str, Any], group: Group) -> list[Found]:
-    assert operator.logits is not None  # of softmax
+    logits_of = operator.logits
+    assert logits_of is not None  # of softmax
     q, k = group.cut(operator.q), group.cut(operator.k)
     tokens = (group.inputs, group.tokens)
-    logits = operator.logits(q, k, *tokens)
+    logits = logits_of(q, k, *tokens)
     noise = options["sigma"] * torch.stack(
         [
             torch.randn(logits.shape[2:], dtype=torch.float64, generator=chance.generator(seed, "noise"))
             for seed in group.seeds.flatten().tolist()
         ]
     ).unflatten(0, logits.shape[:2]).to(logits.device)
-    found = _of_logits(logits, noise)
-    if options["draws"]:
-        others = zip(
-            *(noise_like(tensor, options["draws"], group, name) for name, tensor in (("q", q), ("k", k))),
-            strict=True,
-        )
-        drawn = [_of_logits(operator.logits(*other, *tokens), noise) for other in others]
-        found = [
-            one._replace(draws={"gaussian": torch.stack([part.values for part in parts], -1)})
-            for one, parts in zip(found, zip(*drawn, strict=True), strict=True)
-        ]
-    return found
+    return beside_random(
+        _of_logits(logits, noise),
+        lambda q, k: _of_logits(logits_of(q, k, *tokens), noise),
+        (q, k),
+        options["draws"],
+        group,
+    )
 
 
 def _of_logits(logits: Tensor, noise: Tensor) -> list[Found]:
