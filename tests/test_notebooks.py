@@ -132,6 +132,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "snr_boost_shares",
         "snr_boost_depth",
         "attention_heatmaps",
+        "attention_heatmaps_twins",
         "class_attention",
         "class_attention_heads",
         "class_attention_summary",
