@@ -203,6 +203,13 @@ def test_what_is_added_is_read_where_something_is_added():
     for record in capture(decoder.eval(), (x, x), sites=("before_attn", "update", "hidden")):
         assert record.before_attn is None  # two attentions in one block
         assert record.update is None
+    cait = timm.create_model("cait_xxs24_224", img_size=32, patch_size=8, depth=2, num_heads=4, embed_dim=24)
+    *patches, first, second = capture(cait.eval(), batch, sites=("before_attn", "update", "after_attn"))
+    for record in (first, second):  # the patches come as one argument, the class token as another
+        assert record.before_attn is None
+        assert record.update is None
+    for record in patches:
+        torch.testing.assert_close(record.before_attn + record.update, record.after_attn)
 
 
 def test_an_altered_picture_is_what_the_model_would_get(digits):

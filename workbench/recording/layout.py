@@ -208,6 +208,8 @@ _HIDDEN = Reading((("", "output"),))
 _AFTER: dict[str, Callable[[nn.Module, str], Reading | None]] = {}
 _UPDATES: dict[str, Reading] = {}
 _HIDDEN_OF: dict[str, Reading] = {}
+# They are given the patches and the class token apart; attention changes the second alone.
+_CLASS_TOKEN_APART = {"timm.models.cait.LayerScaleBlockClassAttn": True}
 
 
 def register_block(
@@ -242,9 +244,12 @@ def hidden_reading(block: nn.Module) -> Reading:
 
 
 def before_attention(block: nn.Module) -> Reading | None:
-    """How to read the residual stream before attention, None in a block with several attentions."""
+    """How to read the residual stream before attention.
+
+    None in a block with several attentions, and in CaiT's class attention, which is given no single stream.
+    """
     several = sum(is_attention(child) for child in block.modules()) > 1
-    return None if several else _BEFORE
+    return None if several or _of_class(block, _CLASS_TOKEN_APART) else _BEFORE
 
 
 def attention_update(block: nn.Module, attention: str) -> Reading | None:
