@@ -93,7 +93,7 @@ def _printed(*asked: Any) -> int:
     try:
         for row in measure(*asked):
             print(json.dumps(row), flush=True)
-    except Exception:
+    except Exception:  # the user sees its last line, with the point's name: see Measurer in study.py
         traceback.print_exc()
         sys.stderr.flush()
         return 1
