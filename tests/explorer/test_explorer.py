@@ -5,7 +5,8 @@ import pytest
 from workbench.architectures import build
 from workbench.checkpoints import write_checkpoint
 from workbench.errors import InputError
-from workbench.explorer import Explorer, _Panel, notebook_to_open
+from workbench.explorer import Explorer, notebook_to_open
+from workbench.explorer.panel import _Panel
 
 
 @pytest.fixture(scope="module")
