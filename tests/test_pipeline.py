@@ -557,3 +557,31 @@ def test_progress_is_told_on_the_error_stream_only_when_long(capsys, monkeypatch
     out, err = capsys.readouterr()
     assert out == ""
     assert "Mean cosine similarity" in err
+
+
+def test_progress_is_the_fraction_after_every_layer_of_every_batch():
+    told = []
+    analyze("gram-spectrum", model=vit(), inputs=images(), batch_size=2, layers=[0, 2], progress=told.append)
+    # two layers of 2, 2 and 1 of 5 inputs
+    np.testing.assert_allclose(told, [0.2, 0.4, 0.6, 0.8, 0.9, 1.0])
+    told.clear()
+    analyze("subspaces", model=vit(), progress=told.append)
+    np.testing.assert_allclose(told, [1 / LAYERS, 2 / LAYERS, 1.0])
+
+
+def test_progress_can_stop_the_work():
+    class Stopped(Exception):
+        pass
+
+    def stop(done):
+        if done > 0.5:
+            raise Stopped(str(done))
+
+    model, pictures = vit(), images()
+    before = model(pictures)
+    hooks = [(len(child._forward_hooks), len(child._forward_pre_hooks)) for child in model.modules()]
+    with pytest.raises(Stopped, match=r"0\.6"):
+        analyze("gram-spectrum", model=model, inputs=pictures, batch_size=1, layers=[1, 2], progress=stop)
+    assert hooks == [(len(child._forward_hooks), len(child._forward_pre_hooks)) for child in model.modules()]
+    assert torch.equal(model(pictures), before)
+    assert len(capture(model, pictures)) == LAYERS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def analyze(
     batch_size: int = 8,
     device: Any = None,
     dtype: Any = None,
-    progress: bool = False,
+    progress: bool | Callable[[float], None] = False,
     **options: Any,
 ) -> pd.DataFrame:
     """Run one analysis and return its tidy frame, one row per number (columns: `workbench.results.COLUMNS`).
@@ -58,8 +58,9 @@ def analyze(
     inputs at a time; rows come by layer, metric and input and do not depend on it. Analyses with the option
     ``per_head`` give means instead, unless it is set: rows per layer (``input`` and ``head`` null), per input
     (``layer`` and ``head`` null) and overall (all three null). ``progress`` shows a bar
-    where the work takes longer than two seconds. ``options`` are the analysis' own:
-    ``ANALYSES[name].options``.
+    where the work takes longer than two seconds; a function in its place is called with the fraction that is done
+    after every layer of every batch, lastly with 1.0, and stops the work by raising what it likes, which comes out
+    here with the model as it was. ``options`` are the analysis' own: ``ANALYSES[name].options``.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
     should know (layers left out, findings).
@@ -92,10 +93,11 @@ def analyze(
             n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
     run = _Run(analysis, chosen, stream, seed, heads)
-    with _bar(progress, analysis.title, stream.size) as advance:
+    with _bar(analysis.title, stream.size) if progress is True else nullcontext(progress or None) as tell:
+        done = _Done(stream.size, tell)
         for part in stream:
-            run.add(part)
-            advance(len(part.ids))
+            run.add(part, done)
+        done.all()
     settings = {
         "layers": layers, "heads": heads, "batch_size": batch_size, "device": device, "dtype": dtype
     }  # fmt: skip
@@ -120,7 +122,7 @@ class _Run:
         self.tally = Tally()
         self.left_out: dict[str, list[int]] = {}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Part, done: _Done) -> None:
         taken: list[tuple[Layer, Measurement]] = []
         for number, record in enumerate(part.capture):
             altered = None if part.altered is None else part.altered[record.index]
@@ -140,6 +142,7 @@ class _Run:
                     indices.append(record.index)
             self.met |= set(layer.heads)
             self.most = max(self.most, layer.total_heads)
+            done.layer(part.ids, len(part.capture))
         if self.analysis.across is not None and taken:
             for measurement in self.analysis.across(taken, self.options):
                 self.rows.add(measurement, taken[-1][0])
@@ -186,12 +189,31 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
     return [f"no z, since all draws of chance agree: {', '.join(silent)}"] if silent else []
 
 
+class _Done:
+    """Tells a function the fraction of all inputs that is done, after every layer."""
+
+    def __init__(self, size: int, tell: Callable[[float], None] | None) -> None:
+        self.size, self.tell = max(1, size), tell  # weights are read once, without inputs
+        self.inputs = self.layers = 0
+
+    def layer(self, ids: Sequence[str], depth: int) -> None:
+        """Another of the ``depth`` layers of these inputs."""
+        self.layers += 1
+        share = self.layers / depth
+        if self.layers == depth:
+            self.inputs, self.layers, share = self.inputs + max(1, len(ids)), 0, 0.0
+        if self.tell is not None and self.inputs < self.size:
+            self.tell((self.inputs + share * max(1, len(ids))) / self.size)
+
+    def all(self) -> None:
+        """Nothing is left."""
+        if self.tell is not None:
+            self.tell(1.0)
+
+
 @contextmanager
-def _bar(wanted: bool, title: str, total: int) -> Generator[Callable[[int], None]]:
-    """A function that tells how many inputs are done; shows a bar once the work turns out to be long."""
-    if not wanted:
-        yield lambda done: None
-        return
+def _bar(title: str, total: int) -> Generator[Callable[[float], None]]:
+    """A function that takes the fraction that is done; shows a bar once the work turns out to be long."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
@@ -199,14 +221,13 @@ def _bar(wanted: bool, title: str, total: int) -> Generator[Callable[[int], None
     task = bar.add_task(title, total=total)
     started = time.perf_counter()
 
-    def advance(done: int) -> None:
-        bar.advance(task, done)
-        elapsed = time.perf_counter() - started
-        if not bar.live.is_started and elapsed * total > PROGRESS_AFTER * bar.tasks[0].completed:
+    def tell(done: float) -> None:
+        bar.update(task, completed=done * total)
+        if not bar.live.is_started and time.perf_counter() - started > PROGRESS_AFTER * done:
             bar.start()
 
     try:
-        yield advance
+        yield tell
     finally:
         if bar.live.is_started:
             bar.stop()
