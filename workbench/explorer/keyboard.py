@@ -39,7 +39,8 @@ function render({ model, el }) {
   const answered = () => { waiting = false; };
   // A plot takes the click that would have moved the focus here.
   const point = event => setTimeout(() => {
-    if (!event.target.closest(FIELDS) && !box.contains(document.activeElement)) box.focus({ preventScroll: true, focusVisible: false });
+    if (event.target.closest(FIELDS) || box.contains(document.activeElement)) return;
+    box.focus({ preventScroll: true, focusVisible: false });
   });
   const describe = () => {
     box.setAttribute("aria-label", model.get("label"));
@@ -161,7 +162,6 @@ class Copy(anywidget.AnyWidget):
     _css = ".workbench-said { margin-left: 0.5em; }"
     text = traitlets.Unicode().tag(sync=True)
     label = traitlets.Unicode("Copy").tag(sync=True)
-    tooltip = traitlets.Unicode("Copy to the clipboard").tag(sync=True)
 
     def __init__(self, text: str = "", label: str = "Copy", **options: Any) -> None:
-        super().__init__(text=text, label=label, **options)
+        super().__init__(text=text, label=label, **{"tooltip": "Copy to the clipboard", **options})
