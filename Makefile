@@ -53,9 +53,9 @@ records: $(READY) ## evaluate the bundled models again: attacks, corruptions, sw
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
 	@$(BIN)/python -m workbench.scaling.records $(FLAGS)
 
-docs: $(READY) ## build the documentation site into site/
+docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
-	@$(BIN)/python -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 chrome: $(READY) ## fetch a Chrome for static export where the system has none
 	@$(BIN)/plotly_get_chrome -y

@@ -1,0 +1,125 @@
+"""MkDocs hook: a page for each notebook, from its source; with its figures where `make figures` has drawn them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from workbench.publications import PAPERS
+from workbench.rendering.notebooks import Notebook, read_notebook
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+SECTION = "Notebooks"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages into the navigation, under the section that mkdocs.yml gives them."""
+    (section,) = [entry[SECTION] for entry in config.nav or () if SECTION in entry]
+    section += [{name.replace("_", " "): f"notebooks/{name}.md"} for name in NAMES]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages, their index, and the pictures they show."""
+    drawn = _drawn(ROOT / "figures")
+    files.append(File.generated(config, "notebooks/index.md", content=_index()))
+    for name in NAMES:
+        shown = drawn.get(name, {})
+        content = _page(ROOT / "notebooks" / f"{name}.ipynb", shown)
+        files.append(File.generated(config, f"notebooks/{name}.md", content=content))
+        for picture in shown:
+            address = f"notebooks/figures/{picture.name}"
+            files.append(File.generated(config, address, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Link "notebook `name`" to its page."""
+    up = "../" * page.file.src_uri.count("/")
+
+    def linked(found: re.Match[str]) -> str:
+        name = found[2]
+        return f"{found[1]} [`{name}`]({up}notebooks/{name}.md)" if name in NAMES else found[0]
+
+    return re.sub(r"\b(notebooks?) `(\w+)`", linked, markdown)
+
+
+def _index() -> str:
+    """The table of the README, its names linked."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| notebook \| shows \|\n(?:\|.*\n)+", readme, re.MULTILINE)
+    if table is None:
+        raise ValueError("README.md has no table with the columns notebook and shows")
+    linked = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](\1.md) |", table[0], flags=re.MULTILINE)
+    return (
+        "# Notebooks\n\nEach is parameters, a call, figures, and a reading computed from the numbers; "
+        "[Figures and notebooks](../figures.md) says how they are rendered.\n\n" + linked
+    )
+
+
+def _page(path: Path, drawn: dict[Path, dict[str, Any]]) -> str:
+    notebook, (first, *cells) = read_notebook(path), nbformat.read(path, as_version=4).cells
+    parameters = [cell for cell in cells if "parameters" in cell.metadata.get("tags", ())]
+    parts = [
+        first.source,
+        _papers(first.source),
+        f"```sh\nworkbench render {notebook.name}\n```",
+        "## Parameters",
+        *(_fenced(cell.source) for cell in parameters),
+        *_presets(notebook),
+        "## Figures",
+        *(_figure(picture, told) for picture, told in drawn.items()),
+        ""
+        if drawn
+        else "Not drawn when these pages were built: `make figures` draws them, `make docs` shows them.",
+        "## Code",
+        *(
+            _fenced(cell.source) if cell.cell_type == "code" else cell.source
+            for cell in cells
+            if cell not in parameters
+        ),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _papers(text: str) -> str:
+    named = [key for key in PAPERS if key in text]
+    return f"Papers: {', '.join(f'[{key}](../papers/{key}.md)' for key in named)}." if named else ""
+
+
+def _fenced(source: str) -> str:
+    return f"```python\n{source}\n```"
+
+
+def _presets(notebook: Notebook) -> list[str]:
+    """What each preset sets, as a table; nothing where none sets anything."""
+    rows = [
+        f"| `{preset}` | {', '.join(f'`{key} = {value!r}`' for key, value in values.items())} |"
+        for preset, values in notebook.presets.items()
+        if values
+    ]
+    return ["\n".join(["| preset | sets |", "| --- | --- |", *rows])] if rows else []
+
+
+def _figure(picture: Path, told: dict[str, Any]) -> str:
+    alt = re.sub(r"[\[\]]", "", told["alt"])
+    return f"![{alt}](figures/{picture.name})\n\n*{picture.stem}.* {told['caption']}"
+
+
+def _drawn(folder: Path) -> dict[str, dict[Path, dict[str, Any]]]:
+    """By notebook: its pictures in a folder of rendered figures, with their captions and alternative texts."""
+    found: dict[str, dict[Path, dict[str, Any]]] = {}
+    for picture in sorted(folder.glob("*.png")):
+        provenance = picture.with_suffix(".json")
+        if provenance.is_file():
+            held = json.loads(provenance.read_text(encoding="utf-8"))
+            found.setdefault((held.get("notebook") or {}).get("name"), {})[picture] = held["figure"]
+    return found

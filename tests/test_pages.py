@@ -1,0 +1,65 @@
+"""What the README and the documentation tell a reader to type is true: code runs, commands are understood."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+
+import pytest
+
+from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
+from workbench import METRICS
+from workbench.attention import VARIANTS
+from workbench.recording.adapters import _ADAPTERS, _find_by_class
+from workbench.registry import ANALYSES
+
+
+def _name(page):
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+@pytest.fixture
+def registries():
+    """The tables that a page may add to, put back afterwards, and the modules it brings."""
+    tables = (METRICS, VARIANTS, ANALYSES, _ADAPTERS)
+    before, modules, shown = [copy.copy(table) for table in tables], set(sys.modules), warnings.showwarning
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+    _find_by_class.cache_clear()
+    warnings.showwarning = shown
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) is None and name.startswith(("workbench.", "tests.")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=_name)
+def test_a_page_runs(page, registries, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKBENCH_OUT", raising=False)
+    names = run_page(page)
+    check = FACTS.get(_name(page))
+    if check is not None:
+        check(names)
+
+
+def _readme(names):
+    assert names["capture"][3].attn.shape == (4, 3, 65, 65)
+    assert set(names["frame"]["layer"].dropna()) == {0, 1, 2, 3}
+
+
+def _family(names):
+    captured = names["captured"]
+    assert [record.path for record in captured] == ["0", "1"]
+    assert captured[1].attn.shape == (2, 3, 7, 7)
+
+
+FACTS = {"README": _readme, "docs/capture": _family}
+COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=lambda words: " ".join(words)[:70])
+def test_its_commands_are_understood(words):
+    understand(words)
