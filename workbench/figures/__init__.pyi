@@ -1,6 +1,7 @@
 from .ablation import ablation_figure as ablation_figure
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
+from .attention_matrix import attention_matrix_figure as attention_matrix_figure
 from .claims import claim_pages as claim_pages
 from .claims import claims_figure as claims_figure
 from .class_attention import class_attention_figure as class_attention_figure
@@ -18,6 +19,7 @@ from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
+from .head_grid import head_grid_figure as head_grid_figure
 from .kernel_svd import attention_rank_figure as attention_rank_figure
 from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .language import perplexity_figure as perplexity_figure
@@ -49,6 +51,7 @@ from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
+from .token_attention import token_attention_figure as token_attention_figure
 from .training import beside_twin_figure as beside_twin_figure
 from .training import training_curves_figure as training_curves_figure
 from .twins import twins_figure as twins_figure

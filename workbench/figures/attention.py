@@ -22,9 +22,9 @@ from workbench.figures.frames import (
 )
 from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
+from workbench.figures.tokens import PREFIX, as_array
 from workbench.selection import Numbers, parse_numbers, ranges
 
-PREFIX = ("class", "distillation", "register")
 MAX_LAYERS = 4
 MAX_HEADS = 4
 MAX_TOKENS = 40
@@ -67,18 +67,11 @@ def attention_heatmap_figure(
     count = len(tokens.labels)
     if not -count <= input < count:
         raise InputError(f"input {input} does not exist; the capture holds {count}")
-    chosen_heads = _choose("head", heads, range(_array(first.attn[input]).shape[0]), MAX_HEADS)
-    maps = np.stack([_array(records[layer].attn[input])[chosen_heads] for layer in chosen_layers])
+    chosen_heads = _choose("head", heads, range(as_array(first.attn[input]).shape[0]), MAX_HEADS)
+    maps = np.stack([as_array(records[layer].attn[input])[chosen_heads] for layer in chosen_layers])
     if tokens.grid is not None:
         return _over_image(maps, chosen_layers, chosen_heads, tokens, input, image, query)
     return _over_text(maps, chosen_layers, chosen_heads, tokens, input, max_tokens)
-
-
-def _array(tensor: Any) -> np.ndarray:
-    """A tensor or array as float64."""
-    return np.asarray(
-        tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64
-    )
 
 
 def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[int]:

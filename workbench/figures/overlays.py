@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,16 @@ from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
 from workbench.figures.frames import short_name
-from workbench.figures.theme import PAGE
+from workbench.figures.theme import COLOURS, PAGE
 
 # Transparent to dark red: on a faded image, in print and in grey, darker is more. Opacity rises fast at first, since
 # the small weights would be lost beside the one largest; the colour bar shows the same course.
 OVERLAY = [
     [place, f"rgba(122,4,45,{0.92 * place**0.6:.3f})"] for place in (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1)
 ]
+CHOSEN = COLOURS[0]  # what is chosen, framed
+FIRST = {"xaxis": "x", "yaxis": "y"}  # a figure's first panel
+NOTE = 58  # letters of a line that fits the width of a column
 
 
 def cells(values: np.ndarray | list[list[None]], label: str) -> go.Heatmap:
@@ -87,6 +90,43 @@ def square_cells(fig: go.Figure, rows: int, columns: int) -> None:
     fig.update_yaxes(showticklabels=False, ticks="", showline=True, mirror=True)
     for axis in fig.select_yaxes():
         axis.update(scaleanchor=axis.anchor or "x", scaleratio=1)
+
+
+def frame_shape(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, str], **line: Any) -> dict:
+    """A shape that frames the cells from x[0] to x[1] and y[0] to y[1] of a panel, whose ``axes`` are a trace's."""
+    ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
+    where = {"xref": axes["xaxis"], "yref": axes["yaxis"]}
+    return {"type": "rect", **where, **ends, "line": {"color": "black", "width": 1, **line}}
+
+
+def outline(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, str] = FIRST) -> list[dict]:
+    """The frame of what is chosen, dark on light: seen on any colour."""
+    return [frame_shape(x, y, axes, color="white", width=4), frame_shape(x, y, axes, color=CHOSEN, width=2)]
+
+
+def flat_scale(
+    scale: Any,
+    ends: tuple[float, float],
+    title: str,
+    x: tuple[float, float] = (0.0, 1.0),
+    notes: Sequence[str] = (),
+) -> dict:
+    """`shared_scale` with its bar lying under the panels, over the part ``x`` of their width; notes join its title.
+
+    A bar makes its own room, in every theme, which an annotation does not.
+    """
+    axis = shared_scale(scale, ends[1], title, ends[0])
+    lines = [title, *(line for note in notes for line in textwrap.wrap(note, NOTE))]
+    axis["colorbar"] |= {
+        "title": {"text": "<br>".join(lines), "side": "bottom"},
+        "orientation": "h",
+        "len": 0.96 * (x[1] - x[0]),
+        "x": (x[0] + x[1]) / 2,
+        "y": 0,
+        "yanchor": "top",
+        "ypad": 4,
+    }
+    return axis
 
 
 # ------------------------------------------------------------------------------------------------- plates of maps

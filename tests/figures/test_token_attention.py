@@ -1,0 +1,216 @@
+"""From a token and to it, over a picture and over a text; and the whole matrix."""
+
+import html
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.errors import InputError
+from workbench.figures import attention_matrix_figure, token_attention_figure
+
+GRID = (2, 3)
+PICTURE = np.zeros((4, 6, 3), np.uint8)
+
+
+def rows_that_sum_to_one(*shape):
+    raw = np.random.default_rng(0).random(shape)
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def picture_tokens(prefix=("class", "register")):
+    short = {"class": "[CLS]", "register": "[REG]", "distillation": "[DIST]"}
+    labels = [short[kind] for kind in prefix] + [f"{place // 3},{place % 3}" for place in range(6)]
+    return SimpleNamespace(labels=[labels], kinds=[[*prefix, *["patch"] * 6]], grid=GRID)
+
+
+def text_tokens(padding=2):
+    labels = ["[CLS]", "the", "clock", "on", "the", "<s>", "[SEP]", *["[PAD]"] * padding]
+    kinds = ["class", *["word"] * 5, "special", *["padding"] * padding]
+    return SimpleNamespace(labels=[labels], kinds=[kinds], grid=None)
+
+
+def maps(fig):
+    return [trace for trace in fig.data if trace.type == "heatmap"]
+
+
+def titles(fig):
+    return [note.text for note in fig.layout.annotations]
+
+
+def test_the_two_panels_are_the_token_s_row_and_column():
+    attn = rows_that_sum_to_one(8, 8)
+    fig = token_attention_figure(torch.tensor(attn), picture_tokens(), 4, PICTURE)
+    row, row_prefix, column, column_prefix = maps(fig)
+    np.testing.assert_allclose(np.asarray(row.z), attn[4, 2:].reshape(GRID))
+    np.testing.assert_allclose(np.asarray(row_prefix.z), attn[4:5, :2])
+    np.testing.assert_allclose(np.asarray(column.z), attn[2:, 4].reshape(GRID))
+    np.testing.assert_allclose(np.asarray(column_prefix.z), attn[:2, 4][None])
+    assert titles(fig) == ["from 0,2: where it attends", "to 0,2: what attends to it"]
+
+
+def test_the_cells_of_a_row_add_up_to_one_whatever_prefix_tokens_there_are():
+    for prefix in ((), ("class",), ("class", "distillation", *["register"] * 4), ("register",) * 9):
+        count = len(prefix) + 6
+        fig = token_attention_figure(rows_that_sum_to_one(count, count), picture_tokens(prefix), count - 1)
+        row = [trace for trace in maps(fig) if trace.xaxis == "x"]
+        assert sum(np.asarray(trace.z).sum() for trace in row) == pytest.approx(1)
+
+
+def test_every_cell_carries_its_token():
+    fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 0)
+    patches, prefix = maps(fig)[:2]
+    assert np.asarray(patches.customdata).tolist() == [[2, 3, 4], [5, 6, 7]]
+    assert np.asarray(prefix.customdata).tolist() == [[0, 1]]
+    assert list(prefix.hovertext[0]) == ["[CLS]", "[REG]"]
+
+
+def test_the_chosen_token_is_framed_in_both_panels():
+    def frames(token):
+        fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), token)
+        return [(s.xref, s.x0, s.x1, s.y0, s.y1) for s in fig.layout.shapes if s.line.width == 2]
+
+    assert frames(6) == [(axis, 0.5, 1.5, 0.5, 1.5) for axis in ("x", "x2")]  # row 1, column 1
+    for _, left, right, top, bottom in frames(1):  # the register token, beneath the patches
+        assert -0.5 < left < right < 2.5
+        assert 1.5 < top < bottom
+
+
+def test_the_picture_lies_under_both_maps():
+    fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 3, PICTURE)
+    assert [(shown.xref, shown.sizex, shown.sizey) for shown in fig.layout.images] == [
+        ("x", 3, 2),
+        ("x2", 3, 2),
+    ]
+    assert not token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 3).layout.images
+
+
+def test_both_panels_share_one_scale_that_fits_the_patches():
+    attn = rows_that_sum_to_one(8, 8)
+    axis = token_attention_figure(attn, picture_tokens(), 3).layout.coloraxis
+    assert axis.cmin == 0
+    assert axis.cmax == pytest.approx(max(attn[3, 2:].max(), attn[2:, 3].max()))
+    assert "one scale for both" in axis.colorbar.title.text
+
+
+def test_without_a_token_the_mean_over_real_queries_is_shown():
+    attn = rows_that_sum_to_one(9, 9)
+    fig = token_attention_figure(attn, text_tokens(), None)
+    (boxes,) = fig.data
+    np.testing.assert_allclose(boxes.marker.color, attn[:7].mean(axis=0)[:7])
+    assert titles(fig) == ["from all 7 tokens: where they attend"]
+
+
+def test_class_attention_has_no_second_panel_and_says_so():
+    attn = rows_that_sum_to_one(1, 8)
+    fig = token_attention_figure(attn, picture_tokens(), 5)
+    assert titles(fig) == ["from [CLS]: where it attends"]
+    np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn[0, 2:].reshape(GRID))
+    assert "one query" in fig.layout.coloraxis.colorbar.title.text
+
+
+def test_a_token_that_takes_no_part_in_the_layer_gives_the_mean_and_says_so():
+    attn = rows_that_sum_to_one(6, 6)
+    fig = token_attention_figure(attn, picture_tokens(), 0)  # the class token joins later
+    np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn.mean(axis=0).reshape(GRID))
+    assert "[CLS] takes no part" in fig.layout.coloraxis.colorbar.title.text
+    assert titles(token_attention_figure(attn, picture_tokens(), 2))[0] == "from 0,0: where it attends"
+
+
+def test_over_a_text_every_token_but_padding_is_a_box_in_reading_order():
+    attn = rows_that_sum_to_one(9, 9)
+    fig = token_attention_figure(attn, text_tokens(), 2)
+    row, column = fig.data
+    assert [html.unescape(word) for word in row.text] == text_tokens().labels[0][:7]
+    assert list(row.customdata) == list(range(7))
+    np.testing.assert_allclose(row.marker.color, attn[2, :7])
+    np.testing.assert_allclose(column.marker.color, attn[:7, 2])
+    assert row.marker.line.width[2] > row.marker.line.width[1]
+
+
+def test_boxes_of_a_line_do_not_overlap_and_lines_follow_each_other():
+    count = 60
+    tokens = SimpleNamespace(
+        labels=[[f"word{place}" for place in range(count)]], kinds=[["word"] * count], grid=None
+    )
+    boxes = token_attention_figure(rows_that_sum_to_one(count, count), tokens, 0).data[0]
+    ends, left, line = np.asarray(boxes.base) + boxes.x, np.asarray(boxes.base), np.asarray(boxes.y)
+    same = line[1:] == line[:-1]
+    assert (left[1:][same] > ends[:-1][same]).all()
+    assert (np.diff(line)[~same] == 1).all()
+    assert line[-1] > 3
+
+
+def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds():
+    count = 50
+    tokens = SimpleNamespace(
+        labels=[[f"w{place}" for place in range(count)]], kinds=[["word"] * count], grid=None
+    )
+    attn = rows_that_sum_to_one(count, count)
+    fig = token_attention_figure(attn, tokens, 25, max_words=20)
+    assert list(fig.data[0].customdata) == list(range(20, 40))
+    said = fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
+    assert "Tokens 20 to 39 of 50 are shown" in said
+    assert f"{attn[25, 20:40].sum():.0%} of the attention from w25" in said
+
+
+@pytest.mark.parametrize(
+    ("attn", "token", "input", "says"),
+    [
+        (rows_that_sum_to_one(2, 8, 8), 0, 0, r"\(query, key\); got shape \(2, 8, 8\)"),
+        (rows_that_sum_to_one(5, 8), 0, 0, "5 queries to 8 keys"),
+        (rows_that_sum_to_one(7, 7), 0, 0, "holds 7 tokens, but the input has 8"),
+        (rows_that_sum_to_one(8, 8), 8, 0, r"no token 8; the input has 8 \(0 to 7\)"),
+        (rows_that_sum_to_one(8, 8), 0, 1, "input 1 does not exist; there are 1"),
+    ],
+)
+@pytest.mark.parametrize("figure", [token_attention_figure, attention_matrix_figure])
+def test_what_does_not_fit_is_refused(figure, attn, token, input, says):
+    with pytest.raises(InputError, match=says):
+        figure(attn, picture_tokens(), token=token, input=input)
+
+
+# ------------------------------------------------------------------------------------------------- the matrix
+
+
+def test_the_matrix_leaves_padding_out_and_names_every_token_once():
+    attn = rows_that_sum_to_one(9, 9)
+    (cells,) = attention_matrix_figure(attn, text_tokens(), token=4).data
+    np.testing.assert_allclose(np.asarray(cells.z), attn[:7, :7], rtol=1e-6)
+    assert list(cells.x) == ["[CLS]", "the", "clock", "on", "the (2)", "&lt;s&gt;", "[SEP]"]
+    assert list(cells.y) == list(cells.x)
+    assert np.asarray(cells.customdata)[4, 2].tolist() == [4, 2]
+
+
+def test_padding_on_the_left_keeps_the_token_s_number():
+    tokens = SimpleNamespace(labels=[["[PAD]", "a", "b", "c"]], kinds=[["padding", *["word"] * 3]], grid=None)
+    attn = rows_that_sum_to_one(4, 4)
+    fig = attention_matrix_figure(attn, tokens, token=2)
+    assert np.asarray(fig.data[0].customdata)[0, 1].tolist() == [1, 2]
+    row, column = fig.layout.annotations
+    assert (row.y, column.x) == (1, 1)  # of the tokens shown
+
+
+def test_the_matrix_of_a_picture_names_patches_by_row_and_column():
+    (cells,) = attention_matrix_figure(rows_that_sum_to_one(8, 8), picture_tokens()).data
+    assert list(cells.x) == ["[CLS]", "[REG]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
+
+
+def test_on_a_log_scale_a_weight_of_0_is_blank():
+    attn = rows_that_sum_to_one(8, 8)
+    attn[3, 5] = 0
+    fig = attention_matrix_figure(attn, picture_tokens(), log=True)
+    shown = np.asarray(fig.data[0].z)
+    assert np.argwhere(np.isnan(shown)).tolist() == [[3, 5]]
+    np.testing.assert_allclose(shown[2], np.log10(attn[2]), rtol=1e-6)
+    assert "blank: 0" in fig.layout.coloraxis.colorbar.title.text
+    with pytest.raises(InputError, match="positive"):
+        attention_matrix_figure(np.zeros((8, 8)), picture_tokens(), log=True)
+
+
+def test_class_attention_is_a_matrix_of_one_row():
+    fig = attention_matrix_figure(rows_that_sum_to_one(1, 8), picture_tokens(), token=3)
+    assert list(fig.data[0].y) == ["[CLS]"]
+    assert np.asarray(fig.data[0].customdata)[0, 3].tolist() == [0, 3]
+    assert len(fig.layout.annotations) == 1

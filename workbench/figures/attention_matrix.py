@@ -1,0 +1,95 @@
+"""The whole query × key matrix of one head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from workbench.errors import InputError
+from workbench.figures.overlays import CHOSEN, shared_scale
+from workbench.figures.patch_panels import WIDTH
+from workbench.figures.token_attention import head_weights
+from workbench.figures.tokens import check_token, distinct, view_tokens
+
+
+def attention_matrix_figure(
+    attn: Any, tokens: Any, input: int = 0, token: int | None = None, log: bool = False
+) -> go.Figure:
+    """Attention of one head, query × key: padding left out, arrow heads at the chosen token's row and column.
+
+    The axes name the tokens, as many as have room and more when zoomed in: words, patches as "row,column", and the
+    class and register tokens. A word that occurs again is numbered, "the (2)". Colours run from 0, or with ``log`` from
+    the smallest positive weight, weights of 0 being blank. ``customdata`` of a cell is [query, key], the numbers of
+    both tokens.
+
+    Args:
+        attn: attention weights of one head, (query, key), dimensionless; or (1, key), of class attention.
+        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        input: which input of ``tokens``.
+        token: number of the chosen token, counted as in ``tokens``.
+        log: colour by the logarithm.
+
+    Raises:
+        InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist, or with
+            ``log`` no weight is positive.
+    """
+    weights = head_weights(attn)
+    view = view_tokens(tokens, input, weights.shape[1])
+    token = check_token(token, tokens, input)
+    keys = view.real
+    queries = keys if len(weights) == len(view.index) else [next(iter(view.prefix), 0)]
+    shown = weights[:, keys][queries if len(weights) > 1 else [0]]
+    title = "Attention weight"
+    if log:
+        if not (shown > 0).any():
+            raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
+        shown = np.log10(shown, out=np.full_like(shown, np.nan), where=shown > 0)
+        title += ", blank: 0" if np.isnan(shown).any() else ""
+    names = distinct([view.labels[place] for place in keys])
+    numbers = np.asarray(view.index)
+    matrix = go.Heatmap(
+        z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
+        x=names,
+        y=[names[keys.index(place)] for place in queries],
+        customdata=np.stack(np.meshgrid(numbers[queries], numbers[keys], indexing="ij"), -1).astype(np.int32),
+        coloraxis="coloraxis",
+        hoverongaps=False,
+        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{'10<sup>%{z:.2f}</sup>' if log else '%{z:.4f}'}<extra></extra>",
+    )
+    lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, float(shown.max()))
+    scale = shared_scale(None, highest if highest > lowest else lowest + 1.0, title, lowest)
+    if log:
+        scale["colorbar"] |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
+    square = len(queries) == len(keys)
+    axis = {"type": "category", "constrain": "domain"}
+    place = None if token is None else view.place(token)
+    layout = {
+        "xaxis": {**axis, "title": {"text": "to key"}, "tickangle": -90, "range": [-0.5, len(keys) - 0.5]},
+        "yaxis": {
+            **axis, "title": {"text": "from query"}, "range": [len(queries) - 0.5, -0.5],
+            **({"scaleanchor": "x"} if square else {}),
+        },
+        "annotations": [*_pointers(place, queries if square else [], "y"), *_pointers(place, keys, "x")],
+        "coloraxis": scale,
+        "margin": {"l": 60, "r": 62, "t": 18, "b": 60},
+        "height": WIDTH - 60 if square else 200,
+    }  # fmt: skip
+    return go.Figure(matrix, layout)
+
+
+def _pointers(place: int | None, shown: list[int], axis: str) -> list[dict]:
+    """An arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
+    if place not in shown:
+        return []
+    along, across = ("y", "x") if axis == "y" else ("x", "y")
+    anchors = (
+        {"xanchor": "left", "yanchor": "middle"}
+        if axis == "y"
+        else {"xanchor": "center", "yanchor": "bottom"}
+    )
+    return [
+        {along: shown.index(place), f"{along}ref": along, across: 1, f"{across}ref": f"{across} domain"}
+        | {"text": "◂" if axis == "y" else "▾", "font": {"color": CHOSEN}, "showarrow": False, **anchors}
+    ]

@@ -1,0 +1,114 @@
+"""From a token and to it: where it attends and what attends to it, over the picture or the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from workbench.errors import InputError
+from workbench.figures.overlays import OVERLAY, flat_scale
+from workbench.figures.patch_panels import Panel, patch_panels
+from workbench.figures.tokens import TokenView, as_array, check_token, view_tokens
+from workbench.figures.word_boxes import word_panels
+
+MAX_WORDS = 120
+
+
+def token_attention_figure(
+    attn: Any,
+    tokens: Any,
+    token: int | None,
+    image: np.ndarray | None = None,
+    input: int = 0,
+    max_words: int = MAX_WORDS,
+) -> go.Figure:
+    """Two linked panels of one head: where a token attends (its row), and what attends to it (its column).
+
+    Over a patch grid two maps, laid over the faded picture where one is given, with the class, distillation and
+    register tokens as cells beneath: the cells of the first panel add up to the row. Colours are scaled to the patches,
+    so that one class token does not hide them; a cell beneath has its number written under it. Over a text the words
+    in reading order as boxes; of a long text the part of ``max_words`` tokens that holds the chosen one. Padding is
+    left out. Both panels share one scale from 0. Every cell and box carries its token's number as ``customdata``.
+
+    Class attention, which has one query, has no second panel; nor has the mean over queries. A token that takes no part
+    in the layer (the class token, where it joins the patches later) gives the mean over queries, and says so.
+
+    Args:
+        attn: attention weights of one head, (query, key), dimensionless; or (1, key).
+        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        token: number of the chosen token, counted as in ``tokens``; None is the mean over all queries but padding.
+        image: height × width (× 3) array, uint8 or float in 0..1.
+        input: which input of ``tokens``.
+
+    Raises:
+        InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist.
+    """
+    weights = head_weights(attn)
+    view = view_tokens(tokens, input, weights.shape[1])
+    token = check_token(token, tokens, input)
+    place = None if token is None else view.place(token)
+    panels, notes = _panels(weights, view, place)
+    if token is not None and place is None:
+        notes.append(f"{tokens.labels[input][token]} takes no part in this layer")
+    title = "Attention weight" + (", one scale for both" if len(panels) > 1 else "")
+    if view.grid is not None:
+        fig = patch_panels(view, panels, image, place)
+        highest = max(float(panel.values[view.patches].max()) for panel in panels)
+        scale = None if image is None else OVERLAY
+    else:
+        shown = _page(view.real, place, max_words)
+        fig = word_panels(view, panels, shown, place)
+        highest = max(float(panel.values[shown].max()) for panel in panels)
+        if len(shown) < len(view.real):
+            held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
+            notes.append(
+                f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {held:.0%} of the attention"
+                f" {panels[0].title.partition(':')[0]}."
+            )
+        scale = OVERLAY
+    colours = flat_scale(scale, (0.0, highest), title, notes=notes)
+    more = 13 * colours["colorbar"]["title"]["text"].count("<br>")
+    return fig.update_layout(coloraxis=colours, height=fig.layout.height + more)
+
+
+def head_weights(attn: Any) -> np.ndarray:
+    """Attention of one head as a float64 matrix (query, key); raises `InputError` for anything else."""
+    weights = as_array(attn)
+    if weights.ndim != 2:
+        raise InputError(
+            f"attention of one head is (query, key); got shape {weights.shape}: choose an input and a head"
+        )
+    if weights.shape[0] not in (1, weights.shape[1]):
+        raise InputError(
+            f"attention of {weights.shape[0]} queries to {weights.shape[1]} keys is not among the same tokens"
+        )
+    return weights
+
+
+def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[list[Panel], list[str]]:
+    """What is drawn of a head's weights, and what has to be said about it."""
+    if len(weights) == 1 < weights.shape[1]:
+        asks = next(
+            (view.labels[here] for here, kind in enumerate(view.kinds) if kind == "class"), "the query"
+        )
+        note = f"Class attention has one query, {asks}: nothing attends to the other tokens."
+        return [Panel(f"from {asks}: where it attends", f"from {asks} to", weights[0])], [note]
+    if place is None:
+        mean = weights[view.real].mean(0)
+        return [
+            Panel(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
+        ], []
+    label, name = view.labels[place], view.names[place]
+    return [
+        Panel(f"from {label}: where it attends", f"from {name} to", weights[place]),
+        Panel(f"to {label}: what attends to it", f"to {name} from", weights[:, place]),
+    ], []
+
+
+def _page(real: list[int], place: int | None, most: int) -> list[int]:
+    """The part of a long text that holds a token; parts do not move when another token of the same is chosen."""
+    most = max(most, 1)
+    first = 0 if place is None or place not in real else real.index(place) // most * most
+    return real[first : first + most]

@@ -1,0 +1,117 @@
+"""The tokens of one input as figures name them, and the numbers of one head that belong to them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import InputError
+
+PREFIX = ("class", "distillation", "register")
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """A tensor or array as float64."""
+    return np.asarray(
+        tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64
+    )
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """The tokens of one input that a layer attends over: those of the model, or its patches alone.
+
+    ``index`` holds the number of each in the model's tokens, ``labels`` what a box or an axis shows, ``names`` what a
+    sentence says, ``kinds`` as in `workbench.recording.TokenInfo`; ``grid`` is (rows, columns) of the patches.
+    """
+
+    index: list[int]
+    labels: list[str]
+    names: list[str]
+    kinds: list[str]
+    grid: tuple[int, int] | None
+
+    @property
+    def real(self) -> list[int]:
+        """Places of the tokens that are not padding."""
+        return [place for place, kind in enumerate(self.kinds) if kind != "padding"]
+
+    @property
+    def patches(self) -> list[int]:
+        """Places of the patches, in reading order."""
+        return [place for place, kind in enumerate(self.kinds) if kind not in PREFIX]
+
+    @property
+    def prefix(self) -> list[int]:
+        """Places of the class, distillation and register tokens."""
+        return [place for place, kind in enumerate(self.kinds) if kind in PREFIX]
+
+    def place(self, token: int) -> int | None:
+        """Where one of the model's tokens stands; None where it takes no part in the layer."""
+        return self.index.index(token) if token in self.index else None
+
+
+def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
+    """The ``count`` tokens of one input that a layer holds, with names to call them by.
+
+    Args:
+        tokens: labels, kinds and grid of a batch, as `workbench.recording.TokenInfo` holds them.
+
+    Raises:
+        InputError: there is no such input, or ``count`` is neither the number of its tokens nor of its patches.
+    """
+    inputs = len(tokens.labels)
+    if not -inputs <= input < inputs:
+        raise InputError(f"input {input} does not exist; there are {inputs}")
+    labels, kinds = list(map(str, tokens.labels[input])), list(tokens.kinds[input])
+    index = list(range(len(kinds)))
+    patches = [place for place in index if kinds[place] not in PREFIX]
+    if tokens.grid is not None and len(patches) != tokens.grid[0] * tokens.grid[1]:
+        raise InputError(
+            f"{len(kinds)} tokens do not fit {tokens.grid[0]} × {tokens.grid[1]} patches and "
+            f"{len(kinds) - len(patches)} others"
+        )
+    if tokens.grid is not None and count == len(patches):  # before the class token joins them
+        index = patches
+    if count != len(index):
+        raise InputError(f"the layer holds {count} tokens, but the input has {len(index)}")
+    shown = [_shown(labels[place]) for place in index]
+    if tokens.grid is None:
+        names = [f"{label} (token {place})" for place, label in zip(index, shown, strict=True)]
+        return TokenView(index, shown, names, [kinds[place] for place in index], None)
+    _, columns = tokens.grid
+    order = {place: number for number, place in enumerate(patches)}
+    names = [
+        f"row {order[place] // columns}, column {order[place] % columns}" if place in order else label
+        for place, label in zip(index, distinct(shown), strict=True)
+    ]
+    return TokenView(index, shown, names, [kinds[place] for place in index], tokens.grid)
+
+
+def check_token(token: int | None, tokens: Any, input: int) -> int | None:
+    """A token's number counted from 0; raises `InputError` where the input has no such token."""
+    count = len(tokens.labels[input])
+    if token is None:
+        return None
+    if not -count <= token < count:
+        raise InputError(f"no token {token}; the input has {count} (0 to {count - 1})")
+    return int(token) % count
+
+
+def _shown(label: str) -> str:
+    """A label that can be read, and that plotly does not take for markup: "<s>" would strike out what follows."""
+    return html.escape(label, quote=False) if label.strip() else "␣"
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """The second "the" as "the (2)": an axis would draw equal names at one place."""
+    seen: dict[str, int] = {}
+    found = []
+    for label in labels:
+        seen[label] = seen.get(label, 0) + 1
+        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return found
