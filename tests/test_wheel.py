@@ -72,6 +72,13 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     assert (tmp_path / "figures" / "cosine_decay.csv").is_file()
 
 
+def test_the_templates_travel(installed):
+    templates = installed / "workbench" / "templates"
+    assert (templates / "gallery.html").is_file()
+    page = templates / "voila" / "templates" / "explorer"
+    assert {path.name for path in page.iterdir()} == {"conf.json", "index.html.j2", "page.html"}
+
+
 def test_no_byte_code_and_no_tests_travel(installed):
     stray = [path for path in installed.rglob("*") if path.suffix == ".pyc" or path.name.startswith("test_")]
     assert stray == []

@@ -605,13 +605,16 @@ def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
 
 
 @cli.command()
-@click.option("--port", type=int, help="[default: the first free one from 8888]")
+@click.option("--app", is_flag=True, help="The explorer alone, as a page (needs the extra app: voila).")
+@click.option("--theme", type=click.Choice(["paper", "talk"]), help="Letters for reading or for a lecture hall. "
+              "[default: WORKBENCH_THEME, or paper]")  # fmt: skip
+@click.option("--port", type=int, help="[default: the first free one from 8888; 8866 with --app]")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
-def explore(port: int | None, no_browser: bool) -> None:
-    """Open the explorer notebook in JupyterLab (its token stays on)."""
-    from workbench.explorer import open_explorer
+def explore(app: bool, theme: str | None, port: int | None, no_browser: bool) -> None:
+    """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both)."""
+    from workbench.explorer.launch import open_explorer, open_page
 
-    sys.exit(open_explorer(port=port, browser=not no_browser))
+    sys.exit((open_page if app else open_explorer)(port=port, browser=not no_browser, theme=theme))
 
 
 def _print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool) -> None:

@@ -1,20 +1,37 @@
-"""JupyterLab, opened on the explorer notebook."""
+"""The explorer in a browser: JupyterLab on its notebook, or a page of its own through voila."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+import webbrowser
 from pathlib import Path
 
 from workbench import paths
 from workbench.errors import MissingResource
 
 NOTEBOOK = "explorer"
+PAGE_PORT = 8866
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+# What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
+_EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "anywidget"]
+_PAGE_CELL = """\
+import os
+
+os.chdir({folder!r})
+
+from workbench.explorer import Explorer
+
+Explorer()
+"""
 
 
-def open_explorer(port: int | None = None, browser: bool = True) -> int:
+def open_explorer(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
     """Start JupyterLab on the explorer notebook, token on, and wait for it; returns its exit status.
 
     In a checkout the notebook opens where it lies; from an installed wheel a copy goes into the current folder,
@@ -22,7 +39,15 @@ def open_explorer(port: int | None = None, browser: bool = True) -> int:
 
     Raises `MissingResource` if the folder cannot be written to.
     """
-    notebook = notebook_to_open(Path.cwd())
+    command = lab_command(notebook_to_open(Path.cwd()), port, browser)
+    try:
+        return subprocess.call(command, env=_environment(theme))
+    except KeyboardInterrupt:
+        return 130
+
+
+def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
+    """The command that opens a notebook in JupyterLab."""
     command = [
         sys.executable, "-m", "jupyterlab",
         # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
@@ -35,10 +60,82 @@ def open_explorer(port: int | None = None, browser: bool = True) -> int:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         # Jupyter refuses root unless told; in a container there is often nobody else. The token stays on.
         command.append("--allow-root")
+    return command
+
+
+def open_page(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
+    """Serve the explorer as a page of its own, token on, until it is interrupted; returns 130.
+
+    Every visit gets a kernel of its own, in the current folder; figures are saved into its ``figures/``. `theme` is
+    "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``.
+
+    Raises `MissingResource` if voila is not installed.
+    """
     try:
-        return subprocess.call(command, env={"WORKBENCH_OUT": str(Path.cwd() / "figures"), **os.environ})
-    except KeyboardInterrupt:
-        return 130
+        from traitlets.config import Config
+        from voila.app import Voila
+    except ImportError as error:
+        raise MissingResource(
+            "the page needs voila; pip install 'attention-workbench[app]' (workbench explore without --app opens "
+            "JupyterLab and needs nothing more)"
+        ) from error
+
+    class Page(Voila):
+        """Voila, with an address that opens: its own lacks the token."""
+
+        def launch_browser(self) -> None:
+            address = f"{self.connection_url}?token={self.identity_provider.token}"
+            print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)
+            if browser:
+                threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+
+    # The kernels inherit these; the page's template is found like every other of Jupyter's.
+    os.environ.update(_environment(theme))
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(
+        [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+    )
+    with tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch:
+        settings = Config()
+        settings.Voila.port = PAGE_PORT if port is None else port
+        settings.Voila.token = secrets.token_hex(24)
+        settings.Voila.root_dir = settings.Voila.connection_dir_root = scratch
+        settings.Voila.notebook_path = str(page_notebook(Path(scratch), start=Path.cwd()))
+        settings.Voila.config_file_paths = []  # what lies in the current folder changes nothing
+        settings.Voila.log_level = "WARN"
+        settings.VoilaConfiguration.template = "explorer"
+        settings.VoilaConfiguration.strip_sources = True
+        settings.VoilaConfiguration.file_allowlist = []
+        settings.VoilaConfiguration.extension_allowlist = _EXTENSIONS
+        settings.VoilaConfiguration.resources = {"workbench": {"theme": os.environ["WORKBENCH_THEME"]}}
+        page = Page(config=settings)
+        page.initialize([])
+        page.start()
+    return 130
+
+
+def _environment(theme: str | None) -> dict[str, str]:
+    """What the kernels are told: where figures go and how large letters are, unless the user has said so before."""
+    from workbench.figures.theme import find_theme
+
+    return {
+        "WORKBENCH_OUT": str(Path.cwd() / "figures"),
+        **os.environ,
+        "WORKBENCH_THEME": find_theme(theme).name,
+    }
+
+
+def page_notebook(folder: Path, start: Path) -> Path:
+    """Write the page's notebook into `folder`: one cell that shows the explorer, working in the folder `start`."""
+    import nbformat
+
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(_PAGE_CELL.format(folder=str(start)))],
+        metadata={"kernelspec": kernel, "title": "Attention Workbench"},
+    )
+    target = folder / f"{NOTEBOOK}.ipynb"
+    nbformat.write(notebook, target)
+    return target
 
 
 def notebook_to_open(folder: Path) -> Path:

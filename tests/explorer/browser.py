@@ -1,0 +1,204 @@
+"""A real JupyterLab, the real page of the explorer, and a real Chromium that tells all that went wrong in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from workbench import paths
+from workbench.chrome import find_chrome
+from workbench.explorer.launch import NOTEBOOK, lab_command
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+START_S = 120  # a server or a first view that is not there by then will not come: a busy machine is slow
+WAIT_MS = 60_000  # for anything after that
+SIZE = {"width": 1280, "height": 900}
+LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+PAGE_ADDRESS = r"http://localhost:\d+/\?token=\w+"
+LAB_ADDRESS = r"http://localhost:\d+/lab\S*\?token=\w+"
+
+
+@dataclass
+class Server:
+    """A running server: the address that opens it, the folder it works in, and where its figures go."""
+
+    address: str
+    folder: Path
+    figures: Path
+    process: subprocess.Popen[str]
+    said: list[str] = field(repr=False)
+
+    def stop(self) -> int:
+        """Interrupt it as Ctrl-C does, and wait for its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+@contextmanager
+def serve(command: list[str], folder: Path, pattern: str) -> Iterator[Server]:
+    """Run `command` in `folder` until the ``with`` ends, once it has printed an address that matches `pattern`.
+
+    What the machine's user has set (a theme, open tabs) is kept away.
+    """
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "WORKBENCH_OUT": str(folder / "figures"),
+        "WORKBENCH_CACHE": str(folder / "cache"),
+        **{f"JUPYTER_{name}_DIR": str(folder / "jupyter") for name in ("CONFIG", "DATA", "RUNTIME")},
+        **{f"JUPYTERLAB_{name}_DIR": str(folder / "lab") for name in ("SETTINGS", "WORKSPACES")},
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **own},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said: list[str] = []
+    answered = threading.Event()
+
+    def listen() -> None:
+        for line in process.stdout or ():  # to the end: a full pipe would stop the server
+            said.append(line)
+            if re.search(pattern, line):
+                answered.set()
+        answered.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    answered.wait(START_S)
+    found = next((match.group() for line in said if (match := re.search(pattern, line))), "")
+    server = Server(found, folder, folder / "figures", process, said)
+    try:
+        if not found:
+            raise RuntimeError(f"{' '.join(command)} gave no address")
+        yield server
+    except BaseException as error:
+        error.add_note(f"the server's last words:\n{''.join(said[-20:])}")
+        raise
+    finally:
+        server.stop()
+
+
+@contextmanager
+def page_server(folder: Path, *options: str) -> Iterator[Server]:
+    """The explorer as a page of its own, as a person starts it."""
+    command = [sys.executable, "-m", "workbench", "explore", "--app", "--no-browser", f"--port={free_port()}"]
+    with serve([*command, *options], folder, PAGE_ADDRESS) as server:
+        yield server
+
+
+@contextmanager
+def lab_server(folder: Path) -> Iterator[Server]:
+    """JupyterLab as `workbench explore` starts it, on a copy of the explorer notebook, since Lab writes into it."""
+    copy = Path(shutil.copy(paths.notebooks_dir() / f"{NOTEBOOK}.ipynb", folder))
+    quiet = folder / "lab" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    quiet.parent.mkdir(parents=True)
+    quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
+    with serve(lab_command(copy, free_port(), browser=False), folder, LAB_ADDRESS) as server:
+        yield server
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as held:
+        held.bind(("localhost", 0))
+        return held.getsockname()[1]
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, headless."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chrome(), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watched_page(browser: Any, folder: Path, size: dict[str, int] | None = None) -> Iterator[Any]:
+    """A page in a fresh context. It ends in an error if anything was asked of the world outside this machine, if a
+    script failed or if the console holds an error; a failure leaves a screenshot in `folder`."""
+    outside: list[str] = []
+    wrong: list[str] = []
+
+    def asked(address: str) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in {"data", "blob", "about"} and parts.hostname not in LOCAL:
+            outside.append(address)
+
+    context = browser.new_context(viewport=size or SIZE, accept_downloads=True)
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    page.on("request", lambda request: asked(request.url))
+    page.on("websocket", lambda socket: asked(socket.url))
+    page.on("pageerror", lambda error: wrong.append(f"page: {error}"))
+    page.on(
+        "console",
+        lambda said: (
+            said.type == "error" and wrong.append(f"console: {said.text} ({said.location.get('url')})")
+        ),
+    )
+    try:
+        yield page
+        assert outside == [], "the page asked for what is not on this machine"
+        assert wrong == [], "the page reported errors"
+    except BaseException as error:
+        picture = folder / "failure.png"
+        page.screenshot(path=picture)
+        error.add_note(f"the page as it was: {picture}; its errors: {wrong}")
+        raise
+    finally:
+        context.close()
+
+
+def open_page(page: Any, server: Server) -> None:
+    """Open the explorer's own page and wait until it shows."""
+    page.goto(server.address, wait_until="commit")  # the page goes on loading while the notebook runs
+    wait_for_explorer(page)
+
+
+def open_lab(page: Any, server: Server) -> None:
+    """Open the notebook in JupyterLab and wait until its kernel waits for us."""
+    page.goto(server.address)
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+    page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
+
+
+def wait_for_explorer(page: Any) -> None:
+    """Wait for its first picture."""
+    page.wait_for_selector(".workbench-explorer .js-plotly-plot .main-svg", timeout=START_S * 1000)
+
+
+def run_cells(page: Any, notebook: Path, until: str) -> None:
+    """Run the notebook's cells from the first to the one whose code contains `until`."""
+    cells = json.loads(notebook.read_text())["cells"]
+    last = next(
+        i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and until in "".join(cell["source"])
+    )
+    page.click(".jp-Notebook .jp-Cell >> nth=0")
+    for _ in range(last + 1):
+        page.keyboard.press("Shift+Enter")
