@@ -19,7 +19,7 @@ NOTEBOOK = "explorer"
 PAGE_PORT = 8866
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
-_EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "anywidget"]
+_EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
 _PAGE_CELL = """\
 import os
 

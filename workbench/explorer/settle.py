@@ -16,6 +16,6 @@ def settle(figure: go.FigureWidget) -> None:
     page that opens later reads the state: voila's, which opens when the cell has run, and JupyterLab's after a
     reload, would show the figure before all changes. Nothing is sent: the open pages have it already.
     """
-    held = figure._trait_values
+    held = vars(figure)["_trait_values"]  # past the traits, which would send it
     held["_widget_data"] = deepcopy(figure._data)
     held["_widget_layout"] = deepcopy(figure._layout_obj._props)
