@@ -1,12 +1,17 @@
-"""The explorer: what a control asks for is what is drawn, and a mistake leaves the last good view."""
+"""The explorer: what is asked for is what is drawn, what follows follows, and a mistake moves nothing."""
 
+import base64
+import json
+
+import numpy as np
 import pytest
+import torch
 
 from workbench.architectures import build
 from workbench.checkpoints import write_checkpoint
-from workbench.errors import InputError
-from workbench.explorer import Explorer, notebook_to_open
-from workbench.explorer.panel import _Panel
+from workbench.errors import InputError, UnknownName
+from workbench.explorer import VIEWS, Explorer, notebook_to_open
+from workbench.explorer.views import attention
 
 
 @pytest.fixture(scope="module")
@@ -14,30 +19,63 @@ def explorer():
     return Explorer(n=3)
 
 
-def test_it_opens_on_the_last_layer_of_the_bundled_model(explorer):
-    fresh = Explorer(n=2)
-    assert (fresh.layers, fresh.layer, fresh.head, fresh.heads) == ([0, 1, 2, 3], 3, 0, [0, 1, 2])
-    assert fresh.tokens.labels[0][fresh.query] == "[CLS]"
+@pytest.fixture
+def at_start(explorer):
+    return explorer.move(**Explorer(n=3).asked.moved(layer=3, inputs="bundled:digits", token=0).to_dict())
 
 
-def test_the_heat_map_shows_the_chosen_head_of_the_chosen_layer(explorer):
-    explorer.layer, explorer.head, explorer.query = 1, 2, 5
-    shown = [trace for trace in explorer.attention().data if trace.name == "layer 1, head 2"]
-    expected = explorer.attn[2, 5, 1:].reshape(8, 8).double().numpy()
-    assert shown[0].z.tolist() == expected.tolist()
+def test_it_opens_on_the_last_layer_and_the_class_token():
+    place = Explorer(n=2).place
+    assert (place.inputs, place.layer, place.head, place.token) == ("bundled:digits", 3, 0, 0)
 
 
-def test_the_spectrum_marks_the_chosen_layer(explorer):
-    explorer.layer = 2
-    widths = {trace.name: trace.line.width for trace in explorer.spectrum().data if trace.name}
-    assert [name for name, width in widths.items() if width == max(widths.values())] == ["layer 2"]
+def test_nothing_is_loaded_before_it_is_looked_at():
+    assert Explorer("bundled:no-such-model").asked.model == "bundled:no-such-model"
+    with pytest.raises(UnknownName):
+        Explorer("bundled:digit-vit").figure()
 
 
-def test_the_reading_is_computed_from_what_is_shown(explorer):
-    explorer.layer, explorer.head, explorer.query = 0, 1, 3
-    top = int(explorer.attn[1, 3].argmax())
-    assert repr(explorer.tokens.labels[0][top]) in explorer.reading()
-    assert f"{float(explorer.attn[1, 3, top]):.1%}" in explorer.reading()
+def test_the_map_shows_the_chosen_head_of_the_chosen_layer(at_start):
+    at_start.move(layer=1, head=2, token=5)
+    look = at_start.material.look(at_start.place)
+    row = attention(look, 2)[5, 1:].reshape(8, 8).numpy()
+    shown = [
+        np.asarray(trace.z, dtype=float)
+        for trace in at_start.figure().data
+        if getattr(trace, "z", None) is not None
+    ]
+    assert any(z.shape == row.shape and np.allclose(z, row) for z in shown)
+
+
+def test_the_reading_is_computed_from_what_is_shown(at_start):
+    at_start.move(layer=0, head=1, token=3)
+    look = at_start.material.look(at_start.place)
+    row = attention(look, 1)[3]
+    top = int(row.argmax())
+    assert repr(look.tokens.labels[0][top]) in at_start.reading()
+    assert f"{float(row[top]):.1%}" in at_start.reading()
+
+
+def test_another_input_goes_back_to_the_class_token(at_start):
+    at_start.move(token=9)
+    assert at_start.move(index=1).place.token == 0
+    assert at_start.material.one(at_start.place).ids[0] in at_start.reading()
+
+
+def test_another_model_brings_inputs_of_its_kind(at_start, tmp_path):
+    from tests.folders import bert_folder
+
+    place = at_start.move(model=f"hf:{bert_folder(tmp_path / 'bert')}").place
+    assert (place.inputs, place.index, place.head, place.token) == ("bundled:prose", 0, 0, None)
+    assert at_start.move(model="bundled:digits-vit").place.inputs == "bundled:digits"
+
+
+def test_inputs_of_ones_own_stay_when_the_model_changes(at_start, tmp_path):
+    from PIL import Image
+
+    Image.new("L", (16, 16), 200).save(tmp_path / "grey.png")
+    at_start.move(inputs=f"images:{tmp_path}")
+    assert at_start.move(model="bundled:digits-tssa").place.inputs == f"images:{tmp_path}"
 
 
 def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
@@ -48,64 +86,160 @@ def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
     with pytest.raises(
         InputError, match="takes neither pictures nor texts alone, and the explorer shows those"
     ):
-        Explorer(f"file:{path}")
+        Explorer(f"file:{path}").figure()
 
 
-@pytest.mark.parametrize(("kind", "number"), [("layer", 4), ("head", 3), ("layer", -5)])
-def test_what_does_not_exist_is_refused(kind, number):
-    with pytest.raises(InputError, match=f"no {kind} {number}"):
-        Explorer(n=1, **{kind: number})
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("layer", 4, "no layer 4"), ("head", 3, "no head 3"), ("layer", -5, "no layer -5"),
+        ("token", 65, "no token 65"), ("index", 9, "no input 9"), ("view", "norm", "did you mean 'norms'"),
+        ("metric", "entropy", "metric of the overview"),
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_is_refused_and_nothing_moves(at_start, part, value, said):
+    before = at_start.place
+    with pytest.raises(InputError, match=said):
+        at_start.move(**{part: value})
+    assert at_start.place == before
 
 
-def test_controls_follow_one_another():
-    panel = _Panel(Explorer(n=2))
-    panel.layer.value = 1
-    assert panel.explorer.layer == 1
-    assert "Layer 1" in panel.message.value
-    panel.query.value = 7
-    assert panel.explorer.query == 7
-    panel.index.value = 1  # another image: back to the class token
-    assert panel.explorer.query == panel.query.value == 0
-    assert panel.explorer.batch.ids[1] in panel.message.value
-    assert len(panel.figures["image"].data) == 2
-    lines = [trace.name for trace in panel.figures["spectrum"].data if trace.name]
-    assert lines == [f"layer {layer}" for layer in range(4)]
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_can_be_drawn_read_and_saved_as_numbers(at_start, name):
+    against = at_start.place.moved(layer=0, against=None)
+    at_start.move(view=name, against=against.to_dict())
+    figure = at_start.figure()
+    assert figure.data
+    assert at_start.reading().startswith("Layer 3, head 0")
+    rows = VIEWS[name].numbers(at_start.place, at_start.material)
+    assert len(rows) > 3
 
 
-def test_a_mistake_is_told_and_the_last_good_view_stays():
-    panel = _Panel(Explorer(n=1))
-    before = panel.figures["image"].data[1].z
-    panel.model.value = "bundled:digit-vit"
-    assert "digits-vit" in panel.message.value
-    assert panel.explorer.model == "bundled:digits-vit"
-    assert (panel.figures["image"].data[1].z == before).all()
-    panel.layer.value = 0  # and the controls still work
-    assert "Layer 0" in panel.message.value
+@pytest.mark.parametrize("name", VIEWS)
+def test_code_makes_the_very_view(at_start, name):
+    """The lines, run as they are, give the figure that is shown."""
+    against = at_start.place.moved(layer=0, head=1, against=None)
+    at_start.move(view=name, layer=2, head=1, token=9, index=1, against=against.to_dict())
+    made: dict = {}
+    exec(at_start.code(), made)
+    assert close(plain(made["figure"]), plain(at_start.figure()))
 
 
-def test_a_text_model_brings_its_own_inputs_and_view(tmp_path):
-    from tests.folders import bert_folder
-
-    panel = _Panel(Explorer(n=2))
-    panel.model.value = f"hf:{bert_folder(tmp_path / 'bert')}"
-    assert panel.explorer.inputs == panel.inputs.value == "bundled:prose"
-    assert panel.frames["image"].layout.display == "none"
-    assert len(panel.figures["text"].data) == 1
-    assert panel.query.label == "all queries"
+def plain(figure):
+    return json.loads(figure.to_json())
 
 
-def test_saving_writes_the_view_with_its_parameters(tmp_path, monkeypatch):
-    import json
+def close(one, other):
+    """Equal up to rounding: the same passes, in batches of another size."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if "bdata" in one and "bdata" in other:
+            first, second = (
+                np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"]) for array in (one, other)
+            )
+            return first.shape == second.shape and np.allclose(first, second, atol=1e-5, equal_nan=True)
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= 1e-5 * max(1.0, abs(one))
+    return one == other
 
-    monkeypatch.setenv("WORKBENCH_OUT", str(tmp_path))
+
+def test_every_metric_colours_the_overview(at_start):
+    from workbench.explorer import MEASURES
+
+    for name in MEASURES:
+        at_start.move(metric=name, layer=1, head=2)
+        figure = at_start.overview()
+        grid = next(trace for trace in figure.data if trace.type == "heatmap")
+        assert np.asarray(grid.z, dtype=float).shape[0] == 4
+
+
+def test_a_layer_without_attention_says_where_to_look():
+    explorer = Explorer("bundled:digits-tost", n=2, layer=1)
+    with pytest.raises(InputError, match="membership map"):
+        explorer.figure("attention")
+    assert explorer.figure("membership").data
+    explorer = Explorer("bundled:digits-xcit", n=2, layer=1)
+    with pytest.raises(InputError, match="channel to channel"):
+        explorer.figure("matrix")
+    assert explorer.figure("norms").data
+
+
+def test_class_attention_of_one_query_can_be_looked_at():
+    explorer = Explorer("bundled:digits-xcit", n=2, layer=-1)
+    assert explorer.figure("attention").data
+    with pytest.raises(InputError, match="one query"):
+        explorer.figure("singular")
+
+
+def test_comparing_needs_a_pin(at_start):
+    with pytest.raises(InputError, match="pin a view first"):
+        at_start.move(view="compare", against=None).figure()
+
+
+def test_the_difference_is_the_attention_moved(at_start):
+    first = at_start.place.moved(layer=0, against=None)
+    at_start.move(view="compare", layer=2, against=first.to_dict())
+    a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.place))
+    assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.reading()
+
+
+def test_a_command_renders_the_same_address(at_start):
+    import shlex
+
+    at_start.move(layer=1, head=2, view="spectrum")
+    words = shlex.split(at_start.command())
+    assert words[:3] == ["workbench", "render", "explorer"]
+    given = dict(zip(words[4::3], words[5::3], strict=True))
+    assert (given["layer"], given["head"], given["view"]) == ("1", "2", "spectrum")
+
+
+def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_DEFER_EXPORT", str(tmp_path / "queue"))
-    panel = _Panel(Explorer(n=1, layer=1, head=2))
-    panel.name.value = "my-view"
-    panel.save.click()
-    assert str(tmp_path) in panel.message.value
-    parameters = json.loads((tmp_path / "my-view.json").read_text())["parameters"]
-    assert (parameters["layer"], parameters["head"]) == (1, 2)
+    at_start.move(layer=1, head=2)
+    at_start.save("my-view", out=tmp_path)
+    about = json.loads((tmp_path / "my-view.json").read_text())
+    assert Explorer.at(about["parameters"]).place == at_start.place
     assert (tmp_path / "my-view.csv").stat().st_size > 500
+    assert at_start.material.model(at_start.place.model).fingerprint in json.dumps(about)
+
+
+def test_an_address_is_json_and_opens_the_same_view(at_start):
+    at_start.move(layer=2, token=7, view="matrix")
+    text = json.dumps(at_start.address)
+    again = Explorer.at(text)
+    assert again.place == at_start.place
+    with pytest.raises(InputError, match="no saved address"):
+        Explorer.at("{layer: 2")
+
+
+def test_grouped_heads_read_the_keys_of_their_group(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests.folders import bert_folder
+    from workbench.explorer.views import norms
+
+    sizes = {
+        "vocab_size": 2000,
+        "intermediate_size": 16,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+    }
+    torch.manual_seed(0)
+    tokens = bert_folder(tmp_path / "bert")
+    model = LlamaForCausalLM(LlamaConfig(**sizes))
+    folder = tmp_path / "llama"
+    model.save_pretrained(folder)
+    for file in tokens.iterdir():
+        if "token" in file.name or "vocab" in file.name:
+            (folder / file.name).write_bytes(file.read_bytes())
+    explorer = Explorer(f"hf:{folder}", n=2, head=4)
+    look = explorer.material.look(explorer.place)
+    assert torch.allclose(norms(look, 4)["k"], look.record.k[0, 1].double().norm(dim=-1))
+    assert torch.allclose(norms(look, 4)["q"], look.record.q[0, 4].double().norm(dim=-1))
 
 
 def test_the_notebook_of_a_checkout_opens_in_place_and_a_copy_is_kept(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """The explorer: look inside a layer, in JupyterLab or as a page of its own."""
 
-from workbench.explorer.launch import notebook_to_open, open_explorer
-from workbench.explorer.panel import Explorer
+import lazy_loader
 
-__all__ = ["Explorer", "notebook_to_open", "open_explorer"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,368 +1,482 @@
-"""The explorer: model, input, layer, head → attention over the image or the text, and the layer's spectrum.
-
-The widgets hold what is chosen; every picture comes from the same functions as the figure notebooks.
-"""
+"""The controls around an explorer: what a person moves, what follows, and what is said when it cannot."""
 
 from __future__ import annotations
 
+import html
+import json
+import logging
 import os
-from functools import lru_cache
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
 
 from workbench.errors import InputError, WorkbenchError
+from workbench.explorer import code
+from workbench.explorer.address import Address
+from workbench.explorer.canvas import Canvas
+from workbench.explorer.explorer import plain_address, where
+from workbench.explorer.jobs import Report, Worker
+from workbench.explorer.keyboard import BOX_CLASS, Copy, Keys
+from workbench.explorer.measures import MEASURES
+from workbench.explorer.uploads import keep_picture, keep_text
+from workbench.explorer.views import VIEWS, overview, view
 
 if TYPE_CHECKING:
-    import ipywidgets
-    import pandas as pd
-    import plotly.graph_objects as go
-    from jaxtyping import Float
-    from torch import Tensor
+    from workbench.explorer.explorer import Explorer
 
-    from workbench.batches import Inputs
-    from workbench.models import LoadedModel
-    from workbench.recording import Capture, TokenInfo
-
+ALL = -1  # a dropdown shows a value of None as if nothing were chosen
+MOST_PINS = 6
 _INPUTS = {"image": ("bundled:digits", "bundled:photos"), "text": ("bundled:prose",)}
-_ALL = "all queries"
+_ARROWS = {
+    "ArrowUp": ("layer", -1),
+    "ArrowDown": ("layer", 1),
+    "ArrowLeft": ("head", -1),
+    "ArrowRight": ("head", 1),
+}
+_STYLE = """<style>
+.{box} {{ padding: 6px; font-family: Arial, "Liberation Sans", Helvetica, sans-serif; }}
+.{box} .widget-label {{ font-weight: 600; }}
+.{box}.talk, .{box}.talk .widget-label, .{box}.talk button, .{box}.talk input, .{box}.talk select
+  {{ font-size: 20px; }}
+.{box} .workbench-message {{ min-height: 2.6em; line-height: 1.3; white-space: pre-line; }}
+.{box} .workbench-error {{ color: #8a1c1c; font-weight: 600; }}
+</style>"""
 
 
-class Explorer:
-    """Look inside one layer at a time.
+class Seen(NamedTuple):
+    """What one change leads to: where we are, what is drawn there, and what can be taken away."""
 
-    ``view()`` draws the chosen state as two figures; ``widget()`` puts the controls around them. What a control
-    asks for is computed once and kept: a model per name, a capture per input, a spectrum per input.
+    place: Address
+    heads: int
+    layers: list[int]
+    figure: go.Figure | None
+    text: str
+    """The reading, or why there is no figure."""
+    script: str
+
+
+class Pin(NamedTuple):
+    """A view that is kept."""
+
+    place: Address
+    card: widgets.Widget
+    picture: Canvas
+
+
+class Panel:
+    """Widgets around an `Explorer`: ``box`` holds them all.
+
+    A change of a control is work for the `Worker`: the explorer moves and draws in a thread, and the browser gets the
+    result. Changes that arrive meanwhile are joined to it, so none is lost. What goes wrong is said in place, and the
+    last good view stays.
     """
 
-    def __init__(
-        self,
-        model: str = "bundled:digits-vit",
-        inputs: str | None = None,
-        n: int = 8,
-        seed: int = 0,
-        layer: int = -1,
-        head: int = 0,
-    ) -> None:
-        self.n, self.seed = n, seed
-        self._load = lru_cache(maxsize=4)(self._load)
-        self._capture = lru_cache(maxsize=32)(self._capture)
-        self._spectra = lru_cache(maxsize=32)(self._spectra)
-        self.choose_model(model, inputs)
-        self.layer = self._check("layer", layer, self.layers)
-        self.head = self._check("head", head, self.heads)
+    def __init__(self, explorer: Explorer, theme: str | None = None) -> None:
+        self.explorer, self.theme = explorer, theme
+        self.worker = Worker()
+        self.pins: list[Pin] = []
+        self._place: Address | None = None
+        self._asked: dict[str, Any] = {}
+        self._following = False
+        self._make_controls()
+        self._make_pictures()
+        self._make_drawer()
+        self._arrange()
+        self._go({})
 
-    # ------------------------------------------------------------------------------------------------ state
+    def follow(self) -> None:
+        """Show where the explorer stands now."""
+        self._go({})
 
-    def choose_model(self, model: str, inputs: str | None = None) -> None:
-        """Take another model, with inputs it accepts; raises as `workbench.load` and `workbench.inputs` do."""
-        loaded = self._load(model)
-        if loaded.modality not in _INPUTS:
-            raise InputError(
-                f"{model} takes neither pictures nor texts alone, and the explorer shows those; hand "
-                "workbench.capture a dict of tensors of your own"
-            )
-        chosen = inputs or _INPUTS[loaded.modality][0]
-        batch = self._feed(loaded, chosen)
-        self.model, self.loaded, self.inputs, self.batch = model, loaded, chosen, batch
-        self.choose_input(0)
-        capture = self.capture
-        self.layers = [record.index for record in capture if record.kind == "token" and record.origin is None]
-        if not self.layers:
-            raise InputError(
-                f"{model} has no layer whose attention runs over all tokens; the explorer has none to show"
-            )
-        self.layer = self.layers[-1]
-        self.head = 0
+    # ------------------------------------------------------------------------------------------------ building
 
-    def choose_inputs(self, inputs: str) -> None:
-        """Take other inputs for the same model."""
-        self.batch = self._feed(self.loaded, inputs)
-        self.inputs = inputs
-        self.choose_input(0)
-
-    def choose_input(self, index: int) -> None:
-        """Take another of the inputs; the query becomes the class token of an image, all queries of a text."""
-        self.index = index
-        kinds = self.batch.tokens.kinds[index]
-        self.query = kinds.index("class") if self.batch.images and "class" in kinds else None
-
-    @property
-    def capture(self) -> Capture:
-        """All layers' attention on the chosen input."""
-        return self._capture(self.model, self.inputs, self.index)
-
-    @property
-    def heads(self) -> list[int]:
-        """Heads of the chosen layer."""
-        return list(range(self.attn.shape[0]))
-
-    @property
-    def attn(self) -> Float[Tensor, "head query key"]:
-        """Attention weights of the chosen layer on the chosen input."""
-        held = self.capture[self.layer].attn
-        assert held is not None  # it is the one site that is captured
-        return held[0]
-
-    @property
-    def tokens(self) -> TokenInfo:
-        """Labels and kinds of the chosen input's tokens; which are real."""
-        held = self.capture.tokens
-        assert held is not None  # inputs always come with their tokens
-        return held
-
-    @property
-    def queries(self) -> list[tuple[str, int | None]]:
-        """(label, index) of every query that can be chosen, and all of them where no class token stands for them."""
-        tokens = self.tokens
-        real = [i for i, here in enumerate(tokens.mask[0].tolist()) if here]
-        if self.attn.shape[1] == 1:  # class attention asks for the class token only
-            real = real[:1]
-        one_by_one: list[tuple[str, int | None]] = [(f"{i} · {tokens.labels[0][i]}", i) for i in real]
-        return one_by_one if self.batch.images and "class" in tokens.kinds[0] else [(_ALL, None), *one_by_one]
-
-    def _check(self, kind: str, number: int, known: list[int]) -> int:
-        place = known[number] if -len(known) <= number < 0 else number
-        if place not in known:
-            raise InputError(f"no {kind} {number} in {self.model}; there are {known[0]} to {known[-1]}")
-        return place
-
-    def _load(self, model: str) -> LoadedModel:
-        from workbench.models import load
-
-        return load(model)
-
-    def _feed(self, loaded: LoadedModel, inputs: str) -> Inputs:
-        from workbench.batches import inputs as choose
-
-        return choose(inputs, loaded, n=self.n, seed=self.seed)
-
-    def _capture(self, model: str, inputs: str, index: int) -> Capture:
-        from workbench.recording import capture
-
-        return capture(self._load(model), self.batch[index : index + 1], sites=("attn",))
-
-    def _spectra(self, model: str, inputs: str, index: int) -> pd.DataFrame:
-        from workbench.pipeline import analyze
-
-        return analyze("gram-spectrum", model=self._load(model), inputs=self.batch[index : index + 1])
-
-    # ------------------------------------------------------------------------------------------------ figures
-
-    def attention(self) -> go.Figure:
-        """The chosen head's attention over the image or the text."""
-        from workbench.figures import attention_heatmap_figure
-
-        image = self.batch.images[self.index] if self.batch.images else None
-        return attention_heatmap_figure(
-            self.capture, layers=[self.layer], heads=[self.head], image=image, query=self.query
-        )
-
-    def spectra(self) -> pd.DataFrame:
-        """Gram spectra of every layer on the chosen input, for the head's keys."""
-        frame = self._spectra(self.model, self.inputs, self.index)
-        keys = frame["head"].nunique()
-        own = self.head * keys // len(self.heads)  # grouped queries: several heads read the same keys
-        return frame[frame["head"] == own]
-
-    def spectrum(self) -> go.Figure:
-        """The chosen head's spectrum in every layer, the chosen layer drawn thick."""
-        from workbench.figures import spectrum_figure
-
-        fig = spectrum_figure(self.spectra(), bands="none")
-        for trace in fig.data:
-            chosen = trace.name == f"layer {self.layer}"
-            trace.update(line={"width": 3 if chosen else 1}, opacity=1 if chosen else 0.55)
-        return fig
-
-    def view(self) -> go.Figure:
-        """Both pictures as one plate, fit to be saved."""
-        from workbench.figures import plate
-
-        return plate([self.attention(), self.spectrum()], columns=2)
-
-    def reading(self) -> str:
-        """One sentence on what the view shows, computed from its numbers."""
-        attn = self.attn[self.head].double()
-        labels = self.tokens.labels[0]
-        row = (
-            attn[self.tokens.mask[0]].mean(0) if self.query is None else attn[min(self.query, len(attn) - 1)]
-        )
-        top = int(row.argmax())
-        whose = _ALL if self.query is None else f"query {labels[self.query]!r}"
-        frame = self.spectra()
-        rank = frame[(frame["metric"] == "rank_90") & (frame["layer"] == self.layer)]["value"].iloc[0]
-        return (
-            f"Layer {self.layer}, head {self.head}, {self.batch.ids[self.index]}: the most attended token "
-            f"(of {whose}) is {labels[top]!r} with {row[top]:.1%} of the attention; "
-            f"{rank:.0f} eigenvalues hold 90 % of the spectrum."
-        )
-
-    def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
-        """Save the view as a figure with its data and provenance, and return it (see `workbench.save_figure`)."""
-        from workbench.exporting import save_figure
-
-        image = self.batch.ids[self.index]
-        return save_figure(
-            self.view(), name, data=self.spectra(), caption=self.reading(), width="page", out=out,
-            alt=f"Attention of layer {self.layer}, head {self.head} of {self.model} on {image}, beside the eigenvalue "
-            "spectrum of the head's keys in every layer.",
-            parameters={
-                "model": self.model, "inputs": self.inputs, "n": self.n, "seed": self.seed,
-                "index": self.index, "layer": self.layer, "head": self.head, "query": self.query,
-            },
-        )  # fmt: skip
-
-    # ------------------------------------------------------------------------------------------------ widgets
-
-    def widget(self) -> ipywidgets.Widget:
-        """Controls and live figures, for JupyterLab."""
-        return _Panel(self).box
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget()._repr_mimebundle_(**options)
-
-
-class _Panel:
-    """The controls of an explorer, and what follows when one of them moves."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        import ipywidgets as widgets
-        import plotly.graph_objects as go
-
-        self.explorer = explorer
-        self.busy = False
-        wide = widgets.Layout(width="300px")
-        style = {"description_width": "50px"}
+    def _make_controls(self) -> None:
+        wide = {"layout": widgets.Layout(width="270px"), "style": {"description_width": "56px"}}
+        asked = self.explorer.asked
         self.model = widgets.Combobox(
-            value=explorer.model, options=_models_here(), description="model", layout=wide, style=style,
-            continuous_update=False, placeholder="timm:NAME, hf:FOLDER, a name; then Enter",
+            value=asked.model, options=_models_here(), description="model", continuous_update=False,
+            placeholder="timm:NAME, hf:FOLDER, file:CHECKPOINT; then Enter", ensure_option=False, **wide,
         )  # fmt: skip
         self.inputs = widgets.Combobox(
-            value=explorer.inputs, options=_INPUTS[explorer.loaded.modality], description="inputs", layout=wide,
-            style=style, continuous_update=False, placeholder="bundled:NAME, images:FOLDER, text:FILE; then Enter",
+            value=asked.inputs or "", options=sum(_INPUTS.values(), ()), description="inputs",
+            continuous_update=False, placeholder="images:FOLDER, text:FILE; then Enter", **wide,
         )  # fmt: skip
-        self.index = widgets.Dropdown(description="input", layout=wide, style=style)
-        self.layer = widgets.SelectionSlider(options=[0], description="layer", layout=wide, style=style)
-        self.head = widgets.SelectionSlider(options=[0], description="head", layout=wide, style=style)
-        self.query = widgets.Dropdown(description="query", layout=wide, style=style)
-        self.name = widgets.Text(value="explorer", description="name", layout=wide, style=style)
-        self.save = widgets.Button(
-            description="Save figure", tooltip="PDF, SVG, PNG, HTML, the data and provenance"
+        self.index = widgets.Dropdown(options=[("…", 0)], description="input", **wide)
+        self.layer = widgets.SelectionSlider(options=[0], description="layer", **wide)
+        self.head = widgets.SelectionSlider(options=[0], description="head", **wide)
+        self.token = widgets.Dropdown(options=[("all queries", ALL)], value=ALL, description="token", **wide)
+        self.picture = widgets.FileUpload(
+            accept="image/*", description="Upload a picture", layout=widgets.Layout(width="150px"),
+            tooltip="A picture of yours, for a model of pictures; it stays on this machine",
+        )  # fmt: skip
+        self.text = widgets.Textarea(
+            placeholder="Type or paste a text, one a line, for a model of texts",
+            layout=widgets.Layout(width="100%", height="70px"),
         )
-        self.message = widgets.HTML()
-        # One figure for each kind of view: an image and a text differ in their axes, and what a figure in the
-        # browser once had (an axis, a picture) stays when its layout is replaced.
-        self.figures = {kind: go.FigureWidget() for kind in ("image", "text", "spectrum")}
-        self.frames = {kind: widgets.Box([figure]) for kind, figure in self.figures.items()}
-        pictures = widgets.HBox(list(self.frames.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        self._offer()
+        self.use_text = _button("Use this text", "Look at this text")
+        self.metric = widgets.Dropdown(
+            options=[(measure.label, name) for name, measure in MEASURES.items()], value=asked.metric,
+            description="colour", **wide,
+        )  # fmt: skip
+        self.view = widgets.ToggleButtons(
+            options=[(shown.title, name) for name, shown in VIEWS.items()], value=asked.view,
+            tooltips=[shown.hint for shown in VIEWS.values()], style={"button_width": "auto"},
+        )  # fmt: skip
         for control, follow in (
-            (self.model, self._model), (self.inputs, self._inputs), (self.index, self._index),
-            (self.layer, self._layer), (self.head, self._head), (self.query, self._query),
-        ):  # fmt: skip
-            control.observe(lambda change, follow=follow: self._act(follow), names="value")
-        self.save.on_click(lambda _: self._act(self._save))
-        controls = [
-            self.model,
-            self.inputs,
-            self.index,
-            self.layer,
-            self.head,
-            self.query,
-            self.name,
-            self.save,
-        ]
-        grid = widgets.GridBox(controls, layout=widgets.Layout(grid_template_columns="repeat(3, 310px)"))
-        self.box = widgets.VBox([grid, self.message, pictures])
-        self._draw()
-
-    def _act(self, follow: Any) -> None:
-        """Carry out one change; what goes wrong is said in place, and the last good view stays."""
-        if self.busy:
-            return
-        self.busy = True
-        self.message.value = "…"
-        try:
-            follow()
-        except WorkbenchError as error:
-            self.message.value = f"<b style='white-space: pre-line'>{_escape(str(error))}</b>"
-        finally:
-            self.busy = False
-
-    def _offer(self) -> None:
-        """Bring the options of every control in line with the explorer's state."""
-        explorer = self.explorer
-        self.inputs.options = _INPUTS[explorer.loaded.modality]
-        self.inputs.value = explorer.inputs
-        _set(self.index, [(name, i) for i, name in enumerate(explorer.batch.ids)], explorer.index)
-        _set(self.layer, explorer.layers, explorer.layer)
-        _set(self.head, explorer.heads, explorer.head)
-        # A dropdown shows a value of None as if nothing were chosen.
-        _set(
-            self.query,
-            [(text, -1 if i is None else i) for text, i in explorer.queries],
-            _number(explorer.query),
+            (self.model, lambda value: {"model": value}),
+            (self.inputs, lambda value: {"inputs": value or None}),
+            (self.index, lambda value: {"index": value}),
+            (self.layer, lambda value: {"layer": value}),
+            (self.head, lambda value: {"head": value}),
+            (self.token, lambda value: {"token": None if value == ALL else value}),
+            (self.metric, lambda value: {"metric": value}),
+            (self.view, lambda value: {"view": value}),
+        ):
+            control.observe(
+                lambda change, follow=follow: self._moved_by(follow(change["new"])), names="value"
+            )
+        self.picture.observe(lambda change: self._upload(change["new"]), names="value")
+        self.use_text.on_click(lambda _: self._try(lambda: self._go({"inputs": keep_text(self.text.value)})))
+        self.keys = Keys(
+            [*_ARROWS, "p"], label="Attention explorer: arrows change layer and head, p pins the view"
         )
+        self.keys.on_key(self._press)
 
-    def _model(self) -> None:
-        self.explorer.choose_model(self.model.value)
-        self._offer()
-        self._draw()
+    def _make_pictures(self) -> None:
+        self.message = widgets.HTML()
+        self.message.add_class("workbench-message")
+        self.bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="180px"))
+        self.cancel = _button("Cancel", "Stop what is being loaded or computed; what was shown stays")
+        self.cancel.on_click(lambda _: self._cancel())
+        self.working = widgets.HTML()
+        self.busy = widgets.HBox([self.bar, self.cancel, self.working])
+        self.busy.layout.visibility = "hidden"
+        self.map = Canvas("column", self.theme)
+        self.main = Canvas("page", self.theme)
+        self.map.on_click(
+            lambda cell: self._moved_by({"layer": cell[0], **({} if cell[1] is None else {"head": cell[1]})})
+        )
+        # a cell of the matrix is a (query, key) pair; a cell of a map is its token
+        self.main.on_click(
+            lambda token: self._moved_by({"token": token[0] if isinstance(token, list) else token})
+        )
+        self.map_note = widgets.HTML()
 
-    def _inputs(self) -> None:
-        self.explorer.choose_inputs(self.inputs.value)
-        self._offer()
-        self._draw()
+    def _make_drawer(self) -> None:
+        """Pins, and what is taken away."""
+        self.pin = _button("Pin this view", "Keep this view below, to compare with or come back to (key p)")
+        self.pin.on_click(lambda _: self._pin())
+        self.pinned = widgets.HBox(layout=widgets.Layout(flex_flow="row wrap"))
+        self.name = widgets.Text(value="explorer", description="name", layout=widgets.Layout(width="240px"))
+        self.save = _button("Save figure", "PDF, SVG, PNG, HTML, the data and provenance")
+        self.save.on_click(lambda _: self._save())
+        self.code = widgets.Textarea(layout=widgets.Layout(width="100%", height="150px"), disabled=True)
+        self.copy_code = Copy(
+            label="Copy as code", tooltip="The lines that make this very view with the library"
+        )
+        self.copy_command = Copy(
+            label="Copy as command", tooltip="The command that draws and saves this view"
+        )
+        self.copy_address = Copy(label="Copy address", tooltip="A small dict that opens this view again")
+        self.saved = widgets.Text(
+            placeholder="Paste an address; then Enter",
+            continuous_update=False,
+            layout=widgets.Layout(width="300px"),
+        )
+        self.saved.observe(lambda change: self._open(change["new"]), names="value")
 
-    def _index(self) -> None:
-        self.explorer.choose_input(self.index.value)
-        self._offer()
-        self._draw()
+    def _arrange(self) -> None:
+        wrap = widgets.Layout(flex_flow="row wrap", align_items="flex-start")
+        own = widgets.Accordion(
+            [widgets.VBox([self.picture, self.text, self.use_text])],
+            titles=("A picture or text of your own",),
+        )
+        own.layout.width = "100%"
+        take = widgets.Accordion(
+            [
+                widgets.VBox(
+                    [
+                        widgets.HBox([self.name, self.save], layout=wrap),
+                        widgets.HBox(
+                            [self.copy_code, self.copy_command, self.copy_address, self.saved], layout=wrap
+                        ),
+                        self.code,
+                    ]
+                )
+            ],
+            titles=("Take it away: figure, code, command, address",),
+        )
+        self.box = widgets.VBox(
+            [
+                widgets.HTML(_STYLE.format(box=BOX_CLASS)),
+                self.keys,
+                widgets.HBox([self.model, self.inputs, self.index], layout=wrap),
+                widgets.HBox([self.layer, self.head, self.token], layout=wrap),
+                own,
+                self.busy,
+                self.message,
+                widgets.HBox(
+                    [
+                        widgets.VBox([self.metric, self.map.box, self.map_note]),
+                        widgets.VBox([self.view, self.main.box]),
+                    ],
+                    layout=wrap,
+                ),
+                widgets.HBox([self.pin, self.pinned], layout=wrap),
+                take,
+            ]
+        )
+        self.box.add_class(BOX_CLASS)
+        if self.theme == "talk":
+            self.box.add_class("talk")
 
-    def _layer(self) -> None:
-        self.explorer.layer = self.layer.value
-        self.explorer.head = min(self.explorer.head, len(self.explorer.heads) - 1)
-        self._offer()
-        self._draw()
+    # ------------------------------------------------------------------------------------------------- moving
 
-    def _head(self) -> None:
-        self.explorer.head = self.head.value
-        self._draw()
+    def _moved_by(self, changes: dict[str, Any]) -> None:
+        """A control moved; not while the controls themselves are brought in line."""
+        if not self._following:
+            self._go(changes)
 
-    def _query(self) -> None:
-        self.explorer.query = None if self.query.value < 0 else self.query.value
-        self._draw()
+    def _press(self, key: str) -> None:
+        if key == "p":
+            self._pin()
+            return
+        control, step = _ARROWS[key]
+        slider = {"layer": self.layer, "head": self.head}[control]
+        place = slider.options.index(slider.value) + step
+        if 0 <= place < len(slider.options):
+            slider.value = slider.options[place]
+
+    def _go(self, changes: dict[str, Any]) -> None:
+        """Change the address and draw it; what is still under way is asked for again with it."""
+        if (
+            changes.get("view") == "compare"
+            and self.pins
+            and (self._place is None or self._place.against is None)
+        ):
+            changes = {**changes, "against": self.pins[-1].place.to_dict()}
+        self._asked |= changes
+        asked = dict(self._asked)
+        self.worker.start(lambda report: self._look(asked, report), self._show, self._failed, self._tell)
+
+    def _look(self, changes: dict[str, Any], report: Report) -> Seen:
+        """In the worker's thread: move, draw, read."""
+        explorer = self.explorer
+        material = explorer.material
+        with material.reporting(report):
+            place = explorer.after(changes)
+            outline = material.outline(place)
+            heads = next(layer.heads for layer in outline if layer.index == place.layer)
+            shown = view(place.view)
+            report("drawing")
+            try:
+                figure = shown.draw(place, material)
+                text = f"{where(place, material)}. {shown.read(place, material)}"
+                script = code.script(shown.lines(place, material))
+            except InputError as error:  # a view that does not apply here; the address is good all the same
+                figure, text, script = None, str(error), ""
+            return Seen(place, heads, [layer.index for layer in outline], figure, text, script)
+
+    def _show(self, seen: Seen) -> None:
+        self._asked = {}
+        self._idle()
+        before, self._place = self._place, seen.place
+        self.explorer.take(seen.place)
+        self._follow(seen)
+        if seen.figure is None:
+            self.main.clear()
+        else:
+            self.main.show(seen.figure)
+        self._say(seen.text, wrong=False)
+        self.code.value = self.copy_code.text = seen.script
+        self.copy_command.text = code.command(seen.place)
+        self.copy_address.text = json.dumps(seen.place.to_dict())
+        # Drawn afterwards, since it reads every layer: the view itself does not wait for it.
+        if before is None or _mapped(seen.place) != _mapped(before):
+            self.worker.start(
+                lambda report: self._survey(seen.place, report), self._colour, self._failed, self._tell
+            )
+
+    def _survey(self, place: Address, report: Report) -> tuple[go.Figure | None, str]:
+        with self.explorer.material.reporting(report):
+            try:
+                return overview(place, self.explorer.material), ""
+            except InputError as error:
+                return None, str(error)
+
+    def _colour(self, found: tuple[go.Figure | None, str]) -> None:
+        self._idle()
+        figure, note = found
+        self.map_note.value = html.escape(note)
+        if figure is None:
+            self.map.clear()
+        else:
+            self.map.show(figure)
+
+    def _follow(self, seen: Seen) -> None:
+        """Bring every control in line with where we are."""
+        place, material = seen.place, self.explorer.material
+        chosen = material.inputs(place)
+        tokens = chosen.tokens
+        real = tokens.mask[place.index].nonzero()[:, 0].tolist()
+        labels = tokens.labels[place.index]
+        self._following = True
+        try:
+            self.model.value = place.model
+            self.inputs.options = _INPUTS[material.model(place.model).modality]
+            self.inputs.value = place.inputs or ""
+            _set(self.index, [(name, number) for number, name in enumerate(chosen.ids)], place.index)
+            _set(self.layer, seen.layers, place.layer)
+            _set(self.head, list(range(max(seen.heads, 1))), place.head)
+            _set(
+                self.token, [("all queries", ALL), *((f"{i} · {labels[i]}", i) for i in real)],
+                ALL if place.token is None else place.token,
+            )  # fmt: skip
+            self.metric.value, self.view.value = place.metric, place.view
+        finally:
+            self._following = False
+
+    # ------------------------------------------------------------------------------------------------- saying
+
+    def _tell(self, text: str, share: float | None) -> None:
+        self.busy.layout.visibility = "visible"
+        self.working.value = html.escape(text)
+        self.bar.value = share or 0
+        self.bar.bar_style = "info" if share is None else ""
+
+    def _idle(self) -> None:
+        self.busy.layout.visibility = "hidden"
+        self.working.value, self.bar.value = "", 0
+
+    def _failed(self, error: Exception) -> None:
+        """Say what went wrong and put the controls back to the last good view."""
+        self._asked = {}
+        self._idle()
+        if isinstance(error, WorkbenchError):
+            self._say(str(error), wrong=True)
+        else:
+            logging.getLogger("workbench").error("the explorer met an error it does not know", exc_info=error)
+            self._say(
+                f"{type(error).__name__}: {error}\nThis is a fault of the workbench; its log has the details.",
+                wrong=True,
+            )
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._place is None:
+            return
+        outline = self.explorer.material.outline(self._place)
+        heads = next(layer.heads for layer in outline if layer.index == self._place.layer)
+        self._follow(Seen(self._place, heads, [layer.index for layer in outline], None, "", ""))
+
+    def _cancel(self) -> None:
+        if self.worker.cancel():
+            self._asked = {}
+            self._idle()
+            self._say("Cancelled; the view before stays.", wrong=False)
+            self._restore()
+
+    def _say(self, text: str, wrong: bool) -> None:
+        kind = "workbench-error' role='alert" if wrong else "workbench-said-so' role='status"
+        self.message.value = f"<div class='{kind}'>{html.escape(text)}</div>"
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except WorkbenchError as error:
+            self._failed(error)
+
+    # ------------------------------------------------------------------------------------------ own, pins, taking
+
+    def _upload(self, files: Any) -> None:
+        if files and not self._following:
+            file = files[0]
+            self._try(lambda: self._go({"inputs": keep_picture(file["name"], bytes(file["content"]))}))
+            self._following = True  # an upload of the same file again must be seen as one
+            self.picture.value = ()
+            self._following = False
+
+    def _pin(self) -> None:
+        if self._place is None or self.main.widget is None:
+            self._say("There is nothing to pin yet.", wrong=True)
+            return
+        place = self._place
+        if any(place.moved(against=None) == pin.place for pin in self.pins):
+            return
+        kept = Canvas("column", self.theme)
+        kept.show(go.Figure(self.main.widget))
+        back = _button("Back to it", "Look at this again")
+        beside = _button("Compare", "Set this beside what is looked at now")
+        away = _button("Remove", "Forget this pin")
+        card = widgets.VBox(
+            [
+                widgets.HTML(html.escape(place.describe())), kept.box,
+                widgets.HBox([back, beside, away]),
+            ]
+        )  # fmt: skip
+        back.on_click(lambda _: self._go(place.to_dict()))
+        beside.on_click(
+            lambda _: self._go({"view": "compare", "against": place.moved(against=None).to_dict()})
+        )
+        away.on_click(lambda _: self._unpin(card))
+        self.pins.append(Pin(place.moved(against=None), card, kept))
+        for pin in self.pins[:-MOST_PINS]:
+            self._unpin(pin.card)
+        self._show_pins()
+
+    def _unpin(self, card: widgets.Widget) -> None:
+        for pin in self.pins:
+            if pin.card is card:
+                pin.picture.clear()
+                card.close()
+        self.pins = [pin for pin in self.pins if pin.card is not card]
+        self._show_pins()
+
+    def _show_pins(self) -> None:
+        self.pinned.children = tuple(pin.card for pin in self.pins)
+
+    def _open(self, text: str) -> None:
+        if text.strip():
+            self._try(lambda: self._go(Address.from_dict(plain_address(text)).to_dict()))
 
     def _save(self) -> None:
-        self.explorer.save(self.name.value)
-        folder = Path(os.environ.get("WORKBENCH_OUT", "figures")).resolve()
-        self.message.value = (
-            f"saved {_escape(self.name.value)} (PDF, SVG, PNG, HTML, data) in {_escape(str(folder))}"
-        )
+        if self._place is None:
+            self._say("There is nothing to save yet.", wrong=True)
+            return
+        name = self.name.value
 
-    def _draw(self) -> None:
-        from workbench.figures import apply_theme
+        def work(report: Report) -> str:
+            report("saving")
+            with self.explorer.material.reporting(report):
+                self.explorer.save(name)
+            return name
 
-        kind = self.explorer.loaded.modality
-        for name, frame in self.frames.items():
-            frame.layout.display = "flex" if name in (kind, "spectrum") else "none"
-        for name, fig in ((kind, self.explorer.attention()), ("spectrum", self.explorer.spectrum())):
-            themed = apply_theme(fig).update_layout(width=460, height=400)
-            shown = self.figures[name]
-            with shown.batch_update():
-                shown.data = ()
-                shown.layout = themed.layout
-                shown.add_traces(themed.data)
-        self.message.value = _escape(self.explorer.reading())
+        self.worker.start(work, self._saved, self._failed, self._tell)
+
+    def _saved(self, name: str) -> None:
+        self._idle()
+        folder = Path(os.environ.get("WORKBENCH_OUT") or "figures").resolve()
+        self._say(f"Saved {name} (PDF, SVG, PNG, HTML, data and provenance) in {folder}", wrong=False)
 
 
-def _number(query: int | None) -> int:
-    return -1 if query is None else query
+def _mapped(place: Address) -> Address:
+    """What of an address the overview depends on."""
+    return place.moved(token=None, view="attention", against=None)
+
+
+def _button(text: str, hint: str) -> widgets.Button:
+    return widgets.Button(description=text, tooltip=hint, layout=widgets.Layout(width="auto"))
 
 
 def _set(control: Any, options: list[Any], value: Any) -> None:
-    control.options = options
-    control.value = value
+    """Options and value of a list; the same options are not sent again."""
+    if tuple(control.options) != tuple(options):
+        control.options = options
+    if control.value != value:
+        control.value = value
 
 
 def _models_here() -> list[str]:
@@ -371,9 +485,3 @@ def _models_here() -> list[str]:
 
     here = [row for row in list_models() if row["weights"] != "hub"]
     return [row["spec"] if row["weights"] == "bundled" else row["alias"] for row in here]
-
-
-def _escape(text: str) -> str:
-    import html
-
-    return html.escape(text)
