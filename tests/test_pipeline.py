@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -585,3 +586,23 @@ def test_progress_can_stop_the_work():
     assert hooks == [(len(child._forward_hooks), len(child._forward_pre_hooks)) for child in model.modules()]
     assert torch.equal(model(pictures), before)
     assert len(capture(model, pictures)) == LAYERS
+
+
+TOGETHER = [*PLAIN, "value-similarity", "class-attention", "coding-rate", "membership", "position-logits"]
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_layers_measured_while_the_model_runs_are_those_measured_afterwards(name, monkeypatch):
+    options = {"rate": "fit"} if name == "token-similarity" else {}
+    arguments = {"model": vit(), "inputs": images(), "batch_size": 2, **options}
+    streamed = analyze(name, **arguments)
+    analysis = replace(ANALYSES[name], together=lambda options: True)
+    monkeypatch.setitem(ANALYSES, name, analysis)
+    held = analyze(name, **arguments)
+    pd.testing.assert_frame_equal(streamed, held)
+    assert streamed.attrs["notes"] == held.attrs["notes"]
+
+
+def test_rollout_holds_the_layers_it_multiplies():
+    frame = analyze("class-attention", model=vit(), inputs=images(2), rollout=True, per_head=True)
+    assert set(frame.loc[frame["candidate"] == "rollout", "layer"]) == set(range(LAYERS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from workbench.errors import InputError
 from workbench.measurements import Layer, Measurement, NotMeasured, Rows, Tally
 from workbench.provenance import versions
-from workbench.recording import Capture
+from workbench.recording import Capture, LayerRecord
 from workbench.registry import ANALYSES, Analysis, Option, check_request
 from workbench.selection import parse_numbers, ranges
 from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
@@ -55,12 +56,14 @@ def analyze(
     and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``, ``device`` and ``dtype``
     load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; heads of grouped queries are
     those of the keys in analyses that read no queries. Only the sites the analysis reads are captured, ``batch_size``
-    inputs at a time; rows come by layer, metric and input and do not depend on it. Analyses with the option
-    ``per_head`` give means instead, unless it is set: rows per layer (``input`` and ``head`` null), per input
-    (``layer`` and ``head`` null) and overall (all three null). ``progress`` shows a bar
-    where the work takes longer than two seconds; a function in its place is called with the fraction that is done
-    after every layer of every batch, lastly with 1.0, and stops the work by raising what it likes, which comes out
-    here with the model as it was. ``options`` are the analysis' own: ``ANALYSES[name].options``.
+    inputs at a time, and a layer is measured and let go before the model runs the next, unless the analysis compares
+    layers; rows come by layer, metric and input and do not depend on it. Analyses with the option ``per_head`` give
+    means instead, unless it is set: rows per layer (``input`` and ``head`` null), per input (``layer`` and ``head``
+    null) and overall (all three null).
+
+    ``progress`` shows a bar where the work takes longer than two seconds; a function in its place is called with the
+    fraction that is done after every layer of every batch, lastly with 1.0. It stops the work by raising what it
+    likes, which comes out here with the model as it was. ``options`` are the analysis' own: ``ANALYSES[name].options``.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
     should know (layers left out, findings).
@@ -94,10 +97,7 @@ def analyze(
         )  # fmt: skip
     run = _Run(analysis, chosen, stream, seed, heads)
     with _bar(analysis.title, stream.size) if progress is True else nullcontext(progress or None) as tell:
-        done = _Done(stream.size, tell)
-        for part in stream:
-            run.add(part, done)
-        done.all()
+        run.take_all(_Done(stream, tell))
     settings = {
         "layers": layers, "heads": heads, "batch_size": batch_size, "device": device, "dtype": dtype
     }  # fmt: skip
@@ -121,9 +121,23 @@ class _Run:
         )
         self.tally = Tally()
         self.left_out: dict[str, list[int]] = {}
+        self.taken: list[tuple[Layer, Measurement]] = []
+        """What the layers of this batch gave, for what follows from all of them."""
+
+    def take_all(self, done: _Done) -> None:
+        """Measure every layer of every batch; layers that need no other one as soon as the model has run them."""
+        alone = not self.analysis.together(self.options)
+        for part in self.stream.parts(partial(self.add, done=done) if alone else None):
+            self.add(part, done)
+            done.batch(part.ids)
+            if self.analysis.across is not None and self.taken:
+                for measurement in self.analysis.across(self.taken, self.options):
+                    self.rows.add(measurement, self.taken[-1][0])
+            self.taken.clear()
+        done.all()
 
     def add(self, part: Part, done: _Done) -> None:
-        taken: list[tuple[Layer, Measurement]] = []
+        """Measure the layers that a part holds."""
         for number, record in enumerate(part.capture):
             altered = None if part.altered is None else part.altered[record.index]
             layer = Layer(
@@ -135,17 +149,17 @@ class _Run:
                 for measurement in self.analysis.measure(layer, self.options):
                     self.rows.add(measurement, layer)
                     if self.analysis.across is not None:
-                        taken.append((layer, measurement))
+                        place = LayerRecord(record.index, record.path)  # its tensors are let go
+                        self.taken.append(
+                            (replace(layer, record=place, before=(), altered=None), measurement)
+                        )
             except NotMeasured as reason:
                 indices = self.left_out.setdefault(str(reason), [])
                 if record.index not in indices:
                     indices.append(record.index)
             self.met |= set(layer.heads)
             self.most = max(self.most, layer.total_heads)
-            done.layer(part.ids, len(part.capture))
-        if self.analysis.across is not None and taken:
-            for measurement in self.analysis.across(taken, self.options):
-                self.rows.add(measurement, taken[-1][0])
+            done.layer(part.ids)
 
     def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
         notes = [
@@ -192,23 +206,28 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
 class _Done:
     """Tells a function the fraction of all inputs that is done, after every layer."""
 
-    def __init__(self, size: int, tell: Callable[[float], None] | None) -> None:
-        self.size, self.tell = max(1, size), tell  # weights are read once, without inputs
+    def __init__(self, stream: Stream, tell: Callable[[float], None] | None) -> None:
+        self.size, self.depth, self.tell = max(1, stream.size), stream.depth, tell
         self.inputs = self.layers = 0
+        self.told = 0.0
 
-    def layer(self, ids: Sequence[str], depth: int) -> None:
-        """Another of the ``depth`` layers of these inputs."""
+    def layer(self, ids: Sequence[str]) -> None:
+        """Another layer of these inputs."""
         self.layers += 1
-        share = self.layers / depth
-        if self.layers == depth:
-            self.inputs, self.layers, share = self.inputs + max(1, len(ids)), 0, 0.0
-        if self.tell is not None and self.inputs < self.size:
-            self.tell((self.inputs + share * max(1, len(ids))) / self.size)
+        self._tell(self.inputs + min(1.0, self.layers / self.depth) * len(ids or [""]))
+
+    def batch(self, ids: Sequence[str]) -> None:
+        """No more layers of these inputs; now it is known how many there are."""
+        self.inputs, self.layers, self.depth = self.inputs + len(ids), 0, max(1, self.layers)
 
     def all(self) -> None:
         """Nothing is left."""
-        if self.tell is not None:
-            self.tell(1.0)
+        self._tell(self.size)
+
+    def _tell(self, inputs: float) -> None:
+        if self.tell is not None and inputs > self.told:
+            self.told = inputs
+            self.tell(inputs / self.size)
 
 
 @contextmanager

@@ -67,6 +67,9 @@ class Analysis:
     alter: Callable[..., Inputs] | None = None
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
 
+    together: Callable[[Mapping[str, Any]], bool] = lambda options: False
+    """Whether a layer is measured beside others of its batch, which must then all be held at once."""
+
     def reads(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The sites that a run with these options captures."""
         return self.sites if self.sites_of is None else self.sites_of(options)
@@ -300,6 +303,7 @@ _REGISTERED = (
             ),
         },
         measurements.class_attention,
+        together=lambda options: options["rollout"],
     ),
     Analysis(
         "token-similarity",
@@ -566,6 +570,7 @@ _REGISTERED = (
         measurements.signal_and_noise,
         per_head=False,
         alter=measurements.noisy_inputs,
+        together=lambda options: True,  # with the same layer of the altered inputs
     ),
 )
 ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}

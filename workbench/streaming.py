@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,13 +48,17 @@ class Stream:
     model: dict[str, Any]
     inputs: dict[str, Any]
     size: int
-    parts: Callable[[], Iterator[Part]]
+    parts: Callable[[Callable[[Part], None] | None], Iterator[Part]]
+    """With a function, each layer of a running model goes to it in a part of its own, and is freed; parts of a batch
+    that come out then hold none."""
     notes: list[str] = field(default_factory=list)
     module: nn.Module | None = None
     """The model that runs, for analyses of its weights; None for a file."""
+    depth: int = 1
+    """How many layers a part is expected to have."""
 
     def __iter__(self) -> Iterator[Part]:
-        return self.parts()
+        return self.parts(None)
 
 
 def stream_model(
@@ -97,27 +102,40 @@ def stream_model(
         given = _Plain(given)
     if alter is not None and not hasattr(given, "altered"):
         raise InputError("this analysis alters the inputs; give them by name, or what inputs() returned")
-    stream = Stream(identity, given.identity, len(given), lambda: iter(()), list(given.notes))
-    stream.module = getattr(loaded, "module", loaded)
+    module = getattr(loaded, "module", loaded)
+    chosen = parse_numbers("layer", layers)
+    depth = len(attention_modules(module) if chosen is None else chosen)
 
-    def parts() -> Iterator[Part]:
+    def parts(each: Callable[[Part], None] | None) -> Iterator[Part]:
         for batch in given.batches(batch_size):
             # the same number in every batch: layers are counted from the first
             what = batch if hasattr(batch, "tokens") else batch.batch
+            take = None if each is None else _taking(each, batch)
+            run = partial(capture, loaded, layers=layers, sites=sites, each=take)
             try:
-                captured = capture(loaded, what, layers=layers, sites=sites)
+                captured = run(what)
             except InputError as error:
                 if not keep_nonfinite or "NaN" not in str(error):
                     raise
-                captured = capture(loaded, what, layers=layers, sites=sites, check=False)
+                captured = run(what, check=False)
                 stream.notes.append(f"captured without checks: {error}")
-            altered = None
-            if alter is not None:
-                altered = capture(loaded, alter(batch), layers=layers, sites=sites)
+            altered = None if alter is None else capture(loaded, alter(batch), layers=layers, sites=sites)
             yield Part(captured, batch.ids, getattr(batch, "images", None), altered)
 
-    stream.parts = parts
+    stream = Stream(identity, given.identity, len(given), parts, list(given.notes), module, max(1, depth))
     return stream
+
+
+def _taking(each: Callable[[Part], None], batch: Any) -> Callable[[LayerRecord, TokenInfo], None]:
+    """A function that hands every layer of a batch on in a part of its own, once, should the model run again."""
+    taken: set[int] = set()
+
+    def take(record: LayerRecord, tokens: TokenInfo) -> None:
+        if record.index not in taken:
+            each(Part(Capture([record], tokens=tokens), batch.ids, getattr(batch, "images", None)))
+            taken.add(record.index)
+
+    return take
 
 
 def stream_weights(
@@ -141,9 +159,7 @@ def stream_weights(
         raise InputError(f"{spec} has no attention that capture can see; see docs/capture.md")
     chosen = parse_numbers("layer", layers, len(found))
     capture = Capture([LayerRecord(number, found[number][0]) for number in chosen], ())
-    stream = Stream(identity, {}, 0, lambda: iter([Part(capture, [])]))
-    stream.module = module
-    return stream
+    return Stream(identity, {}, 0, lambda each: iter([Part(capture, [])]), module=module, depth=len(chosen))
 
 
 def _load(model: Any, checkpoint: Any, device: Any, dtype: Any) -> Any:
@@ -242,7 +258,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
 
         inputs["qkv"] = {"name": name, "sha256": sha256_file(source)}
 
-    def parts() -> Iterator[Part]:
+    def parts(each: Callable[[Part], None] | None) -> Iterator[Part]:
         for start in range(0, size, batch_size):
             cut = slice(start, min(start + batch_size, size))
             records = [_cut(held[number], cut, size) for number in numbers]
@@ -250,7 +266,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
             ids = [str(number) for number in range(size)[cut]]
             yield Part(Capture(records, held.sites, _without_unseen(tokens, records)), ids)
 
-    return Stream(identity, inputs, size, parts)
+    return Stream(identity, inputs, size, parts, depth=len(numbers))
 
 
 def _pick(held: Capture, layers: Any) -> list[int]:

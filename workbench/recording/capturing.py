@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -17,8 +18,8 @@ from workbench.recording.layout import (
     is_library_model,
 )
 from workbench.recording.positions import POSITION, watch_positions
-from workbench.recording.recorder import Recorder
-from workbench.recording.records import DEFAULT_SITES, SITES, Capture
+from workbench.recording.recorder import Overwritten, Recorder
+from workbench.recording.records import DEFAULT_SITES, SITES, Capture, LayerRecord, TokenInfo
 from workbench.recording.routes import fused_kernels, no_cache, watch_attention, watch_modules
 from workbench.recording.tokens import fit_tokens, token_info
 from workbench.recording.variants import watch_variants
@@ -32,6 +33,7 @@ def capture(
     sites: Iterable[str] = DEFAULT_SITES,
     check: bool = True,
     grad: bool = False,
+    each: Callable[[LayerRecord, TokenInfo], None] | None = None,
 ) -> Capture:
     """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
 
@@ -44,6 +46,10 @@ def capture(
     check: compare what was captured with what the model computed. With the site attn everything is compared,
         otherwise a few rows of every input.
     grad: keep the autograd graph; otherwise the model runs without gradients.
+    each: gets every layer, with the tokens, as soon as it is complete and checked, while the model runs. The capture
+        then holds no layers: what the function does not keep is freed before the next, and what it keeps it must copy
+        from a model that works in place. It may raise to stop the run. With negative ``layers`` it gets them at the
+        end, when it is known which they are.
 
     Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
@@ -62,19 +68,35 @@ def capture(
     arguments = _place(getattr(batch, "batch", batch), module)
     name = getattr(model, "spec", None) or type(module).__name__
 
-    recorder = _run(module, name, arguments, chosen, sites, check, grad, copy=False)
-    if recorder.keeper.changed():
+    known = getattr(batch, "tokens", None)
+
+    @functools.cache
+    def tokens(count: int | None) -> TokenInfo:
+        return fit_tokens(token_info(model, arguments, count) if known is None else known, count)
+
+    give = None if each is None else lambda record, count: each(record, tokens(count))
+    handed: set[int] = set()
+
+    def run(copy: bool) -> Recorder:
+        return _run(module, name, arguments, chosen, sites, check, grad, copy, give, handed)
+
+    try:
+        recorder = run(copy=False)
+        again = recorder.keeper.changed()
+    except Overwritten:
+        again = True
+    if again:
         # The model overwrote in place what had been kept without a copy: once more, copying.
-        recorder = _run(module, name, arguments, chosen, sites, check, grad, copy=True)
+        recorder = run(copy=True)
     records = recorder.selected()
+    if each is not None:
+        recorder.give(records)
     not_run = recorder.completeness(strict=module is not model or is_library_model(module)) if check else []
 
-    known = getattr(batch, "tokens", None)
-    tokens = known if known is not None else token_info(model, arguments, recorder.token_count)
     return Capture(
         layers=records,
         sites=tuple(site for site in sites if site in SITES),
-        tokens=fit_tokens(tokens, recorder.token_count),
+        tokens=tokens(recorder.token_count),
         inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
@@ -139,12 +161,14 @@ def _run(
     check: bool,
     grad: bool,
     copy: bool,
+    each: Callable[[LayerRecord, int | None], None] | None,
+    handed: set[int],
 ) -> Recorder:
     modules = dict(module.named_modules())
     children = list(modules.values())
     owned = [t for m in children for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     keeper = Keeper([*owned, *tensors_in(arguments)], copy)
-    recorder = Recorder(modules, name, chosen, sites, check, keeper)
+    recorder = Recorder(modules, name, chosen, sites, check, keeper, each, handed)
     with ExitStack() as stack:
         # inference_mode(False): inference tensors could not be used in later computations in place or with
         # gradients.
@@ -165,6 +189,8 @@ def _run(
             recorder.result = module(**arguments)
         else:
             recorder.result = module(*arguments)
+    if recorder.failure is not None:
+        raise recorder.failure
     return recorder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,8 +42,16 @@ class _Frame:
     passed: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
+class Overwritten(Exception):
+    """A layer about to be handed over holds tensors that the model has overwritten since."""
+
+
 class Recorder:
-    """Turns what the routes see into records, as the model runs."""
+    """Turns what the routes see into records, as the model runs.
+
+    With ``each``, a record is handed to it, with how many tokens there are, and let go as soon as its layer is
+    complete; layers whose numbers are in ``handed`` are left out, and those handed over join them.
+    """
 
     def __init__(
         self,
@@ -52,6 +61,8 @@ class Recorder:
         sites: tuple[str, ...],
         check: bool,
         keeper: Keeper,
+        each: Callable[[LayerRecord, int | None], None] | None = None,
+        handed: set[int] | None = None,
     ) -> None:
         self.modules = modules
         self.module = modules[""]
@@ -75,10 +86,16 @@ class Recorder:
         self.blocks: dict[str, str | None] = {}
         self.readings: dict[str, dict[str, Reading]] = {}
         self.reads_stream = not set(STREAM).isdisjoint(sites)
+        self.each = each
+        self.handed = set() if handed is None else handed
+        self.handing = False
+        self.failure: BaseException | None = None
 
     # What the routes report -------------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.handing:
+            return
         path = self.paths.get(module, "")
         self.entered.add(path)
         parents = [frame.visit for frame in reversed(self.frames)]
@@ -87,8 +104,12 @@ class Recorder:
     def leave(self, module: nn.Module, output: Any) -> None:
         # A hook of someone else may have stopped the module before it was entered, and an exception that the
         # model caught may have left visits open.
-        if not any(frame.visit.module is module for frame in self.frames):
+        if self.handing or not any(frame.visit.module is module for frame in self.frames):
             return
+        self.read(module, output)
+        self.hand_over()
+
+    def read(self, module: nn.Module, output: Any) -> None:
         while (frame := self.frames.pop()).visit.module is not module:
             pass
         if output is None:
@@ -108,18 +129,22 @@ class Recorder:
         self.read_residual_stream(frame)
 
     def wants(self, module: nn.Module | None) -> bool:
+        if self.handing:
+            return False
         frame = self.find(module)
         self.attended.add(frame.visit.path)
         adapted = self.adapted(frame)
         return self.keeps(self.count) if adapted is None else _reads_calls(adapted.visit.module)
 
     def skip(self, module: nn.Module | None) -> None:
+        if self.handing:
+            return
         frame = self.find(module)
         if self.adapted(frame) is None:
             self.pass_over(frame.visit.path, 1)
 
     def observes(self, module: nn.Module) -> bool:
-        return self.find(module).visit.module is module and self.keeps(self.count)
+        return not self.handing and self.find(module).visit.module is module and self.keeps(self.count)
 
     def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
         self.find(module).visit.attended = output, inside
@@ -129,6 +154,7 @@ class Recorder:
         adapted = self.adapted(frame)
         if adapted is None:
             self.record(call, frame.visit)
+            self.hand_over()
             return
         for site in ("q", "k", "v", "output"):
             setattr(call, site, self.keeper.hold(getattr(call, site)))
@@ -200,6 +226,33 @@ class Recorder:
             else:
                 setattr(record, site, value)
 
+    def hand_over(self) -> None:
+        """Give away the layers that are complete, unless others are still being read."""
+        reading = any(frame.records or frame.visit.calls or frame.visit.attended for frame in self.frames)
+        if self.each is None or self.failure is not None or self.last or reading:
+            return
+        if self.records and self.keeper.changed():
+            self.failure = Overwritten()
+            raise self.failure
+        self.keeper.forget()
+        self.give(self.records)
+
+    def give(self, records: list[LayerRecord]) -> None:
+        """Hand these records over, first to last; what the receiver computes is no part of the model's pass."""
+        assert self.each is not None
+        self.handing = True
+        try:
+            while records:
+                record = records.pop(0)
+                if record.index not in self.handed:
+                    self.each(record, self.token_count)
+                    self.handed.add(record.index)
+        except BaseException as failure:
+            self.failure = failure  # comes out even where the model catches exceptions
+            raise
+        finally:
+            self.handing = False
+
     def selected(self) -> list[LayerRecord]:
         """The records of the layers that were asked for; an error where one does not exist."""
         self.keeper.forget()
@@ -249,7 +302,7 @@ class Recorder:
 
         def note(value: Any) -> None:
             frame = next((f for f in reversed(self.frames) if f.visit.module is block), None)
-            if frame is not None:
+            if frame is not None and not self.handing:
                 frame.passed[source] = value
 
         if side == "input":
