@@ -7,28 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.figures.tokens import GRID, picture_tokens, rows_that_sum_to_one, text_tokens
 from workbench.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
 
-GRID = (2, 3)
 PICTURE = np.zeros((4, 6, 3), np.uint8)
-
-
-def rows_that_sum_to_one(*shape):
-    raw = np.random.default_rng(0).random(shape)
-    return raw / raw.sum(axis=-1, keepdims=True)
-
-
-def picture_tokens(prefix=("class", "register")):
-    short = {"class": "[CLS]", "register": "[REG]", "distillation": "[DIST]"}
-    labels = [short[kind] for kind in prefix] + [f"{place // 3},{place % 3}" for place in range(6)]
-    return SimpleNamespace(labels=[labels], kinds=[[*prefix, *["patch"] * 6]], grid=GRID)
-
-
-def text_tokens(padding=2):
-    labels = ["[CLS]", "the", "clock", "on", "the", "<s>", "[SEP]", *["[PAD]"] * padding]
-    kinds = ["class", *["word"] * 5, "special", *["padding"] * padding]
-    return SimpleNamespace(labels=[labels], kinds=[kinds], grid=None)
 
 
 def maps(fig):

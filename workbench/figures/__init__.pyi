@@ -13,6 +13,7 @@ from .comparison import with_range as with_range
 from .corruptions import corruptions_figure as corruptions_figure
 from .corruptions import foreign_figure as foreign_figure
 from .costs import cost_figure as cost_figure
+from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .filtering import filter_share_figure as filter_share_figure
@@ -31,8 +32,8 @@ from .notes import with_absent as with_absent
 from .plates import plate as plate
 from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
-from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
+from .projection import squared_norms_figure as squared_norms_figure
 from .projection_training import projection_training_figure as projection_training_figure
 from .robust import contamination_figure as contamination_figure
 from .robust import recovery_figure as recovery_figure
@@ -52,6 +53,7 @@ from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .token_attention import token_attention_figure as token_attention_figure
+from .token_norms import norms_figure as norms_figure
 from .training import beside_twin_figure as beside_twin_figure
 from .training import training_curves_figure as training_curves_figure
 from .twins import twins_figure as twins_figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from workbench.errors import InputError
 from workbench.figures.overlays import CHOSEN, shared_scale
 from workbench.figures.patch_panels import WIDTH
 from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import check_token, distinct, view_tokens
+from workbench.figures.tokens import TokenView, check_token, distinct, view_tokens
 
 
 def attention_matrix_figure(
@@ -38,26 +39,15 @@ def attention_matrix_figure(
     weights = head_weights(attn)
     view = view_tokens(tokens, input, weights.shape[1])
     token = check_token(token, tokens, input)
-    keys = view.real
-    queries = keys if len(weights) == len(view.index) else [next(iter(view.prefix), 0)]
-    shown = weights[:, keys][queries if len(weights) > 1 else [0]]
+    queries, keys = asked_and_seen(weights, view)
+    shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = "Attention weight"
     if log:
         if not (shown > 0).any():
             raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
         shown = np.log10(shown, out=np.full_like(shown, np.nan), where=shown > 0)
         title += ", blank: 0" if np.isnan(shown).any() else ""
-    names = distinct([view.labels[place] for place in keys])
-    numbers = np.asarray(view.index)
-    matrix = go.Heatmap(
-        z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
-        x=names,
-        y=[names[keys.index(place)] for place in queries],
-        customdata=np.stack(np.meshgrid(numbers[queries], numbers[keys], indexing="ij"), -1).astype(np.int32),
-        coloraxis="coloraxis",
-        hoverongaps=False,
-        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{'10<sup>%{z:.2f}</sup>' if log else '%{z:.4f}'}<extra></extra>",
-    )
+    matrix = matrix_cells(shown, view, queries, keys, "10<sup>%{z:.2f}</sup>" if log else "%{z:.4f}")
     lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, float(shown.max()))
     scale = shared_scale(None, highest if highest > lowest else lowest + 1.0, title, lowest)
     if log:
@@ -77,6 +67,28 @@ def attention_matrix_figure(
         "height": WIDTH - 60 if square else 200,
     }  # fmt: skip
     return go.Figure(matrix, layout)
+
+
+def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], list[int]]:
+    """Places of the queries and keys of a head's (query, key) matrix in the view, padding left out."""
+    return view.real if len(weights) > 1 or len(view.index) == 1 else [view.asking], view.real
+
+
+def matrix_cells(
+    shown: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], number: str, **more: Any
+) -> go.Heatmap:
+    """Cells of a matrix whose axes name the tokens at these places; ``customdata`` is [query, key]."""
+    names = dict(zip(keys, distinct([view.labels[place] for place in keys]), strict=True))
+    index = np.asarray(view.index, dtype=np.int32)
+    return go.Heatmap(
+        z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
+        x=list(names.values()),
+        y=[names[place] for place in queries],
+        customdata=np.stack(np.meshgrid(index[list(queries)], index[list(keys)], indexing="ij"), -1),
+        coloraxis="coloraxis",
+        hoverongaps=False,
+        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
+    ).update(more)
 
 
 def _pointers(place: int | None, shown: list[int], axis: str) -> list[dict]:

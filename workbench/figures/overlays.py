@@ -22,19 +22,24 @@ from workbench.figures.theme import COLOURS, PAGE
 OVERLAY = [
     [place, f"rgba(122,4,45,{0.92 * place**0.6:.3f})"] for place in (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1)
 ]
+# Blue to brown through transparent: nothing where there is no difference.
+DIFFERENCE = [
+    [0.5 + side * place / 2, f"rgba({colour},{0.92 * place**0.6:.3f})"]
+    for side, colour, places in (
+        (-1, "0,54,110", (1, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02, 0)),
+        (1, "122,51,0", (0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1)),
+    )
+    for place in places
+]
 CHOSEN = COLOURS[0]  # what is chosen, framed
 FIRST = {"xaxis": "x", "yaxis": "y"}  # a figure's first panel
 NOTE = 58  # letters of a line that fits the width of a column
 
 
-def cells(values: np.ndarray | list[list[None]], label: str) -> go.Heatmap:
+def cells(values: np.ndarray | list[list[None]], label: str, **more: Any) -> go.Heatmap:
     """A map of a figure's shared colour scale; of None it shows nothing, but gives a panel its axes."""
-    return go.Heatmap(
-        z=values,
-        coloraxis="coloraxis",
-        name=label,
-        hovertemplate=f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>",
-    )
+    said = f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>"
+    return go.Heatmap(**{"z": values, "coloraxis": "coloraxis", "name": label, "hovertemplate": said, **more})
 
 
 def shared_scale(scale: Any, highest: float, title: str, lowest: float = 0.0) -> dict:
@@ -104,6 +109,11 @@ def outline(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, s
     return [frame_shape(x, y, axes, color="white", width=4), frame_shape(x, y, axes, color=CHOSEN, width=2)]
 
 
+def scale_lines(scales: Mapping[str, dict]) -> int:
+    """How many lines the titles of these colour axes have beside their first, so that a height can hold them."""
+    return max(axis["colorbar"]["title"]["text"].count("<br>") for axis in scales.values())
+
+
 def flat_scale(
     scale: Any,
     ends: tuple[float, float],
@@ -116,7 +126,8 @@ def flat_scale(
     A bar makes its own room, in every theme, which an annotation does not.
     """
     axis = shared_scale(scale, ends[1], title, ends[0])
-    lines = [title, *(line for note in notes for line in textwrap.wrap(note, NOTE))]
+    letters = round(NOTE * (x[1] - x[0]))
+    lines = [title, *(line for note in notes for line in textwrap.wrap(note, letters))]
     axis["colorbar"] |= {
         "title": {"text": "<br>".join(lines), "side": "bottom"},
         "orientation": "h",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.figures.overlays import cells, frame_shape, outline, picture, under_cells
+from workbench.figures.overlays import cells, frame_shape, outline, picture, scale_lines, under_cells
 from workbench.figures.tokens import TokenView
 
 WIDTH = 480  # px, for which heights are composed: about what the explorer gives a figure
 GAP = 0.05  # between panels, of the width of all
 BAR = 50  # px, of a colour bar under the panels with its title
+LABEL = 30  # px, of a name with its number beneath
 NAMED = 6  # so many tokens of no place have room for their names
 
 
@@ -38,13 +39,17 @@ def panel_domains(count: int) -> list[tuple[float, float]]:
 
 
 def patch_panels(
-    view: TokenView, panels: Sequence[Panel], image: np.ndarray | None = None, chosen: int | None = None
+    view: TokenView,
+    panels: Sequence[Panel],
+    images: Sequence[np.ndarray | None],
+    scales: Mapping[str, dict],
+    chosen: int | None = None,
 ) -> go.Figure:
-    """A map per panel, over the faded picture where there is one, and a strip of the class and register tokens.
+    """A map per panel, over its faded picture where it has one, and a strip of the class and register tokens.
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell carries its
-    token's number as ``customdata``; the token at the place ``chosen`` of the view is framed. The caller adds the
-    colour axes that the panels name.
+    token's number as ``customdata``; the token at the place ``chosen`` of the view is framed. ``scales`` are the colour
+    axes that the panels name, as `workbench.figures.overlays.flat_scale` gives them.
 
     Raises:
         InputError: the picture is not one; see `workbench.figures.overlays.picture`.
@@ -53,16 +58,20 @@ def patch_panels(
     rows, columns = view.grid
     index = np.asarray(view.index)
     patches, prefix = view.patches, view.prefix
-    strip = _Strip(rows, columns, len(prefix))
-    faded = None if image is None else picture(image, fade=True)
+    left, right = panel_domains(len(panels))[0]
+    unit = (WIDTH - 16) * (right - left) / columns  # px, of a patch
+    strip = _Strip(rows, columns, len(prefix), unit)
+    faded: dict[int, str] = {}  # a picture that several panels share is faded once
     traces: list[go.Heatmap | go.Scatter] = []
-    layout: dict = {"shapes": [], "images": [], "annotations": []}
-    for number, (panel, domain) in enumerate(zip(panels, panel_domains(len(panels)), strict=True), start=1):
+    layout: dict = {"shapes": [], "images": [], "annotations": [], **scales}
+    places = zip(panels, images, panel_domains(len(panels)), strict=True)
+    for number, (panel, image, domain) in enumerate(places, start=1):
         axis = "" if number == 1 else str(number)
         axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
         own = {"coloraxis": panel.scale, **axes}
-        patch_map = cells(panel.values[patches].reshape(rows, columns), panel.hover)
-        traces.append(patch_map.update(customdata=index[patches].reshape(rows, columns), **own))
+        numbers = index[patches].reshape(rows, columns)
+        patch_map = panel.values[patches].reshape(rows, columns)
+        traces.append(cells(patch_map, panel.hover, customdata=numbers, **own))
         if prefix:
             traces += strip.traces(panel, view, own, axes)
             layout["shapes"] += [
@@ -71,9 +80,11 @@ def patch_panels(
         layout["shapes"].append(frame_shape((-0.5, columns - 0.5), (-0.5, rows - 0.5), axes))
         if chosen is not None:
             layout["shapes"] += outline(*_corners(chosen, patches, prefix, columns, strip), axes)
-        if faded is not None:
+        if image is not None:
+            if id(image) not in faded:
+                faded[id(image)] = picture(image, fade=True)
             where = {"xref": axes["xaxis"], "yref": axes["yaxis"]}
-            layout["images"].append({"source": faded, **where, **under_cells(rows, columns)})
+            layout["images"].append({"source": faded[id(image)], **where, **under_cells(rows, columns)})
         layout["annotations"].append(
             {"text": panel.title, "x": 0.5, "y": 1, "xref": f"{axes['xaxis']} domain", "showarrow": False}
             | {"yref": f"{axes['yaxis']} domain", "xanchor": "center", "yanchor": "bottom"}
@@ -90,21 +101,19 @@ def patch_panels(
             "constraintoward": "top",
         }  # fmt: skip
     margin = {"l": 8, "r": 8, "t": 20, "b": 8}
-    left, right = panel_domains(len(panels))[0]
-    unit = (WIDTH - 16) * (right - left) / columns
-    height = unit * (strip.end + 0.5) + margin["t"] + margin["b"] + BAR
-    return go.Figure(traces, {**layout, "margin": margin, "height": round(min(max(height, 160), 640))})
+    height = unit * (strip.end + 0.5) + margin["t"] + margin["b"] + BAR + 13 * scale_lines(scales)
+    return go.Figure(traces, {**layout, "margin": margin, "height": round(min(max(height, 160), 680))})
 
 
 class _Strip:
     """Where the tokens of no place stand: cells beneath the patches, in units of a patch."""
 
-    def __init__(self, rows: int, columns: int, count: int) -> None:
+    def __init__(self, rows: int, columns: int, count: int, unit: float) -> None:
         self.count = count
         self.tall = max(1.0, 0.06 * columns)
         self.wide = min(columns / max(count, 1), 0.25 * columns)
         self.top = rows - 0.5 + 0.3 * self.tall
-        named = 0.13 * max(columns, rows) if count <= NAMED else 0.2
+        named = LABEL / unit if count <= NAMED else 0.2
         self.end = self.top + self.tall + named if count else rows - 0.5
 
     def cells(self) -> list[tuple[float, float]]:
@@ -119,7 +128,8 @@ class _Strip:
         """Its cells, and under each its name and number, since colours are scaled to the patches."""
         names, values = [view.names[place] for place in view.prefix], panel.values[view.prefix]
         edges, bottom = self.edges(), self.top + self.tall
-        strip = cells(values[None], panel.hover).update(
+        strip = cells(
+            values[None], panel.hover,
             x=edges, y=[self.top, bottom], customdata=[[view.index[place] for place in view.prefix]],
             hovertext=[names], hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{z:.4f}}<extra></extra>", **own,
         )  # fmt: skip
@@ -130,10 +140,16 @@ class _Strip:
         digits = 4 if self.count <= 2 else 2
         label = go.Scatter(
             x=(edges[1:] + edges[:-1]) / 2, y=[bottom + 0.1 * self.tall] * self.count, mode="text",
-            text=[f"{name}<br>{value:.{digits}f}" for name, value in zip(names, values, strict=True)],
+            text=[f"{name}<br>{_number(value, digits)}" for name, value in zip(names, values, strict=True)],
             textposition="bottom center", hoverinfo="skip", showlegend=False, cliponaxis=False, **axes,
         )  # fmt: skip
         return [strip, label]
+
+
+def _number(value: float, digits: int) -> str:
+    if np.isnan(value):
+        return "none"
+    return (f"{value:.{digits}f}" if abs(value) < 1 else f"{value:.3g}").replace("-", "−")
 
 
 def _initials(kinds: Sequence[str]) -> list[str]:

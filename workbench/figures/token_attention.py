@@ -54,23 +54,19 @@ def token_attention_figure(
         notes.append(f"{tokens.labels[input][token]} takes no part in this layer")
     title = "Attention weight" + (", one scale for both" if len(panels) > 1 else "")
     if view.grid is not None:
-        fig = patch_panels(view, panels, image, place)
         highest = max(float(panel.values[view.patches].max()) for panel in panels)
-        scale = None if image is None else OVERLAY
-    else:
-        shown = _page(view.real, place, max_words)
-        fig = word_panels(view, panels, shown, place)
-        highest = max(float(panel.values[shown].max()) for panel in panels)
-        if len(shown) < len(view.real):
-            held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
-            notes.append(
-                f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {held:.0%} of the attention"
-                f" {panels[0].title.partition(':')[0]}."
-            )
-        scale = OVERLAY
-    colours = flat_scale(scale, (0.0, highest), title, notes=notes)
-    more = 13 * colours["colorbar"]["title"]["text"].count("<br>")
-    return fig.update_layout(coloraxis=colours, height=fig.layout.height + more)
+        scale = flat_scale(None if image is None else OVERLAY, (0.0, highest), title, notes=notes)
+        return patch_panels(view, panels, [image] * len(panels), {"coloraxis": scale}, place)
+    shown = _page(view.real, place, max_words)
+    highest = max(float(panel.values[shown].max()) for panel in panels)
+    if len(shown) < len(view.real):
+        held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
+        notes.append(
+            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {held:.0%} of the attention"
+            f" {panels[0].title.partition(':')[0]}."
+        )
+    scale = flat_scale(OVERLAY, (0.0, highest), title, notes=notes)
+    return word_panels(view, panels, shown, {"coloraxis": scale}, place)
 
 
 def head_weights(attn: Any) -> np.ndarray:

@@ -41,6 +41,11 @@ class TokenView:
         return [place for place, kind in enumerate(self.kinds) if kind != "padding"]
 
     @property
+    def asking(self) -> int:
+        """Place of the token whose attention a single query is: the class token, else the first."""
+        return self.kinds.index("class") if "class" in self.kinds else 0
+
+    @property
     def patches(self) -> list[int]:
         """Places of the patches, in reading order."""
         return [place for place, kind in enumerate(self.kinds) if kind not in PREFIX]
@@ -90,6 +95,13 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         for place, label in zip(index, distinct(shown), strict=True)
     ]
     return TokenView(index, shown, names, [kinds[place] for place in index], tokens.grid)
+
+
+def plain_view(count: int) -> TokenView:
+    """Tokens of which nothing is known but their number."""
+    labels = [str(place) for place in range(count)]
+    names = [f"token {label}" for label in labels]
+    return TokenView(list(range(count)), labels, names, ["token"] * count, None)
 
 
 def check_token(token: int | None, tokens: Any, input: int) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
+from workbench.figures.overlays import scale_lines
 from workbench.figures.patch_panels import BAR, Panel
 from workbench.figures.theme import COLOURS, GREY
 from workbench.figures.tokens import TokenView
@@ -18,12 +19,16 @@ TITLE = 20  # px
 
 
 def word_panels(
-    view: TokenView, panels: Sequence[Panel], shown: Sequence[int], chosen: int | None = None
+    view: TokenView,
+    panels: Sequence[Panel],
+    shown: Sequence[int],
+    scales: Mapping[str, dict],
+    chosen: int | None = None,
 ) -> go.Figure:
     """A block of boxes per panel, above each other: the tokens at the places ``shown`` of the view, in reading order.
 
-    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame. The
-    caller adds the colour axes that the panels name.
+    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame.
+    ``scales`` are the colour axes that the panels name, as `workbench.figures.overlays.flat_scale` gives them.
     """
     left, line, wide = _flow([view.labels[place] for place in shown])
     lines = int(line[-1]) + 1
@@ -31,7 +36,7 @@ def word_panels(
     inner = len(panels) * (block + TITLE)
     framed = np.array([place == chosen for place in shown])
     traces: list[go.Bar] = []
-    layout: dict = {"annotations": []}
+    layout: dict = {"annotations": [], **scales}
     for number, panel in enumerate(panels, start=1):
         axis = "" if number == 1 else str(number)
         top = 1 - ((number - 1) * (block + TITLE) + TITLE) / inner
@@ -65,7 +70,12 @@ def word_panels(
     margin = {"l": 8, "r": 8, "t": 4, "b": 8}
     return go.Figure(
         traces,
-        {**layout, "barmode": "overlay", "margin": margin, "height": inner + margin["t"] + margin["b"] + BAR},
+        {
+            **layout,
+            "barmode": "overlay",
+            "margin": margin,
+            "height": inner + margin["t"] + margin["b"] + BAR + 13 * scale_lines(scales),
+        },
     )
 
 

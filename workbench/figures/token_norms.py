@@ -1,0 +1,107 @@
+"""Lengths of the queries, keys and values of one head, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from workbench.errors import InputError
+from workbench.figures.overlays import OVERLAY, flat_scale
+from workbench.figures.patch_panels import Panel, panel_domains, patch_panels
+from workbench.figures.theme import COLOURS
+from workbench.figures.tokens import TokenView, as_array, distinct, view_tokens
+
+WORDS = {"q": "queries", "k": "keys", "v": "values"}
+ROW = 96  # px, of the bars of one operand
+
+
+def norms_figure(
+    norms: Mapping[str, Any], tokens: Any, image: np.ndarray | None = None, input: int = 0
+) -> go.Figure:
+    """L2 norms of one head's operands: a map each over a patch grid, bars each over a text.
+
+    Every operand has a scale of its own, which its patches and its class and register tokens share; the latter stand
+    beneath with their numbers. A text's padding is left out. ``customdata`` of a cell or bar is its token's number.
+
+    Args:
+        norms: operand ("q", "k", "v", or another name) to (token,) norms, in the unit of the operand; a single query,
+            as class attention has, is that of the class token, and as many as there are patches are theirs.
+        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        image: height × width (× 3) array, uint8 or float in 0..1.
+        input: which input of ``tokens``.
+
+    Raises:
+        InputError: no norms, norms that are not one per token, or no such input.
+    """
+    if not norms:
+        raise InputError("no norms are given; give a dict such as {'q': …, 'k': …, 'v': …}, each (token,)")
+    lengths = {name: as_array(values) for name, values in norms.items()}
+    for name, values in lengths.items():
+        if values.ndim != 1:
+            raise InputError(
+                f"norms of {name} have shape {values.shape}; give one number per token of one head"
+            )
+    view = view_tokens(tokens, input, max(map(len, lengths.values())))
+    whole = {name: _of_view(name, values, view) for name, values in lengths.items()}
+    return _bars(whole, view) if view.grid is None else _maps(whole, view, image)
+
+
+def _of_view(name: str, values: np.ndarray, view: TokenView) -> np.ndarray:
+    """A norm per token of the view, NaN where a token has none."""
+    count = len(view.index)
+    if len(values) == count:
+        return values
+    places = {1: [view.asking], len(view.patches): view.patches}.get(len(values))
+    if places is None:
+        raise InputError(f"{len(values)} norms of {name} do not fit {count} tokens")
+    found = np.full(count, np.nan)
+    found[places] = values
+    return found
+
+
+def _maps(norms: Mapping[str, np.ndarray], view: TokenView, image: np.ndarray | None) -> go.Figure:
+    panels, scales = [], {}
+    for number, (name, domain) in enumerate(zip(norms, panel_domains(len(norms)), strict=True), start=1):
+        scale = f"coloraxis{number if number > 1 else ''}"
+        panels.append(Panel(f"{WORDS.get(name, '')} ‖{name}‖".strip(), f"‖{name}‖ of", norms[name], scale))
+        shown = norms[name][view.patches]
+        shown = norms[name] if np.isnan(shown).all() else shown
+        lowest, highest = float(np.nanmin(shown)), float(np.nanmax(shown))
+        ends = (lowest if highest > lowest else 0.0, highest or 1.0)
+        scales[scale] = flat_scale(None if image is None else OVERLAY, ends, "", domain)
+        scales[scale]["colorbar"]["nticks"] = 4
+    return patch_panels(view, panels, [image] * len(panels), scales)
+
+
+def _bars(norms: Mapping[str, np.ndarray], view: TokenView) -> go.Figure:
+    """A row of bars per operand, one under another, with the words beneath."""
+    real = view.real
+    words = distinct([view.labels[place] for place in real])
+    gap = 0.06
+    side = (1 - gap * (len(norms) - 1)) / len(norms)
+    traces: list[go.Bar] = []
+    layout: dict = {"margin": {"l": 50, "r": 8, "t": 8, "b": 60}, "bargap": 0.1}
+    for number, (name, values) in enumerate(norms.items()):
+        axis = "" if number == 0 else str(number + 1)
+        traces.append(
+            go.Bar(
+                x=words,
+                y=values[real],
+                yaxis=f"y{axis}",
+                marker={"color": COLOURS[number % len(COLOURS)], "line": {"width": 0}},
+                customdata=[view.index[place] for place in real],
+                name=f"‖{name}‖",
+                showlegend=False,
+                hovertemplate=f"‖{name}‖ of %{{x}}<br>%{{y:.4g}}<extra></extra>",
+            )
+        )
+        top = 1 - number * (side + gap)
+        layout[f"yaxis{axis}"] = {
+            "title": {"text": f"‖{name}‖"}, "domain": [max(top - side, 0), top], "rangemode": "tozero", "nticks": 4,
+        }  # fmt: skip
+    last = "" if len(norms) == 1 else str(len(norms))
+    layout["xaxis"] = {"type": "category", "tickangle": -90, "anchor": f"y{last}"}
+    return go.Figure(traces, {**layout, "height": ROW * len(norms) + 68})
