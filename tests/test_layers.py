@@ -14,7 +14,7 @@ PACKAGE = Path(workbench.__file__).parent
 # A module may import from its own row and from the rows above it. `figures` and `analyses` never meet.
 ROWS = [
     {"_version"},
-    {"errors", "paths", "metrics"},
+    {"errors", "paths", "metrics", "contents"},
     {"tables", "selection", "attention"},
     {"results", "provenance", "hub", "datasets", "characters", "architectures", "catalog"},
     {"checkpoints", "samples", "corruptions", "publications", "verdicts", "records"},
@@ -26,7 +26,7 @@ ROWS = [
     {"measurements"},
     {"streaming", "registry"},
     {"pipeline"},
-    {"surveys"},
+    {"surveys", "watching"},
     {"reproduction"},
     {"twins"},
     {"comparisons"},

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
-from workbench import METRICS
+from workbench import METRICS, read_watch
 from workbench.attention import VARIANTS
 from workbench.recording.adapters import _ADAPTERS, _find_by_class
 from workbench.registry import ANALYSES
@@ -56,7 +56,14 @@ def _family(names):
     assert captured[1].attn.shape == (2, 3, 7, 7)
 
 
-FACTS = {"README": _readme, "docs/capture": _family}
+def _watches(names):
+    for folder, last in (("mine", 20), ("gpt2", 6), ("classifier", 8)):
+        for analysis in ("projection-error", "gram-spectrum", "token-similarity", "membership"):
+            steps = list(read_watch(f"runs/{folder}/watch", analysis).attrs["epochs"].values())
+            assert (steps[0], steps[-1]) == (0, last)  # between them a busy machine stretches the cadence
+
+
+FACTS = {"README": _readme, "docs/capture": _family, "docs/watching": _watches}
 COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
 
 

@@ -33,3 +33,5 @@ from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints
 from .surveys import survey_settings as survey_settings
 from .twins import trained_claims as trained_claims
+from .watching import read_watch as read_watch
+from .watching import watch as watch

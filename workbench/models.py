@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog, hub, paths
+from workbench.contents import tensor_bytes
 from workbench.errors import InputError, MissingResource, UnknownName, WorkbenchError
 
 if TYPE_CHECKING:
@@ -91,14 +92,10 @@ class LoadedModel:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over the state dict: names, types, shapes and bytes, in order of name."""
-        import torch
-
         digest = hashlib.sha256()
         for name, tensor in sorted(self.module.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            # Seen as bytes, because numpy has no bfloat16.
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().data)
+            digest.update(tensor_bytes(tensor))
         return digest.hexdigest()
 
     @property

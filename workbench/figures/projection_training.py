@@ -30,7 +30,7 @@ _TRAINING = {
 
 
 def projection_training_figure(
-    frames: Mapping[str, pd.DataFrame], epochs: Mapping[str, float] | None = None
+    frames: Mapping[str, pd.DataFrame], epochs: Mapping[str, float] | None = None, unit: str = "Epoch"
 ) -> go.Figure:
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
@@ -42,6 +42,7 @@ def projection_training_figure(
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
             first is drawn with solid lines and filled markers, the second dashed and open.
         epochs: checkpoint to epoch; by default ``frame.attrs["epochs"]``.
+        unit: what those are, as the axis says it: of a watched training steps.
 
     Raises:
         InputError: no batch, a checkpoint without an epoch, or a frame without these values.
@@ -85,11 +86,11 @@ def projection_training_figure(
                         ),
                         **place,
                     )
-                fig.add_trace(_curve(curve, words, batch, colour, symbol, number), **place)
+                fig.add_trace(_curve(curve, words, batch, colour, symbol, number, unit), **place)
         exact = share.rename(columns={"exact": "value"})
         words, colour, symbol = _EXACT
         fig.add_trace(
-            _curve(exact, words, batch, colour, symbol, number).update(showlegend=False), row=2, col=1
+            _curve(exact, words, batch, colour, symbol, number, unit).update(showlegend=False), row=2, col=1
         )
         fig.add_trace(  # the legend's key to the batches: a curve that is nowhere
             go.Scatter(
@@ -106,7 +107,7 @@ def projection_training_figure(
     for (row, col), values in drawn.items():
         if (row, col) != (1, 2):
             fig.update_yaxes(type="log", **log_ticks(pd.concat(values)), row=row, col=col)
-    fig.update_xaxes(title_text="Epoch", row=2)
+    fig.update_xaxes(title_text=unit, row=2)
     fig.update_annotations(font={"size": None})
     fig.update_layout(
         height=430, legend=LEGEND_ABOVE, margin={"l": 50, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
@@ -134,7 +135,9 @@ def _through(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["epoch", "value", "low", "high"])
 
 
-def _curve(curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str, number: int) -> go.Scatter:
+def _curve(
+    curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str, number: int, unit: str
+) -> go.Scatter:
     return go.Scatter(
         x=curve["epoch"],
         y=curve["value"],
@@ -143,5 +146,5 @@ def _curve(curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str
         name=words,
         legendgroup=words,
         showlegend=number == 0,
-        hovertemplate=f"{words}, {batch}<br>epoch %{{x}}<br>%{{y:.4g}}<extra></extra>",
+        hovertemplate=f"{words}, {batch}<br>{unit.lower()} %{{x}}<br>%{{y:.4g}}<extra></extra>",
     )

@@ -1,0 +1,14 @@
+"""A model looked into while somebody else's code trains it: plain loops, Hugging Face's Trainer, Lightning."""
+
+import lazy_loader
+
+# Lightning is an optional package, and neither it nor transformers is needed for a plain loop.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "core": ["watch", "Watch", "ANALYSES_WATCHED"],
+        "folder": ["read_watch"],
+        "hugging_face": ["HuggingFaceCallback"],
+        "lightning": ["LightningCallback"],
+    },
+)
