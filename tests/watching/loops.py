@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import timm
 import torch
-import transformers
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,6 +13,8 @@ VOCABULARY, CLASSES = 41, 7
 
 
 def vit(**options):
+    import timm
+
     torch.manual_seed(0)
     return timm.models.vision_transformer.VisionTransformer(
         img_size=12, patch_size=4, embed_dim=8, depth=2, num_heads=2, num_classes=CLASSES, **options
@@ -22,6 +22,8 @@ def vit(**options):
 
 
 def gpt2(**options):
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=12, n_layer=2, n_head=3, n_positions=16, bos_token_id=0, eos_token_id=0,
