@@ -138,59 +138,78 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@contextmanager
-def watched_page(browser: Any, folder: Path, size: dict[str, int] | None = None) -> Iterator[Any]:
-    """A page in a fresh context. It ends in an error if anything was asked of the world outside this machine, if a
-    script failed or if the console holds an error; a failure leaves a screenshot in `folder`."""
-    outside: list[str] = []
-    wrong: list[str] = []
+class Watched:
+    """A page of a browser, and what it did that it should not: ask the world outside this machine, or fail.
 
-    def asked(address: str) -> None:
+    Attributes:
+        page: Playwright's page.
+        outside: addresses not on this machine that were asked for.
+        wrong: errors of its scripts, and errors in its console.
+    """
+
+    def __init__(self, browser: Any, pictures: Path, size: dict[str, int] | None = None) -> None:
+        self.outside: list[str] = []
+        self.wrong: list[str] = []
+        self.pictures = pictures
+        self.context = browser.new_context(viewport=size or SIZE)
+        self.context.set_default_timeout(WAIT_MS)
+        self.page = self.context.new_page()
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("websocket", lambda socket: self._asked(socket.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(f"page: {error}"))
+        self.page.on("console", self._said)
+
+    def _asked(self, address: str) -> None:
         parts = urlsplit(address)
         if parts.scheme not in {"data", "blob", "about"} and parts.hostname not in LOCAL:
-            outside.append(address)
+            self.outside.append(address)
 
-    context = browser.new_context(viewport=size or SIZE, accept_downloads=True)
-    context.set_default_timeout(WAIT_MS)
-    page = context.new_page()
-    page.on("request", lambda request: asked(request.url))
-    page.on("websocket", lambda socket: asked(socket.url))
-    page.on("pageerror", lambda error: wrong.append(f"page: {error}"))
-    page.on(
-        "console",
-        lambda said: (
-            said.type == "error" and wrong.append(f"console: {said.text} ({said.location.get('url')})")
-        ),
-    )
+    def _said(self, message: Any) -> None:
+        if message.type == "error":
+            self.wrong.append(f"console: {message.text} ({message.location.get('url')})")
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Any]:
+        """One step of a walk. Whatever goes wrong in it is an error, and leaves a picture of the page."""
+        try:
+            yield self.page
+            assert self.outside == [], "the page asked for what is not on this machine"
+            assert self.wrong == [], "the page reported errors"
+        except BaseException as error:
+            picture = self.pictures / f"{name}.png"
+            self.page.screenshot(path=picture)
+            error.add_note(f"the page as it was: {picture}; its errors: {self.wrong}")
+            raise
+
+
+@contextmanager
+def watched(browser: Any, pictures: Path, size: dict[str, int] | None = None) -> Iterator[Watched]:
+    """A page in a browser profile of its own."""
+    found = Watched(browser, pictures, size)
     try:
-        yield page
-        assert outside == [], "the page asked for what is not on this machine"
-        assert wrong == [], "the page reported errors"
-    except BaseException as error:
-        picture = folder / "failure.png"
-        page.screenshot(path=picture)
-        error.add_note(f"the page as it was: {picture}; its errors: {wrong}")
-        raise
+        yield found
     finally:
-        context.close()
+        found.context.close()
+
+
+# ---------------------------------------------------------------------------------------------- in the explorer
+
+BOX = ".workbench-explorer"
+MAP = f"{BOX} .widget-vbox:has(> .widget-dropdown) .js-plotly-plot"  # the overview of layers and heads
+MAIN = f"{BOX} .widget-vbox:has(> .widget-toggle-buttons) .js-plotly-plot"  # the chosen view
 
 
 def open_page(page: Any, server: Server) -> None:
-    """Open the explorer's own page and wait until it shows."""
+    """Open the explorer's own page and wait for its first picture."""
     page.goto(server.address, wait_until="commit")  # the page goes on loading while the notebook runs
-    wait_for_explorer(page)
+    wait_for_picture(page)
 
 
 def open_lab(page: Any, server: Server) -> None:
     """Open the notebook in JupyterLab and wait until its kernel waits for us."""
     page.goto(server.address)
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
-    page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
-
-
-def wait_for_explorer(page: Any) -> None:
-    """Wait for its first picture."""
-    page.wait_for_selector(".workbench-explorer .js-plotly-plot .main-svg", timeout=START_S * 1000)
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=START_S * 1000)
+    page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=START_S * 1000)
 
 
 def run_cells(page: Any, notebook: Path, until: str) -> None:
@@ -202,3 +221,61 @@ def run_cells(page: Any, notebook: Path, until: str) -> None:
     page.click(".jp-Notebook .jp-Cell >> nth=0")
     for _ in range(last + 1):
         page.keyboard.press("Shift+Enter")
+
+
+def wait_for_picture(page: Any) -> None:
+    """Wait for the first picture of the explorer."""
+    page.wait_for_selector(f"{MAIN} .main-svg", timeout=START_S * 1000)
+
+
+def wait_until_says(page: Any, words: str) -> None:
+    """Wait for the explorer to say `words`."""
+    page.wait_for_function(
+        "words => [...document.querySelectorAll('.workbench-message')].some(e => e.innerText.includes(words))",
+        arg=words,
+    )
+
+
+def labelled(page: Any, name: str, kind: str = "select, input") -> Any:
+    """The control of the explorer whose description is `name`."""
+    label = f"label:text-is('{name}')"
+    return page.locator(f"{BOX} .jupyter-widgets:has(> {label}) :is({kind})").first
+
+
+def slider(page: Any, name: str) -> Any:
+    """The handle of a slider, to be moved by keys."""
+    return labelled(page, name, "[role=slider]")
+
+
+def numbers_drawn(page: Any, plot: str = MAIN) -> str:
+    """The numbers that a plot holds in the page, as text: other numbers, another text."""
+    return page.eval_on_selector(plot, "gd => JSON.stringify(gd.data.map(trace => [trace.z, trace.y]))")
+
+
+def click_cell(page: Any, plot: str, x: float, y: float) -> None:
+    """Click the cell at (x, y), in the axes of the plot's first trace that can be clicked."""
+    place = page.eval_on_selector(
+        plot,
+        """(gd, [x, y]) => {
+          const trace = gd._fullData.find(t => t.customdata);
+          const axis = name => gd._fullLayout[name.replace(/^([xy])/, "$1axis")];
+          const across = axis(trace.xaxis), down = axis(trace.yaxis), box = gd.getBoundingClientRect();
+          return [box.left + across._offset + across.d2p(x), box.top + down._offset + down.d2p(y)];
+        }""",
+        [x, y],
+    )
+    page.mouse.move(*place)
+    page.wait_for_function(
+        "plot => document.querySelector(plot)._hoverdata", arg=plot
+    )  # what plotly takes as hit
+    page.mouse.click(*place)
+
+
+def press_button(page: Any, name: str) -> None:
+    """Press the explorer's button of that name."""
+    page.locator(BOX).get_by_role("button", name=name, exact=True).first.click()
+
+
+def open_drawer(page: Any, name: str) -> None:
+    """Open a drawer of the explorer: what is folded away under a title."""
+    page.locator(f"{BOX} .jupyter-widget-Collapse-header").filter(has_text=name).first.click()
