@@ -130,7 +130,7 @@ def test_a_click_on_a_patch_asks_from_there(lab):
 
 
 @pytest.mark.parametrize(
-    "name", ["Matrix", "Norms", "Spectrum", "Singular values", "Membership", "Trajectory", "Attention"]
+    "name", ["Matrix", "Norms", "Spectrum", "Singular values", "Membership", "Trajectory", "From / to"]
 )
 def test_every_view_draws(lab, name):
     with lab.step(name) as page:
@@ -146,7 +146,7 @@ def test_a_pinned_view_is_compared_with_another(lab):
         _changes(page, lambda: page.keyboard.press("ArrowDown"))
         _changes(page, lambda: press_button(page, "Compare"))
         wait_until_says(page, "of the attention of a query elsewhere than")
-        press_button(page, "Attention")
+        press_button(page, "From / to")
         wait_until_says(page, "most attention goes to")
 
 

@@ -48,6 +48,11 @@ def test_a_message_of_the_page_becomes_a_key():
     assert keys.pressed == {"key": "ArrowLeft", "count": 3}
 
 
+def test_a_tooltip_is_no_trait_that_fails_in_the_browser():
+    copy = Copy("text", "Copy", tooltip="The lines")
+    assert (copy.hint, copy.tooltip) == ("The lines", None)
+
+
 def test_nothing_is_fetched_from_elsewhere():
     for widget in (Keys(["p"]), Copy("text")):
         assert "http" not in widget._esm
@@ -165,7 +170,7 @@ def test_the_text_is_on_the_clipboard_and_the_button_says_so_for_two_seconds(chr
         page = _open(context.new_page(), address)
         assert page.evaluate("isSecureContext") == ("localhost" in address)
         text = "explorer.open({'layer': 2})\n# <b>as it is</b>"
-        _show(page, Copy(text), text=text, label="Copy as code", tooltip="The lines that draw this view")
+        _show(page, Copy(text), text=text, label="Copy as code", hint="The lines that draw this view")
         page.get_by_role("button", name="Copy as code").click()
         said = page.get_by_role("status")
         page.wait_for_function("document.querySelector('[role=status]').textContent === 'copied'")
@@ -182,6 +187,6 @@ def test_a_browser_that_forbids_copying_is_not_said_to_have_copied(page):
     page.evaluate(
         "navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false"
     )
-    _show(page, Copy("text"), text="text", label="Copy", tooltip="")
+    _show(page, Copy("text"), text="text", label="Copy", hint="")
     page.get_by_role("button", name="Copy").click()
     page.wait_for_function("document.querySelector('[role=status]').textContent.startsWith('not copied')")

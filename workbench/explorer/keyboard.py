@@ -100,7 +100,7 @@ function render({ model, el }) {
   button.className = "jupyter-widgets jupyter-button widget-button";
   said.className = "workbench-said";
   said.setAttribute("role", "status");
-  const name = () => { button.textContent = model.get("label"); button.title = model.get("tooltip"); };
+  const name = () => { button.textContent = model.get("label"); button.title = model.get("hint"); };
   const say = words => {
     said.textContent = words;
     clearTimeout(timer);
@@ -109,9 +109,9 @@ function render({ model, el }) {
   button.addEventListener("click", () => copy(model.get("text")).then(
     () => say("copied"), () => say("not copied: the browser forbids it")));
   name();
-  model.on("change:label change:tooltip", name);
+  model.on("change:label change:hint", name);
   el.append(button, said);
-  return () => { clearTimeout(timer); model.off("change:label change:tooltip", name); };
+  return () => { clearTimeout(timer); model.off("change:label change:hint", name); };
 }
 export default { render };
 """
@@ -162,6 +162,11 @@ class Copy(anywidget.AnyWidget):
     _css = ".workbench-said { margin-left: 0.5em; }"
     text = traitlets.Unicode().tag(sync=True)
     label = traitlets.Unicode("Copy").tag(sync=True)
+    hint = traitlets.Unicode().tag(
+        sync=True
+    )  # not `tooltip`: with that alone ipywidgets fails to make the view
 
-    def __init__(self, text: str = "", label: str = "Copy", **options: Any) -> None:
-        super().__init__(text=text, label=label, **{"tooltip": "Copy to the clipboard", **options})
+    def __init__(
+        self, text: str = "", label: str = "Copy", tooltip: str = "Copy to the clipboard", **options: Any
+    ) -> None:
+        super().__init__(text=text, label=label, hint=tooltip, **options)
