@@ -9,6 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
+from workbench.explorer.settle import settle
 from workbench.figures import apply_theme
 from workbench.figures.theme import Width
 
@@ -86,6 +87,7 @@ class Canvas:
             for name, value in wanted.items():
                 if name != "template" and not _same(held.get(name), value):
                     live.layout[name] = value
+        settle(live)
 
     def _point(self, number: int, points: Any) -> None:
         if self.widget is None or not points.point_inds:

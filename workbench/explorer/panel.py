@@ -23,6 +23,7 @@ from workbench.explorer.keyboard import BOX_CLASS, Copy, Keys
 from workbench.explorer.measures import MEASURES
 from workbench.explorer.uploads import keep_picture, keep_text
 from workbench.explorer.views import VIEWS, overview, view
+from workbench.figures.theme import find_theme
 
 if TYPE_CHECKING:
     from workbench.explorer.explorer import Explorer
@@ -75,7 +76,7 @@ class Panel:
     """
 
     def __init__(self, explorer: Explorer, theme: str | None = None) -> None:
-        self.explorer, self.theme = explorer, theme
+        self.explorer, self.theme = explorer, find_theme(theme).name
         self.worker = Worker()
         self.pins: list[Pin] = []
         self._place: Address | None = None
