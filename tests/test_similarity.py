@@ -14,7 +14,6 @@ from workbench.analyses.similarity import (
 )
 from workbench.errors import InputError
 from workbench.figures.levels import interval
-from workbench.measurements.moments import Moments
 from workbench.pipeline import analyze
 from workbench.recording import capture
 
@@ -103,27 +102,6 @@ def test_without_rows_per_input_come_their_moments_whatever_the_batches(size):
     assert len(wide) == len(rows.groupby(keys, dropna=False))
     chance = frame[(frame["statistic"] == "mean") & (frame["null"] == "isotropic")]
     assert chance["null_mean"].eq(0).all()
-
-
-def test_memory_does_not_grow_with_the_inputs():
-    moments = Moments({"metric": "token_cosine"})
-    values = torch.randn(10_007, generator=torch.manual_seed(0), dtype=torch.float64) * 1e-3 + 1e6
-    for part in values.split(64):
-        moments.add(part)
-    held = [value for value in vars(moments).values() if not isinstance(value, dict)]
-    assert all(isinstance(value, int | float) for value in held)
-    assert moments.mean == pytest.approx(values.mean().item(), rel=1e-14)
-    assert moments.deviation == pytest.approx(values.std().item(), rel=1e-6)
-
-
-def test_undefined_values_are_left_out_of_moments_and_one_value_has_no_interval():
-    moments = Moments({})
-    moments.add(torch.tensor([torch.nan, 2.0]))
-    moments.add(torch.tensor([torch.nan]))
-    assert (moments.count, moments.mean) == (1, 2)
-    assert np.isnan(moments.interval()).all()
-    empty = Moments({}).rows()
-    assert np.isnan(empty["value"]).all()
 
 
 def test_bad_input_is_named_with_its_site():

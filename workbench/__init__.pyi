@@ -32,6 +32,8 @@ from .surveys import subspace_frame as subspace_frame
 from .surveys import survey as survey
 from .surveys import survey_checkpoints as survey_checkpoints
 from .surveys import survey_settings as survey_settings
+from .sweeping import sweep as sweep
+from .sweeping import sweep_status as sweep_status
 from .twins import trained_claims as trained_claims
 from .watching import read_watch as read_watch
 from .watching import watch as watch

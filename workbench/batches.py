@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ class Inputs:
     """(id, reason) of pictures that could not be read."""
     notes: list[str] = field(default_factory=list)
     """What a reader should know: how many texts were cut, how many pictures skipped."""
+    cut: tuple[int, int] | None = None
+    """Of texts: how many were cut, and at how many tokens."""
     digests: list[bytes] = field(default_factory=list, repr=False)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
     """Mean and standard deviation per channel that pictures were normalised by."""
@@ -161,33 +163,34 @@ def inputs(
         raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
     _check_whole("n", n, 1)
     _check_whole("seed", seed, 0)
-    if model.modality not in ("image", "text"):
-        raise InputError(
-            f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
-            "dict of tensors of your own"
-        )
     pool = open_pool(spec)
-    if pool.modality != model.modality:
-        takes, gives = ("texts", "pictures") if model.modality == "text" else ("pictures", "texts")
-        offer = "bundled:prose, text:FILE" if model.modality == "text" else "bundled:photos, images:FOLDER"
-        raise InputError(f"{model.spec} takes {takes}, and {spec} gives {gives}; try {offer}")
+    check_modality(spec, pool, model)
     samples, skipped = _choose(pool, n, int(seed))
-    notes = []
+    made = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
     if skipped:
-        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-        notes.append(f"unreadable pictures skipped: {len(skipped)} ({named}{more})")
-        warnings.warn(f"{spec}: {notes[-1]}", stacklevel=2)
+        made.skipped = skipped
+        made.notes.insert(0, skipped_note(skipped))
+        warnings.warn(f"{spec}: {made.notes[0]}", stacklevel=2)
+    return made
+
+
+def _prepared(
+    spec: str,
+    model: LoadedModel,
+    samples: list[Sample],
+    seed: int,
+    preprocessing: str,
+    max_length: int | None = None,
+) -> Inputs:
+    """These samples as a batch for the model."""
     made = Inputs(
         spec=spec.strip(),
         n=len(samples),
-        seed=int(seed),
+        seed=seed,
         preprocessing=preprocessing,
         ids=[sample.id for sample in samples],
         batch={},
         tokens=TokenInfo([], [], None, torch.zeros(0, 0, dtype=torch.bool)),
-        skipped=skipped,
-        notes=notes,
         digests=[sample.digest() for sample in samples],
     )
     targets = [sample.target for sample in samples if sample.target is not None]
@@ -199,6 +202,80 @@ def inputs(
     return made
 
 
+def skipped_note(skipped: Sequence[Sequence[str]]) -> str:
+    """A sentence that counts and names (id, reason) of pictures that could not be read."""
+    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+    more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return f"unreadable pictures skipped: {len(skipped)} ({named}{more})"
+
+
+class ListedInputs:
+    """Inputs by their places in a pool, read and prepared a batch at a time: any number of them in little memory.
+
+    Batches are cut at multiples of ``batch`` from the first place on, and a text is padded to the longest of its
+    batch, so what is computed of an input depends on the list and its place there alone. Pictures that cannot be read
+    are left out of their batch, and named in ``skipped``; ``digests`` grow while batches are read.
+
+    Raises `InputError` for pictures given to a text model and the reverse.
+    """
+
+    def __init__(
+        self, spec: str, pool: Pool, model: LoadedModel, places: Sequence[int], batch: int, *,
+        seed: int = 0, preprocessing: str = "paper",
+    ) -> None:  # fmt: skip
+        check_modality(spec, pool, model)
+        self.spec, self.pool, self.model = spec, pool, model
+        self.places, self.batch = places, batch
+        self.seed, self.preprocessing = seed, preprocessing
+        self.skipped: list[tuple[str, str]] = []
+        self.digests: list[bytes] = []
+        self.cut: tuple[int, int] | None = None
+        """Of texts: how many were cut, and at how many tokens."""
+        self.notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What provenance records; the hash is that of what has been read."""
+        digest = hashlib.sha256(b"".join(self.digests)).hexdigest()
+        return {
+            "spec": self.spec, "n": len(self.digests), "seed": self.seed, "preprocessing": self.preprocessing,
+            "sha256": digest,
+        }  # fmt: skip
+
+    def batches(self, size: int) -> Iterator[Inputs]:
+        """Batches in order; with ``size`` below that of a batch each is handed out in pieces, padded as the whole."""
+        for start in range(0, len(self.places), self.batch):
+            samples = []
+            for place in self.places[start : start + self.batch]:
+                try:
+                    samples.append(self.pool.read(place))
+                except Unreadable as error:
+                    self.skipped.append((self.pool.ids[place], str(error)))
+            if not samples:
+                continue
+            made = _prepared(self.spec, self.model, samples, self.seed, self.preprocessing)
+            self.digests += made.digests
+            if made.cut is not None:
+                self.cut = made.cut[0] + (self.cut[0] if self.cut else 0), made.cut[1]
+            yield from made.batches(min(size, self.batch))
+
+
+def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
+    """Raise `InputError` unless the model takes what the pool gives."""
+    if model.modality not in ("image", "text"):
+        raise InputError(
+            f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
+            "dict of tensors of your own"
+        )
+    if pool.modality != model.modality:
+        takes, gives = ("texts", "pictures") if model.modality == "text" else ("pictures", "texts")
+        offer = "bundled:prose, text:FILE" if model.modality == "text" else "bundled:photos, images:FOLDER"
+        raise InputError(f"{model.spec} takes {takes}, and {spec} gives {gives}; try {offer}")
+
+
 def _check_whole(name: str, value: Any, least: int) -> None:
     if value is None and name == "n":
         return
@@ -206,16 +283,26 @@ def _check_whole(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} is a whole number from {least} up, got {value!r}")
 
 
-def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
-    """The first `n` readable samples in an order drawn with `seed`, and what was skipped on the way."""
+def check_count(pool: Pool, n: int | None) -> None:
+    """Raise `InputError` where there are fewer than ``n`` inputs."""
     if n is not None and n > len(pool):
         raise InputError(
             f"{n} inputs were asked for, and {pool.where} has {len(pool)}; ask for at most {len(pool)}"
         )
+
+
+def drawn_places(count: int, seed: int) -> list[int]:
+    """The numbers of ``count`` inputs in the order that ``seed`` draws: the first n are those that n takes."""
+    return np.random.default_rng(seed).permutation(count).tolist()
+
+
+def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
+    """The first `n` readable samples in an order drawn with `seed`, and what was skipped on the way."""
+    check_count(pool, n)
     wanted = min(DEFAULT_N, len(pool)) if n is None else n
     samples: list[Sample] = []
     skipped: list[tuple[str, str]] = []
-    for position in np.random.default_rng(seed).permutation(len(pool)).tolist():
+    for position in drawn_places(len(pool), seed):
         if len(samples) == wanted:
             break
         try:
@@ -315,6 +402,7 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
         length = int(max_length)
     whole = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
     cut = sum(size > length for size in whole)
+    made.cut = cut, length
     if cut:
         made.notes.append(f"{cut} of {len(texts)} texts were longer than {length} tokens and were cut")
     encoded = tokenizer(

@@ -210,6 +210,97 @@ def _own_options(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+class _SweepCommand(_Commands):
+    """A command that runs, with a command of its own that looks: `sweep` and `sweep status`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            raise click.UsageError(f"unexpected argument {args[0]!r}; several models are written A,B", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@cli.group(cls=_SweepCommand, invoke_without_command=True)
+@click.option("--models", metavar="LIST", help="Model specs: A,B. (required)")
+@click.option("--inputs", metavar="LIST", help="An inputs spec for all, or one for each model. (required)")
+@click.option(
+    "--analyses",
+    metavar="LIST",
+    help="Analyses, with options: gram-spectrum,gram-spectrum:standardize=per-token. (required)",
+)
+@click.option("--out", type=click.Path(file_okay=False), help="The folder of the sweep. (required)")
+@click.option("--n", type=click.IntRange(min=1), help="How many inputs. [default: all there are]")
+@click.option(
+    "--shards", type=click.IntRange(min=1), help="Parts of the inputs. [default: one for about 256]"
+)
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
+@click.option(
+    "--backend",
+    type=click.Choice(["loky", "dask", "ray"]),
+    default="loky",
+    show_default=True,
+    help="joblib's own processes, or the workers of a cluster.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Of the cluster: tcp://HOST:8786.")
+@click.option("--resume", is_flag=True, help="Go on with a sweep of the same plan.")
+@click.option("--max-time", metavar="TIME", help="End cleanly after 90s, 30m, 8h.")
+@click.option("--per-input", is_flag=True, help="Also keep the rows of every input.")
+@_apply([option for option in _SAMPLE if option is not _SAMPLE[0]])
+@click.option("--heads", metavar="LIST", help="Heads, from 0. [default: all]")
+@click.pass_context
+def sweep(ctx: click.Context, **arguments: Any) -> None:
+    """Run analyses of many models over many inputs, in shards, on all cores or a cluster.
+
+    \b
+    workbench sweep --models timm:vit_tiny_patch16_224,timm:deit_tiny_patch16_224 --inputs imagenet:imagenet/ \\
+        --analyses gram-spectrum,value-similarity --workers 8 --out sweeps/imagenet
+    workbench sweep status sweeps/imagenet
+    workbench render gram_spectra -p inputs sweep:sweeps/imagenet -p n 50000 -p model timm:vit_tiny_patch16_224
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    missing = [name for name in ("models", "inputs", "analyses", "out") if not arguments[name]]
+    if missing:
+        raise click.UsageError(f"missing {', '.join(f'--{name}' for name in missing)}", ctx)
+    from workbench.sweeping import parse_duration, sweep
+
+    for name in ("models", "inputs"):
+        arguments[name] = [part.strip() for part in arguments[name].split(",") if part.strip()]
+    arguments["analyses"] = [_analysis(part) for part in arguments["analyses"].split(",") if part.strip()]
+    limit = arguments["max_time"]
+    arguments["max_time"] = None if limit is None else parse_duration(limit)
+    status = sweep(progress=sys.stderr.isatty(), **arguments)
+    click.echo(str(status))
+    for task, error in status.failures.items():
+        click.echo(f"failed: {task}: {error}", err=True)
+    if status.failed:
+        sys.exit(1)
+
+
+def _analysis(text: str) -> tuple[str, dict[str, Any]]:
+    """`gram-spectrum:max_rank=8` as the name and its options."""
+    name, *pairs = (part.strip() for part in text.split(":"))
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"{text!r}: an option is written NAME=VALUE, as in {name}:max_rank=8")
+        options[key.replace("-", "_")] = _value(value)
+    return name, options
+
+
+@sweep.command("status")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def sweep_status(folder: str, as_json: bool) -> None:
+    """How far the sweep in FOLDER is: done, failed, left, and the time that is left."""
+    from workbench.sweeping import sweep_status
+
+    status = sweep_status(folder)
+    _print_table(status.rows, str(status), as_json)
+    for task, error in status.failures.items():
+        click.echo(f"failed: {task}: {error}", err=True)
+
+
 @cli.command()
 @click.option("--model", required=True, metavar="SPEC", help="The model to look into.")
 @click.option("--inputs", "input_spec", required=True, metavar="SPEC", help="What to feed it.")

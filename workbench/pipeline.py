@@ -14,18 +14,19 @@ import pandas as pd
 from torch import Tensor, nn
 
 from workbench.errors import InputError
-from workbench.measurements import Layer, Measurement, NotMeasured, Rows, Tally
+from workbench.measurements import Gathered, Layer, Measurement, NotMeasured, Rows
 from workbench.provenance import versions
 from workbench.recording import Capture, LayerRecord
 from workbench.registry import ANALYSES, Analysis, Option, check_request
-from workbench.selection import parse_numbers, ranges
+from workbench.selection import parse_numbers
+from workbench.shards import SWEEP, read_sweep
 from workbench.streaming import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
 
 if TYPE_CHECKING:
-    from workbench.batches import Inputs
+    from workbench.batches import Inputs, ListedInputs
     from workbench.models import LoadedModel
 
-__all__ = ["ANALYSES", "Analysis", "Option", "analyze", "capture_inputs", "check_request"]
+__all__ = ["ANALYSES", "Analysis", "Option", "analyze", "capture_inputs", "check_request", "gather"]
 
 PROGRESS_AFTER = 2.0  # seconds of expected work from which a progress bar is shown
 
@@ -52,7 +53,8 @@ def analyze(
 
     Give a ``model`` (a spec, what `load` returned, or any torch module) with ``inputs`` (a spec, what
     `inputs` returned, or the batch itself), or ``qkv``, a file or capture holding q, k, v, or for an analysis
-    of weights (its ``sites`` are empty) the ``model`` alone. ``n``, ``seed``
+    of weights (its ``sites`` are empty) the ``model`` alone. Inputs "sweep:FOLDER" are those of a finished sweep, whose
+    numbers are read in the place of a run; its options and settings must be those given here. ``n``, ``seed``
     and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``, ``device`` and ``dtype``
     load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; heads of grouped queries are
     those of the keys in analyses that read no queries. Only the sites the analysis reads are captured, ``batch_size``
@@ -78,6 +80,19 @@ def analyze(
     if heads is not None and not analysis.per_head:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
     parse_numbers("head", heads)
+    settings = {
+        "layers": layers, "heads": heads, "batch_size": batch_size, "device": device, "dtype": dtype
+    }  # fmt: skip
+    told = {key: None if value is None else str(value) for key, value in settings.items()}
+    if isinstance(inputs, str) and inputs.startswith(SWEEP) and qkv is None:
+        if not isinstance(model, str):
+            raise InputError(f"{inputs} holds results by the name of their model; give the model's spec")
+        asked = {"layers": layers, "heads": heads, "seed": seed, "checkpoint": checkpoint}
+        asked |= {"preprocessing": preprocessing, "device": device, "dtype": dtype}
+        gathered, stream, chosen = read_sweep(
+            inputs.removeprefix(SWEEP), name, model, chosen, given=options, settings=asked, n=n
+        )
+        return _Run(analysis, chosen, stream, seed, heads, gathered).frame(told)
     if not analysis.sites:
         if model is None or inputs is not None or qkv is not None:
             raise InputError(f"{name} reads the weights of a model; give model alone, without inputs or qkv")
@@ -89,38 +104,76 @@ def analyze(
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
     else:
-        stream = stream_model(
-            model, inputs, (*analysis.reads(chosen), *analysis.also), layers, batch_size,
-            keep_nonfinite=analysis.counts_nonfinite,
-            alter=None if analysis.alter is None else partial(analysis.alter, options=chosen, seed=seed),
-            n=n, seed=seed, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
+        stream = _stream(
+            analysis, chosen, model, inputs, layers, batch_size, seed,
+            n=n, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
     run = _Run(analysis, chosen, stream, seed, heads)
     with _bar(analysis.title, stream.size) if progress is True else nullcontext(progress or None) as tell:
         run.take_all(_Done(stream, tell))
-    settings = {
-        "layers": layers, "heads": heads, "batch_size": batch_size, "device": device, "dtype": dtype
-    }  # fmt: skip
-    return run.frame({key: None if value is None else str(value) for key, value in settings.items()})
+    return run.frame(told)
+
+
+def gather(
+    name: str,
+    model: LoadedModel,
+    inputs: ListedInputs,
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    layers: Any = None,
+    heads: Any = None,
+    batch_size: int = 8,
+    progress: Callable[[float], None] | None = None,
+) -> Gathered:
+    """What `analyze` would measure on these inputs, before it becomes a frame: a part of a sweep.
+
+    ``options`` are complete (`check_request`). Raises what `analyze` raises.
+    """
+    analysis = ANALYSES[name]
+    run = _Run(
+        analysis, options, _stream(analysis, options, model, inputs, layers, batch_size, seed), seed, heads
+    )
+    run.take_all(_Done(run.stream, progress))
+    return run.gathered
+
+
+def _stream(
+    analysis: Analysis,
+    options: Mapping[str, Any],
+    model: Any,
+    inputs: Any,
+    layers: Any,
+    batch_size: int,
+    seed: int,
+    **choice: Any,
+) -> Stream:
+    """The model over its inputs with all that the analysis reads."""
+    alter = None if analysis.alter is None else partial(analysis.alter, options=options, seed=seed)
+    return stream_model(
+        model, inputs, (*analysis.reads(options), *analysis.also), layers, batch_size,
+        keep_nonfinite=analysis.counts_nonfinite, alter=alter, seed=seed, **choice,
+    )  # fmt: skip
 
 
 class _Run:
     """Gathers the rows and notes of one analysis, part by part."""
 
     def __init__(
-        self, analysis: Analysis, options: Mapping[str, Any], stream: Stream, seed: int, heads: Any
+        self,
+        analysis: Analysis,
+        options: Mapping[str, Any],
+        stream: Stream,
+        seed: int,
+        heads: Any,
+        gathered: Gathered | None = None,
     ) -> None:
         self.analysis, self.options, self.stream = analysis, options, stream
         self.seed, self.heads = seed, heads
-        self.wanted = set(parse_numbers("head", heads) or ())
-        self.met: set[int] = set()
-        self.most = 0
         # analyses with the option say what they measure head by head; the others have no means to take
-        self.rows = Rows(
-            aggregate=not options.get("per_head", True), moments=not options.get("per_input", True)
-        )
-        self.tally = Tally()
-        self.left_out: dict[str, list[int]] = {}
+        aggregate = not options.get("per_head", True)
+        rows = Rows(aggregate=aggregate, per_input=options.get("per_input", True))
+        self.gathered = Gathered(rows) if gathered is None else gathered
         self.taken: list[tuple[Layer, Measurement]] = []
         """What the layers of this batch gave, for what follows from all of them."""
 
@@ -132,49 +185,47 @@ class _Run:
             done.batch(part.ids)
             if self.analysis.across is not None and self.taken:
                 for measurement in self.analysis.across(self.taken, self.options):
-                    self.rows.add(measurement, self.taken[-1][0])
+                    self.gathered.rows.add(measurement, self.taken[-1][0])
+            self.gathered.rows.end_batch()
             self.taken.clear()
         done.all()
 
     def add(self, part: Part, done: _Done) -> None:
         """Measure the layers that a part holds."""
+        gathered = self.gathered
         for number, record in enumerate(part.capture):
             altered = None if part.altered is None else part.altered[record.index]
             layer = Layer(
-                record, part.ids, part.capture.tokens, self.seed, self.heads, tally=self.tally,
+                record, part.ids, part.capture.tokens, self.seed, self.heads, tally=gathered.tally,
                 model=self.stream.module, pictures=part.pictures, before=part.capture.layers[:number],
                 altered=altered,
             )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):
-                    self.rows.add(measurement, layer)
+                    gathered.rows.add(measurement, layer)
                     if self.analysis.across is not None:
                         place = LayerRecord(record.index, record.path)  # its tensors are let go
                         self.taken.append(
                             (replace(layer, record=place, before=(), altered=None), measurement)
                         )
             except NotMeasured as reason:
-                indices = self.left_out.setdefault(str(reason), [])
-                if record.index not in indices:
-                    indices.append(record.index)
-            self.met |= set(layer.heads)
-            self.most = max(self.most, layer.total_heads)
+                gathered.leave_out(str(reason), record.index)
+            gathered.heads |= set(layer.heads)
+            gathered.most = max(gathered.most, layer.total_heads)
             done.layer(part.ids)
 
     def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
-        notes = [
-            f"layer{'s' if len(indices) > 1 else ''} {ranges(indices)} left out: {reason}"
-            for reason, indices in self.left_out.items()
-        ]
-        if not self.rows:
+        gathered, notes = self.gathered, self.gathered.layers_left_out()
+        if not gathered.rows:
             raise InputError(f"{self.analysis.name}: nothing to measure; " + "; ".join(notes))
-        absent = {head for head in self.wanted if head >= 0} - self.met
-        if absent and self.most:
-            raise InputError(f"there is no head {min(absent)}: heads are 0 to {self.most - 1}")
+        wanted = parse_numbers("head", self.heads) or ()
+        absent = {head for head in wanted if head >= 0} - gathered.heads
+        if absent and gathered.most:
+            raise InputError(f"there is no head {min(absent)}: heads are 0 to {gathered.most - 1}")
         model = self.stream.model
-        frame = self.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
-        notes += [*self.tally.notes(), *self.rows.notes(), *self.stream.notes]
-        notes += [*_silent_nulls(frame), *self.analysis.findings(frame, self.options)]
+        frame = gathered.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        notes += [*gathered.tally.notes(), *gathered.rows.notes(), *self.stream.notes]
+        notes += [*_silent_nulls(frame), *self.analysis.findings(_of_inputs(frame), self.options)]
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {
             "analysis": self.analysis.name,
@@ -187,6 +238,13 @@ class _Run:
             "versions": versions(),
         }
         return frame
+
+
+def _of_inputs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows as findings look at them: of single inputs, or where there are none their means in the place of one."""
+    if frame["input"].notna().any() or not (frame["statistic"] == "std").any():
+        return frame
+    return frame[frame["statistic"] == "mean"].assign(input="mean", statistic=pd.NA)
 
 
 def _silent_nulls(frame: pd.DataFrame) -> list[str]:

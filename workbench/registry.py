@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +127,8 @@ def _spectrum_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[
 
 
 def _map_findings(frame: pd.DataFrame, options: Mapping[str, Any]) -> list[str]:
-    report = attention_report(
-        frame, ReportRules(**{rule: value for rule, value in options.items() if rule != "draws"})
-    )
+    rules = {rule.name: options[rule.name] for rule in fields(ReportRules)}
+    report = attention_report(frame, ReportRules(**rules))
     told = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
@@ -341,12 +340,6 @@ _REGISTERED = (
                 "fit: also the rate r per layer at which tokens grow alike, 1 − cos = δ exp(−r layer), by least "
                 "squares on logarithms; or none",
                 one_of("none", "fit"),
-            ),
-            "per_input": Option(
-                True,
-                "a row per input; false: mean, standard deviation and 95 % interval over inputs, in memory that does "
-                "not grow with them",
-                _flag,
             ),
         },
         measurements.token_similarity,
@@ -573,7 +566,18 @@ _REGISTERED = (
         together=lambda options: True,  # with the same layer of the altered inputs
     ),
 )
-ANALYSES: dict[str, Analysis] = {analysis.name: analysis for analysis in _REGISTERED}
+_PER_INPUT = Option(
+    True,
+    "rows per input; false: means, or else mean, deviation, 95 % interval and quantiles over inputs, in memory that "
+    "does not grow with them",
+    _flag,
+)
+ANALYSES: dict[str, Analysis] = {
+    analysis.name: replace(analysis, options={**analysis.options, "per_input": _PER_INPUT})
+    if analysis.sites
+    else analysis
+    for analysis in _REGISTERED
+}
 
 
 def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

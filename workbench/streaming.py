@@ -100,7 +100,7 @@ def stream_model(
         raise InputError("n chooses among inputs given by name; cut what you give instead, as inputs[:10]")
     if not hasattr(given, "batches"):
         given = _Plain(given)
-    if alter is not None and not hasattr(given, "altered"):
+    if alter is not None and isinstance(given, _Plain):
         raise InputError("this analysis alters the inputs; give them by name, or what inputs() returned")
     module = getattr(loaded, "module", loaded)
     chosen = parse_numbers("layer", layers)

@@ -8,6 +8,7 @@ from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.filter_kernels import filter_kernels
+from workbench.measurements.gathered import Gathered
 from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map
@@ -24,6 +25,7 @@ from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
 
 __all__ = [
+    "Gathered",
     "Layer",
     "Measurement",
     "NotMeasured",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from workbench.analyses.chance import null_of_draws
@@ -55,11 +56,13 @@ def _padded(array: np.ndarray, ranks: int, draws: int) -> np.ndarray:
 class _Quantity:
     """One metric with its columns: sums of each layer and of each input, observed and by chance level."""
 
-    def __init__(self, metric: str, columns: Mapping[str, Any], ranked: bool) -> None:
-        self.columns = {"metric": metric, "unit": METRICS[metric].unit or None, **columns}
-        self.ranked = ranked
+    def __init__(self, columns: Mapping[str, Any], ranked: bool, per_input: bool = True) -> None:
+        self.columns = dict(columns)
+        self.ranked, self.per_input = ranked, per_input
         self.layers: dict[int, dict[str, _Sums]] = {}
         self.inputs: dict[str, dict[str, _Sums]] = {}
+        self.finished: dict[str, list[dict[str, Any]]] = {}
+        """Rows of inputs that another run measured, by chance level."""
         self.undefined = self.taken = 0
 
     def add(self, observed: np.ndarray, draws: Mapping[str, np.ndarray], layer: Layer) -> None:
@@ -72,15 +75,29 @@ class _Quantity:
             name: np.where(absent, np.nan, drawn) for name, drawn in draws.items()
         }
         for number, name in enumerate(layer.ids):
-            for sums in (self.layers.setdefault(layer.index, {}), self.inputs.setdefault(name, {})):
+            places = [self.layers.setdefault(layer.index, {})]
+            if self.per_input:
+                places.append(self.inputs.setdefault(name, {}))
+            for sums in places:
                 for kind, values in parts.items():
                     sums.setdefault(kind, _Sums()).add(values[number])
+
+    def merge(self, other: _Quantity) -> None:
+        """Take what another gathered from other inputs, whose rows are finished."""
+        self.undefined += other.undefined
+        self.taken += other.taken
+        for kind, rows in other.finished.items():
+            self.finished.setdefault(kind, []).extend(rows)
+        for index, kinds in other.layers.items():
+            for kind, sums in kinds.items():
+                self.layers.setdefault(index, {}).setdefault(kind, _Sums()).merge(sums)
 
     def groups(self) -> Iterator[tuple[dict[str, Any], list[dict[str, _Sums]]]]:
         """(labels, sums) of the layers in order, of the inputs, and of everything together."""
         indices = sorted(self.layers)
         yield {"layer": indices}, [self.layers[index] for index in indices]
-        yield {"input": list(self.inputs)}, list(self.inputs.values())
+        if self.inputs:
+            yield {"input": list(self.inputs)}, list(self.inputs.values())
         whole: dict[str, _Sums] = {}
         for index in indices:
             for kind, sums in self.layers[index].items():
@@ -92,11 +109,13 @@ class Means:
     """Aggregated rows: per layer (over inputs and heads), per input (over layers and heads), and over all.
 
     Every head of every input and layer counts once. The chance level of a mean comes from the means of the
-    draws, never from averaged z. Values that are undefined (NaN) are left out, with their draws, and counted.
+    draws, never from averaged z. Values that are undefined (NaN) are left out, with their draws, and counted. Without
+    ``per_input`` there are no rows per input, and memory does not grow with the inputs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, per_input: bool = True) -> None:
         self._quantities: dict[tuple[Any, ...], _Quantity] = {}
+        self._per_input = per_input
 
     def __bool__(self) -> bool:
         return bool(self._quantities)
@@ -112,16 +131,73 @@ class Means:
             values = values[..., None]
             draws = {name: drawn[..., None, :] for name, drawn in draws.items()}
         key = (measurement.metric, *sorted(measurement.columns.items()))
-        quantity = self._quantities.setdefault(
-            key, _Quantity(measurement.metric, measurement.columns, ranked)
-        )
+        if key not in self._quantities:
+            unit = METRICS[measurement.metric].unit or None
+            columns = {"metric": measurement.metric, "unit": unit, **measurement.columns}
+            self._quantities[key] = _Quantity(columns, ranked, self._per_input)
+        quantity = self._quantities[key]
         quantity.add(values[..., None], draws, layer)
+
+    def merge(self, other: Means) -> None:
+        """Take what another gathered from other inputs."""
+        for key, quantity in other._quantities.items():
+            self._quantities.setdefault(key, _Quantity(quantity.columns, quantity.ranked)).merge(quantity)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Columns of the aggregated rows: by quantity, first its layers, then its inputs, then the whole."""
         for quantity in self._quantities.values():
             for labels, places in quantity.groups():
+                if not labels:  # the whole comes last
+                    yield from (rows for of_kind in quantity.finished.values() for rows in of_kind)
                 yield from _rows(quantity, labels, places)
+
+    def state(self) -> Iterator[dict[str, Any]]:
+        """Columns of the rows that `load` takes: sums by layer, rank and kind, and finished rows of the inputs."""
+        for quantity in self._quantities.values():
+            told = {"left_out": quantity.undefined, "taken": quantity.taken}
+            for index, kinds in quantity.layers.items():
+                for kind, sums in kinds.items():
+                    yield (
+                        quantity.columns
+                        | told
+                        | {
+                            "form": "sums",
+                            "layer": index,
+                            "null": kind or None,
+                            "rank": np.arange(len(sums.total)) + 1,
+                            "ranked": quantity.ranked,
+                            "sums": [*sums.total],
+                            "sum_counts": [*sums.count],
+                        }
+                    )
+                    told = {}
+            for labels, places in quantity.groups():
+                if "input" in labels:
+                    yield from (rows | {"form": "input"} for rows in _rows(quantity, labels, places))
+
+    def load(self, key: tuple[Any, ...], columns: Mapping[str, Any], sums: pd.DataFrame) -> None:
+        """Take one quantity's sums as `state` told them."""
+        quantity = _Quantity(columns, bool(sums["ranked"].iloc[0]))
+        quantity.undefined, quantity.taken = (int(sums[name].max()) for name in ("left_out", "taken"))
+        for layer, of_layer in sums.groupby("layer", sort=False):
+            kinds = quantity.layers[int(str(layer))] = {}
+            for kind, rows in of_layer.groupby(of_layer["null"].fillna(OBSERVED), sort=False):
+                held = kinds[str(kind)] = _Sums()
+                held.total = np.stack([*rows["sums"]])
+                held.count = np.stack([*rows["sum_counts"]])
+        self._quantities[key] = quantity
+
+    def finish(self, key: tuple[Any, ...], kind: str, rows: dict[str, Any]) -> None:
+        """Take finished rows of one quantity's inputs, with one chance level or none."""
+        self._quantities[key].finished.setdefault(kind, []).append(rows)
+
+    def take_profiles(self) -> list[dict[str, Any]]:
+        """`profiles` of the inputs so far, which are forgotten."""
+        found = [*self.profiles()]
+        for quantity in self._quantities.values():
+            quantity.inputs.clear()
+            quantity.layers.clear()
+        return found
 
     def profiles(self) -> Iterator[dict[str, Any]]:
         """Maximum, minimum, mean and lower median over ranks of each input's mean over heads and layers."""
