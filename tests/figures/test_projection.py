@@ -6,7 +6,7 @@ import pytest
 
 from tests.figures.study import levels, named, study, titles
 from workbench.errors import InputError
-from workbench.figures import projection_error_figure, projection_training_figure, squared_norms_figure
+from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
 
@@ -82,7 +82,7 @@ def test_an_exact_error_far_above_its_baseline_is_on_a_log_axis():
 
 
 def test_norms_have_a_median_and_two_bands():
-    fig = squared_norms_figure(errors())
+    fig = norms_figure(errors())
     (phi,), (h,) = named(fig, "‖φ(q)‖²"), named(fig, "‖h‖²")
     np.testing.assert_allclose(phi.y, [0.03, 0.06, 0.09])
     np.testing.assert_allclose(h.y, [4, 8, 12])
@@ -96,10 +96,10 @@ def test_norms_have_a_median_and_two_bands():
 def test_norms_without_a_quantile_are_refused():
     frame = errors()
     with pytest.raises(InputError, match="q75"):
-        squared_norms_figure(frame[frame["statistic"] != "q75"])
+        norms_figure(frame[frame["statistic"] != "q75"])
 
 
-@pytest.mark.parametrize("figure", [projection_error_figure, squared_norms_figure])
+@pytest.mark.parametrize("figure", [projection_error_figure, norms_figure])
 def test_models_get_panels(figure):
     names = ["bundled:digits-vit", "hf:google-bert/bert-base-uncased", "timm:vit_tiny_patch16_224"]
     fig = figure(pd.concat([errors(name) for name in names]))

@@ -21,6 +21,8 @@ from .filtering import filtered_figure as filtered_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
 from .head_grid import head_grid_figure as head_grid_figure
+from .head_spectra import head_spectrum_figure as head_spectrum_figure
+from .head_spectra import singular_values_figure as singular_values_figure
 from .kernel_svd import attention_rank_figure as attention_rank_figure
 from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .language import perplexity_figure as perplexity_figure
@@ -32,8 +34,8 @@ from .notes import with_absent as with_absent
 from .plates import plate as plate
 from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
+from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
-from .projection import squared_norms_figure as squared_norms_figure
 from .projection_training import projection_training_figure as projection_training_figure
 from .robust import contamination_figure as contamination_figure
 from .robust import recovery_figure as recovery_figure
@@ -53,8 +55,9 @@ from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .token_attention import token_attention_figure as token_attention_figure
-from .token_norms import norms_figure as norms_figure
+from .token_norms import token_norms_figure as token_norms_figure
 from .training import beside_twin_figure as beside_twin_figure
 from .training import training_curves_figure as training_curves_figure
+from .trajectory import trajectory_figure as trajectory_figure
 from .twins import twins_figure as twins_figure
 from .twins import twins_frame as twins_frame

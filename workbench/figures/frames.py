@@ -37,6 +37,13 @@ def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[s
     return chosen
 
 
+def without_provenance(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows without the record of their run, which pandas copies for every column that is taken."""
+    plain = frame.copy(deep=False)
+    plain.attrs = {}
+    return plain
+
+
 def axis_title(metric: str, letters: int = 30) -> str:
     """Label and unit of a metric, as its axis shows them, broken into lines of at most about `letters`."""
     text = METRICS[metric].axis_title if metric in METRICS else metric
@@ -86,17 +93,10 @@ def page_name(name: str, page: int) -> str:
 
 def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """Mean, median and quartiles of the value at each place of `by`, and how many values they come from."""
-    return (
-        rows.groupby(by, sort=True)["value"]
-        .agg(
-            mean="mean",
-            median="median",
-            low=lambda values: values.quantile(0.25),
-            high=lambda values: values.quantile(0.75),
-            count="count",
-        )
-        .reset_index()
-    )
+    groups = rows.groupby(by, sort=True)["value"]
+    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
+    quartiles.columns = ["low", "high"]
+    return groups.agg(["mean", "median", "count"]).join(quartiles).reset_index()
 
 
 def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object) -> go.Scatter:

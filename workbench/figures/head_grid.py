@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.errors import InputError
-from workbench.figures.frames import axis_title, rows_of, whole_numbers
+from workbench.figures.frames import axis_title, rows_of, whole_numbers, without_provenance
 from workbench.figures.overlays import outline
 from workbench.figures.theme import SEQUENTIAL
 from workbench.metrics import METRICS
@@ -51,7 +51,7 @@ def head_grid_figure(
         InputError: no values of the metric by layer, several models, or several ways of measuring it that the frame
             does not tell apart by layer and head: keep one.
     """
-    rows = _one_way(rows_of(frame, metric, needs=("layer",)))
+    rows = _one_way(rows_of(without_provenance(frame), metric, needs=("layer",)))
     by_head = bool(rows["head"].notna().any())
     shape = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1 if by_head else 1
     values = _means(rows, "value", shape)
@@ -109,7 +109,6 @@ def _frame_of(
 def _one_way(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of one model and one way of measuring, per head where there are heads, else per layer."""
     rows = rows[rows["layer"].notna()].reindex(columns=list(_COLUMNS))
-    rows.attrs = {}  # pandas copies a frame's provenance for every column that is taken
     if rows["head"].notna().any():
         rows = rows[rows["head"].notna()]
     for column in ("model", "checkpoint"):

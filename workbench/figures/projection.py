@@ -153,7 +153,7 @@ def _line(
     )
 
 
-def squared_norms_figure(frame: pd.DataFrame) -> go.Figure:
+def norms_figure(frame: pd.DataFrame) -> go.Figure:
     """‖φ(q)‖² and ‖h‖² by layer on a log axis: median over tokens, bands 25–75 % and 2.5–97.5 %; a panel per model.
 
     saritas2025 Figs 2 and 5. Each quantile is taken over the tokens of a head, then averaged over inputs and heads.

@@ -49,40 +49,15 @@ def similarity_depth_figure(
     Raises:
         InputError: no such rows, or a missing column.
     """
-    rows = rows_of(frame, metric, needs=("layer",))
-    of_site = rows["candidate"].isna() | (rows["candidate"] == HIDDEN)
-    rows = rows[of_site & rows["layer"].notna() & rows["axis"].isna() & rows["standardize"].isna()]
+    rows = depth_rows(frame, metric)
     series = series_of(rows)
     fig = go.Figure()
     for index, (label, part) in enumerate(series):
         last = max(int(part["layer"].max()), 1)
         part = part.assign(depth=part["layer"].astype(float) / (last if relative else 1))
-        style = series_style(index)
-        level = _level(part, "depth")
-        for trace in chance_traces(part, "depth", show=index == 0):
-            fig.add_trace(trace)
-        if (level["high"] > level["low"]).any():
-            fig.add_trace(
-                band(level["depth"], level["low"], level["high"], translucent(style["line"]["color"], 0.18))
-            )
-        fig.add_trace(
-            go.Scatter(
-                x=level["depth"],
-                y=level["mean"],
-                mode="lines+markers",
-                name=label,
-                showlegend=len(series) > 1,
-                hovertemplate=f"{label}<br>%{{x}}: %{{y:.3f}}<extra></extra>",
-                **style,
-            )
-        )
-    drawn = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]["value"]
-    lowest, highest = drawn.min(), drawn.max()
-    if metric == "token_cosine":
-        # The scale always shows 0 and 1, between which the papers' claims lie.
-        lowest, highest = min(lowest, 0.0), max(highest, 1.0)
-    pad = 0.04 * ((highest - lowest) or 1.0)
-    fig.update_yaxes(title_text=axis_title(metric), range=[lowest - pad, highest + pad])
+        line = {"name": label, "showlegend": len(series) > 1, **series_style(index)}
+        fig.add_traces(depth_traces(part, "depth", line, show_chance=index == 0))
+    fig.update_yaxes(title_text=axis_title(metric), range=depth_range(rows, metric))
     if relative:
         fig.update_xaxes(title_text="Depth (share of layers)")
     else:
@@ -94,6 +69,44 @@ def similarity_depth_figure(
         height=180 + top,
     )
     return fig
+
+
+def depth_rows(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Rows of a metric by layer; of several sites those after the block, with all tokens as they are."""
+    rows = rows_of(frame, metric, needs=("layer",))
+    of_site = rows["candidate"].isna() | (rows["candidate"] == HIDDEN)
+    return rows[of_site & rows["layer"].notna() & rows["axis"].isna() & rows["standardize"].isna()]
+
+
+def depth_range(rows: pd.DataFrame, metric: str) -> list[float]:
+    """From where to where the axis of these values reaches."""
+    drawn = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]["value"]
+    lowest, highest = drawn.min(), drawn.max()
+    if metric == "token_cosine":
+        # The scale always shows 0 and 1, between which the papers' claims lie.
+        lowest, highest = min(lowest, 0.0), max(highest, 1.0)
+    pad = 0.04 * ((highest - lowest) or 1.0)
+    return [lowest - pad, highest + pad]
+
+
+def depth_traces(
+    part: pd.DataFrame, by: str, line: dict, show_chance: bool = True, **more: str
+) -> list[go.Scatter]:
+    """One model through depth: chance in grey, the band of the middle half, and the mean in the style ``line``."""
+    level = _level(part, by)
+    traces = chance_traces(part, by, show=show_chance, **more)
+    if (level["high"] > level["low"]).any():
+        colour = translucent(line["line"]["color"], 0.18)
+        traces.append(band(level[by], level["low"], level["high"], colour, **more))
+    mean = go.Scatter(
+        x=level[by],
+        y=level["mean"],
+        mode="lines+markers",
+        hovertemplate=f"{line['name']}<br>%{{x}}: %{{y:.3f}}<extra></extra>",
+        **line,
+        **more,
+    )
+    return [*traces, mean]
 
 
 def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:

@@ -58,7 +58,7 @@ def spectrum_figure(
     drawn: list[pd.Series] = []
     for index, (title, part) in enumerate(panels):
         place = {"row": index // columns + 1, "col": index % columns + 1}
-        floor = _floor(part)
+        floor = round_off(part)
         own = {layer: part[part["layer"] == layer] for layer in layers}
         curves = {layer: _curve(rows, floor) for layer, rows in own.items() if not rows.empty}
         shown = [curve["low" if layer in banded else "median"] for layer, curve in curves.items()]
@@ -90,7 +90,7 @@ def spectrum_figure(
     for column in range(1, columns + 1):  # a short last row leaves columns whose lowest panel is higher up
         if (lines - 1) * columns + column > len(panels):
             fig.update_xaxes(title_text="Rank", showticklabels=True, row=lines - 1, col=column)
-    lowest = pd.concat(drawn).clip(lower=_floor(rows))
+    lowest = pd.concat(drawn).clip(lower=round_off(rows))
     fig.update_yaxes(type="log", **log_ticks(pd.concat([lowest, rows["value"].nlargest(1)])))
     fig.update_yaxes(title_text=axis_title(metric), col=1)
     add_depth_key(fig, layers)
@@ -116,7 +116,7 @@ def _panels(rows: pd.DataFrame, heads: str) -> list[tuple[str, pd.DataFrame]]:
     return [(f"head {head}", rows[rows["head"] == head]) for head in chosen]
 
 
-def _floor(part: pd.DataFrame) -> float:
+def round_off(part: pd.DataFrame) -> float:
     """Below this an eigenvalue is rounding error of the largest: N ε λ₁."""
     largest = float(part["value"].max())
     if not np.isfinite(largest) or largest <= 0:

@@ -18,7 +18,7 @@ WORDS = {"q": "queries", "k": "keys", "v": "values"}
 ROW = 96  # px, of the bars of one operand
 
 
-def norms_figure(
+def token_norms_figure(
     norms: Mapping[str, Any], tokens: Any, image: np.ndarray | None = None, input: int = 0
 ) -> go.Figure:
     """L2 norms of one head's operands: a map each over a patch grid, bars each over a text.

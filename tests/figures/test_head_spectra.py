@@ -1,0 +1,105 @@
+"""Spectra of one head: of its keys in every layer, and of its attention."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbench.analyses.kernel_pca import effective_rank, rank_holding
+from workbench.errors import InputError
+from workbench.figures import head_spectrum_figure, singular_values_figure
+from workbench.results import make_frame
+
+
+def spectra(layers=(0, 1, 3), inputs=3, ranks=5, **constant):
+    values = np.sort(np.random.default_rng(0).random((inputs, len(layers), ranks)), axis=-1)[..., ::-1]
+    axes = {"input": [f"i{number}" for number in range(inputs)], "layer": layers, "rank": range(1, ranks + 1)}
+    return values, make_frame(values, "eigenvalue", axes, head=2, model="m", **constant)
+
+
+def lines(fig):
+    return {
+        trace.hovertemplate.partition("<br>")[0]: trace
+        for trace in fig.data
+        if trace.hovertemplate and trace.hovertemplate.startswith("layer")
+    }
+
+
+def test_every_layer_has_a_line_the_chosen_one_thick_and_in_front():
+    values, frame = spectra()
+    fig = head_spectrum_figure(frame, 1)
+    drawn = lines(fig)
+    assert list(drawn) == ["layer 0", "layer 3", "layer 1"]
+    for place, layer in enumerate((0, 1, 3)):
+        np.testing.assert_allclose(drawn[f"layer {layer}"].y, np.median(values[:, place], axis=0))
+    assert drawn["layer 1"].line.width > drawn["layer 0"].line.width
+    assert fig.layout.yaxis.type == "log"
+
+
+def test_chance_of_the_chosen_layer_is_drawn_and_of_no_other():
+    _, frame = spectra()
+    level = frame["layer"].astype(float) + 0.5
+    frame = frame.assign(null="gaussian", null_mean=level, null_low=level - 0.25, null_high=level + 0.25)
+    (chance,) = (trace for trace in head_spectrum_figure(frame, 3).data if trace.name == "chance")
+    assert set(chance.y) == {3.5}
+    (band,) = (trace for trace in head_spectrum_figure(frame, 3).data if trace.fill == "toself")
+    assert set(band.y) == {3.25, 3.75}
+    assert "chance" not in {trace.name for trace in head_spectrum_figure(spectra()[1], 3).data}
+
+
+def test_what_is_lost_in_rounding_is_drawn_at_the_floor():
+    values, frame = spectra(inputs=1)
+    frame.loc[frame["rank"] == 5, "value"] = 0.0
+    drawn = lines(head_spectrum_figure(frame, 0))["layer 0"]
+    assert drawn.y[-1] == pytest.approx(values.max() * np.finfo(float).eps * 5)
+
+
+def test_one_head_of_one_model_and_a_layer_that_is_there_are_needed():
+    _, frame = spectra()
+    with pytest.raises(InputError, match="2 heads"):
+        head_spectrum_figure(pd.concat([frame, frame.assign(head=1)]), 1)
+    with pytest.raises(InputError, match="2 models"):
+        head_spectrum_figure(pd.concat([frame, frame.assign(model="other")]), 1)
+    with pytest.raises(InputError, match="no layer 2; it holds 0-1, 3"):
+        head_spectrum_figure(frame, 2)
+
+
+# --------------------------------------------------------------------------------------------- singular values
+
+
+def test_both_ranks_are_those_of_the_analysis():
+    values = torch.linalg.svdvals(torch.softmax(3 * torch.randn(11, 11, dtype=torch.float64), -1))
+    curve, effective, holding = singular_values_figure(values).data
+    np.testing.assert_allclose(curve.y, values)
+    np.testing.assert_allclose(effective.x, effective_rank(values).item())
+    np.testing.assert_allclose(holding.x, rank_holding(values.square(), 0.9).item())
+    assert effective.name == f"effective rank {effective_rank(values):.1f}"
+
+
+def test_an_identity_has_full_rank_and_a_constant_matrix_rank_one():
+    full = singular_values_figure(np.ones(7))
+    assert [trace.x[0] for trace in full.data[1:]] == [pytest.approx(7), 7]
+    one = singular_values_figure([2.0, 0, 0, 0])
+    assert [trace.x[0] for trace in one.data[1:]] == [pytest.approx(1), 1]
+    assert [note.text for note in one.layout.annotations] == ["at or below round-off"]
+    assert not full.layout.annotations
+
+
+def test_values_below_the_floor_are_drawn_there_and_told_in_full():
+    (curve, *_) = singular_values_figure([1.0, 0.1, 0.001], floor=0.01).data
+    np.testing.assert_allclose(curve.y, [1, 0.1, 0.01])
+    np.testing.assert_allclose(np.asarray(curve.customdata)[:, 0], [1, 0.1, 0.001])
+
+
+@pytest.mark.parametrize(
+    ("values", "floor", "says"),
+    [
+        (np.ones((2, 3)), None, r"shape \(2, 3\)"),
+        ([0.0, 0.0], None, "not all zero"),
+        ([1.0, np.nan], None, "finite"),
+        ([1.0], 0.0, "positive"),
+    ],
+)
+def test_what_is_no_spectrum_is_refused(values, floor, says):
+    with pytest.raises(InputError, match=says):
+        singular_values_figure(values, floor)

@@ -1,0 +1,59 @@
+"""Tokens through depth, and the layer one looks at."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import InputError
+from workbench.figures import similarity_depth_figure, trajectory_figure
+from workbench.results import make_frame
+
+AXES = {"input": ["i0", "i1"], "layer": range(4)}
+
+
+def frames():
+    random = np.random.default_rng(0)
+    cosine = make_frame(
+        random.random((2, 4)), "token_cosine", AXES, model="m", candidate="hidden", null_mean=0.0
+    )
+    rate = make_frame(10 + random.random((2, 4)), "coding_rate", AXES, model="m", candidate="hidden")
+    return cosine, rate
+
+
+def curves(fig):
+    return [trace for trace in fig.data if trace.mode == "lines+markers"]
+
+
+def test_each_panel_is_the_figure_of_its_metric():
+    cosine, rate = frames()
+    fig = trajectory_figure(pd.concat([cosine, rate.assign(candidate="input", value=0.0), rate]), 2)
+    for drawn, frame, metric in zip(
+        curves(fig), (cosine, rate), ("token_cosine", "coding_rate"), strict=True
+    ):
+        (alone,) = curves(similarity_depth_figure(frame, metric))
+        np.testing.assert_allclose(drawn.y, alone.y)
+        np.testing.assert_allclose(drawn.y, frame.groupby("layer")["value"].mean())
+    assert [trace.yaxis for trace in curves(fig)] == ["y", "y2"]
+    assert sum(trace.name == "chance" for trace in fig.data) == 1
+
+
+@pytest.mark.parametrize(("layer", "side"), [(0, "left"), (3, "right")])
+def test_the_line_stands_at_the_layer_and_is_labelled_towards_the_middle(layer, side):
+    fig = trajectory_figure(pd.concat(frames()), layer)
+    (line,), (label,) = fig.layout.shapes, fig.layout.annotations
+    assert line.x0 == line.x1 == label.x == layer
+    assert (label.text, label.xanchor) == (f"layer {layer}", side)
+
+
+def test_a_metric_that_is_missing_has_no_panel():
+    cosine, rate = frames()
+    assert len(curves(trajectory_figure(rate, 1))) == 1
+    assert "yaxis2" not in trajectory_figure(cosine, 1).layout
+
+
+def test_what_is_not_there_is_refused():
+    cosine, _ = frames()
+    with pytest.raises(InputError, match="no layer 4; there are 0 to 3"):
+        trajectory_figure(cosine, 4)
+    with pytest.raises(InputError, match="neither token_cosine nor coding_rate"):
+        trajectory_figure(cosine.assign(metric="MOC"), 0)
