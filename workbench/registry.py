@@ -238,6 +238,12 @@ _REGISTERED = (
                 "none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow",
                 one_of("none", "trace"),
             ),
+            "draws": Option(
+                0,
+                "draws of the chance level, Gaussian keys of the same shape and mean square, at least 2; each costs as "
+                "much as the spectrum itself; 0 leaves it out",
+                _draws,
+            ),
         },
         measurements.gram_spectrum,
         findings=_spectrum_findings,

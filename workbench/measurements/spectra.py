@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from workbench.analyses import kernel_pca
 from workbench.errors import InputError
 from workbench.measurements.keys import chosen_keys, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
+from workbench.measurements.operators import groups_of, noise_like
 from workbench.measurements.rows import Measurement
 
 
 def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
-    """Spectrum of the centred Gram matrix of the keys, one per input and (kv) head."""
+    """Spectrum of the centred Gram matrix of the keys, one per input and (kv) head.
+
+    Chance is that of Gaussian keys; in another order the tokens of the keys themselves have the same spectrum.
+    """
     need_token_attention(layer)
     try:
         k, scale, real = chosen_keys(layer, options)
         spectrum = kernel_pca.gram_spectrum(k, scale, real)
+        drawn = _drawn_spectrum(layer, k, scale, options["draws"])
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
     standardized = standardize_column(options)
     columns = standardized | ({} if layer.record.origin is None else {"statistic": "mean"})
-    total = spectrum.values.nansum(-1)
     shares = options["normalize"] == "trace"
-    values = kernel_pca.spectrum_share(spectrum.values) if shares else spectrum.product()
-    limit = {"head_dim": k.shape[-1], "all": values.shape[-1]}.get(options["max_rank"], options["max_rank"])
-    yield Measurement(
-        "eigenvalue_share" if shares else "eigenvalue",
-        layer.per_input(values[..., :limit]),
-        ("input", "head", "rank"),
-        columns=columns,
-    )
-    per_head = {
-        "effective_rank": kernel_pca.effective_rank(spectrum.values),
-        "rank_90": kernel_pca.rank_holding(spectrum.values, 0.9),
-        "gram_log_trace": total.log() + spectrum.log_factor,
-    }
-    for metric, value in per_head.items():
-        yield Measurement(metric, layer.per_input(value), columns=columns)
+    tokens = spectrum.values.shape[-1]
+    limit = {"head_dim": k.shape[-1], "all": tokens}.get(options["max_rank"], options["max_rank"])
+    found = _numbers(spectrum, shares, limit)
+    by_chance = {} if drawn is None else _numbers(drawn, shares, limit)
+    for metric, values in found.items():
+        draws = {"gaussian": layer.per_input(by_chance[metric].movedim(0, -1))} if by_chance else {}
+        ranked = ("rank",) if values.ndim == 3 else ()
+        yield Measurement(
+            metric, layer.per_input(values), ("input", "head", *ranked), columns=columns, draws=draws
+        )
     # saritas2025 App. B.1 takes absolute values first; μ_d is never negative here
     yield Measurement(
         "eigenvalue_profile",
@@ -47,3 +50,27 @@ def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
         columns=standardized,
         form="profile",
     )
+
+
+def _numbers(spectrum: kernel_pca.Factored, shares: bool, limit: int) -> dict[str, Tensor]:
+    """The metrics of spectra (…, input, head, rank), the ranks cut at a limit."""
+    values = kernel_pca.spectrum_share(spectrum.values) if shares else spectrum.product()
+    return {
+        "eigenvalue_share" if shares else "eigenvalue": values[..., :limit],
+        "effective_rank": kernel_pca.effective_rank(spectrum.values),
+        "rank_90": kernel_pca.rank_holding(spectrum.values, 0.9),
+        "gram_log_trace": spectrum.values.nansum(-1).log() + spectrum.log_factor,
+    }
+
+
+def _drawn_spectrum(layer: Layer, k: Tensor, scale: float | Tensor, draws: int) -> kernel_pca.Factored | None:
+    """Spectra of random keys of the same real tokens and mean square, (draw, input, head, rank); NaN past these."""
+    if not draws:
+        return None
+    values = k.new_full((draws, *k.shape[:-1]), math.nan, dtype=torch.float64)
+    factors = k.new_empty((draws, *k.shape[:-2]), dtype=torch.float64)
+    for group in groups_of(layer, k):
+        random = kernel_pca.gram_spectrum(noise_like(group.cut(k), draws, group, "k"), scale)
+        values[:, group.inputs, :, : random.values.shape[-1]] = random.values
+        factors[:, group.inputs] = random.log_factor
+    return kernel_pca.Factored(values, factors)
