@@ -45,6 +45,12 @@ function render({ model, el }) {
   const describe = () => {
     box.setAttribute("aria-label", model.get("label"));
     box.setAttribute("aria-keyshortcuts", model.get("shortcuts").join(" "));
+    for (const [name, words] of Object.entries(model.get("alternatives"))) {
+      for (const part of box.getElementsByClassName(name)) {
+        part.setAttribute("role", "figure");
+        part.setAttribute("aria-label", words);
+      }
+    }
   };
 
   // The page takes a widget in some time after it was made.
@@ -57,7 +63,7 @@ function render({ model, el }) {
     box.addEventListener("pointerdown", point, true);
     window.addEventListener("keydown", press, true);
     model.on("change:shortcuts", describe);
-    model.on("change:label", describe);
+    model.on("change:label change:alternatives", describe);
     model.on("change:pressed", answered);
   };
   attach();
@@ -66,7 +72,7 @@ function render({ model, el }) {
     cancelAnimationFrame(frame);
     window.removeEventListener("keydown", press, true);
     model.off("change:shortcuts", describe);
-    model.off("change:label", describe);
+    model.off("change:label change:alternatives", describe);
     model.off("change:pressed", answered);
     if (box) box.removeEventListener("pointerdown", point, true);
   };
@@ -129,6 +135,7 @@ class Keys(anywidget.AnyWidget):
     Attributes:
         shortcuts: the keys, named as the browser names them: "ArrowLeft", "p", "?".
         label: what a screen reader calls the box.
+        alternatives: what it says of the pictures in it: class of their box to words.
         pressed: the last key and how many came before it and with it: {"key": "ArrowLeft", "count": 3}.
     """
 
@@ -136,6 +143,7 @@ class Keys(anywidget.AnyWidget):
     _css = f".{BOX_CLASS}:focus-visible {{ outline: 2px solid #0072b2; outline-offset: -2px; }}"
     shortcuts = traitlets.List(traitlets.Unicode()).tag(sync=True)  # `keys` is taken: a widget's synced names
     label = traitlets.Unicode("Explorer").tag(sync=True)
+    alternatives = traitlets.Dict().tag(sync=True)
     pressed = traitlets.Dict().tag(sync=True)
 
     def __init__(self, keys: Sequence[str], **options: Any) -> None:

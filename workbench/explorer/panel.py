@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ALL = -1  # a dropdown shows a value of None as if nothing were chosen
 MOST_PINS = 6
+MAIN_CLASS, MAP_CLASS = "workbench-view", "workbench-overview"
 _INPUTS = {"image": ("bundled:digits", "bundled:photos"), "text": ("bundled:prose",)}
 _ARROWS = {
     "ArrowUp": ("layer", -1),
@@ -157,6 +158,8 @@ class Panel:
         self.busy.layout.visibility = "hidden"
         self.map = Canvas("column", self.theme)
         self.main = Canvas("page", self.theme)
+        self.map.box.add_class(MAP_CLASS)
+        self.main.box.add_class(MAIN_CLASS)
         self.map.on_click(
             lambda cell: self._moved_by({"layer": cell[0], **({} if cell[1] is None else {"head": cell[1]})})
         )
@@ -292,6 +295,7 @@ class Panel:
         else:
             self.main.show(seen.figure)
         self._say(seen.text, wrong=False)
+        self._describe(MAIN_CLASS, f"{VIEWS[seen.place.view].title}. {seen.text}")
         self.code.value = self.copy_code.text = seen.script
         self.copy_command.text = code.command(seen.place)
         self.copy_address.text = json.dumps(seen.place.to_dict())
@@ -312,6 +316,10 @@ class Panel:
         self._idle()
         figure, note = found
         self.map_note.value = html.escape(note)
+        self._describe(
+            MAP_CLASS,
+            note or f"{MEASURES[self.metric.value].label} of every layer and head, as colours of a grid.",
+        )
         if figure is None:
             self.map.clear()
         else:
@@ -379,6 +387,10 @@ class Panel:
             self._idle()
             self._say("Cancelled; the view before stays.", wrong=False)
             self._restore()
+
+    def _describe(self, picture: str, words: str) -> None:
+        """What a screen reader says of a picture."""
+        self.keys.alternatives = {**self.keys.alternatives, picture: words}
 
     def _say(self, text: str, wrong: bool) -> None:
         kind = "workbench-error' role='alert" if wrong else "workbench-said-so' role='status"

@@ -217,8 +217,10 @@ def apply_theme(
         tall = look.aspect[width] * pixels
     else:
         tall = height or fig.layout.height or look.aspect[width] * pixels
-    themed = go.Figure(fig)
-    themed.update_layout(template=look.template, width=pixels, height=round(tall), autosize=False)
+    # Built with its template at once: to copy the figure first would check the large template it came with again.
+    size = {"width": pixels, "height": round(tall), "autosize": False}
+    layout = {**fig.layout.to_plotly_json(), "template": look.template, **size}
+    themed = go.Figure(data=fig.data, layout=layout, frames=fig.frames)
     if look.fixed_height:
         # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here.
         themed.update_layout(margin=None)
