@@ -14,7 +14,7 @@ PACKAGE = Path(workbench.__file__).parent
 # A module may import from its own row and from the rows above it. `figures` and `analyses` never meet.
 ROWS = [
     {"_version"},
-    {"errors", "paths", "metrics", "contents"},
+    {"errors", "paths", "metrics", "contents", "plugins"},
     {"tables", "selection", "attention"},
     {"results", "provenance", "hub", "datasets", "characters", "architectures", "catalog"},
     {"checkpoints", "samples", "corruptions", "publications", "verdicts", "records"},

@@ -33,8 +33,10 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at versions, devices, Chrome, the hub and its cache, and the bundled files."""
-    return [*_versions(), *_devices(), *_chrome(), *_hub(), *_bundled(), *_kernel(), *_folders()]
+    """Look at versions, devices, Chrome, the hub and its cache, the bundled files, and plug-ins."""
+    return [
+        *_versions(), *_devices(), *_chrome(), *_hub(), *_bundled(), *_kernel(), *_folders(), *_plugins()
+    ]  # fmt: skip
 
 
 def _versions() -> Iterator[Finding]:
@@ -125,3 +127,24 @@ def _folders() -> Iterator[Finding]:
     advice = "" if writable else "give --out a folder you may write to"
     yield Finding("this folder", "ok" if writable else "note", f"{here}: {free:.0f} GiB free", advice)
     yield Finding("workbench cache", "ok", str(paths.cache_dir()), "WORKBENCH_CACHE moves it")
+
+
+def _plugins() -> Iterator[Finding]:
+    import warnings
+
+    from workbench.attention import VARIANTS
+    from workbench.metrics import METRICS
+    from workbench.plugins import plugins
+    from workbench.recording.adapters import load_families
+    from workbench.registry import ANALYSES
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they would say stands in the table
+        for registry in (METRICS, VARIANTS, ANALYSES):
+            registry.complete()
+        load_families()
+    for plugin in plugins():
+        state, advice = ("note", "left out: update or uninstall it") if plugin.problem else ("ok", "")
+        yield Finding(
+            "plug-in", state, plugin.title + (f": {plugin.problem}" if plugin.problem else ""), advice
+        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from workbench.plugins import Registry, instance_of
+
 INF = math.inf
 
 
@@ -996,4 +998,6 @@ _TABLE = (
     ),
 )
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
+METRICS: Registry[Metric] = Registry(
+    {metric.name: metric for metric in _TABLE}, "workbench.metrics", instance_of(Metric)
+)

@@ -19,6 +19,7 @@ from workbench.errors import InputError, UnknownName
 from workbench.measurements import Layer, Measurement
 from workbench.measurements.class_attention import QUERIES
 from workbench.measurements.segments import INK
+from workbench.plugins import Registry, instance_of
 from workbench.recording import PROJECTIONS
 
 if TYPE_CHECKING:
@@ -578,12 +579,20 @@ _PER_INPUT = Option(
     "does not grow with them",
     _flag,
 )
-ANALYSES: dict[str, Analysis] = {
-    analysis.name: replace(analysis, options={**analysis.options, "per_input": _PER_INPUT})
-    if analysis.sites
-    else analysis
-    for analysis in _REGISTERED
-}
+
+
+def _with_means(name: str, value: Any) -> Analysis:
+    """The analysis with the option that every analysis of inputs has."""
+    analysis = instance_of(Analysis)(name, value)
+    options = {**analysis.options, "per_input": _PER_INPUT}
+    return replace(analysis, options=options) if analysis.sites else analysis
+
+
+ANALYSES: Registry[Analysis] = Registry(
+    {analysis.name: _with_means(analysis.name, analysis) for analysis in _REGISTERED},
+    "workbench.analyses",
+    _with_means,
+)
 
 
 def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

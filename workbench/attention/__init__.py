@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
-from workbench.errors import UnknownName
+from workbench.errors import InputError, UnknownName
+from workbench.plugins import Registry, instance_of
 
 if TYPE_CHECKING:
     from workbench.attention.base import AttentionModule
@@ -51,7 +52,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table. ``where`` is "file:Class"; ``fixed`` are options that make the name what it is.
+    """One row of the table. ``where`` is "file:Class", or "package.module:Class" of another package; ``fixed`` are
+    options that make the name what it is.
 
     ``papers`` are keys of the bibliography. ``options`` belong to this variant; beside them every variant
     takes qkv_bias, proj_bias, causal, num_tokens and layer (see ``AttentionModule``).
@@ -67,7 +69,7 @@ class Variant:
     def module(self) -> type[AttentionModule]:
         """The class, imported when first asked for."""
         file, _, name = self.where.partition(":")
-        return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+        return getattr(importlib.import_module(file if "." in file else f"{__name__}.{file}"), name)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ _PRIMAL = _PRIMAL_INDEPENDENT | {
     "rank_multi": Option(10, "data-dependent weights read this many times s tokens, or all where fewer"),
 }
 
-VARIANTS: dict[str, Variant] = {
+_OWN: dict[str, Variant] = {
     "softmax": Variant("softmax attention", "softmax:SoftmaxAttention"),
     "softmax-sym": Variant("symmetric softmax attention", "softmax:SymmetricAttention", ("teo2024",)),
     "rpc-sym": Variant(
@@ -184,6 +186,21 @@ VARIANTS: dict[str, Variant] = {
     "alibi": Variant("attention with linear biases (ALiBi)", "bilateral:AlibiAttention", ("abdullaev2025",)),
     "twicing": Variant("twicing attention, (2A − A²)V", "bilateral:TwicingAttention", ("abdullaev2025",)),
 }
+
+
+def _check(name: str, value: Any) -> Variant:
+    """A variant of another package, with a class that can stand in for ours."""
+    from workbench.attention.base import AttentionModule
+
+    variant = instance_of(Variant)(name, value)
+    if not issubclass(variant.module, AttentionModule):
+        raise InputError(
+            f"its class {variant.where} must be derived from workbench.attention.AttentionModule"
+        )
+    return variant
+
+
+VARIANTS: Registry[Variant] = Registry(_OWN, "workbench.variants", _check)
 
 
 def attention_module(name: str, dim: int, num_heads: int, **options: Any) -> AttentionModule:

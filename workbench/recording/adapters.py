@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads, split_heads
 from workbench.errors import InputError
+from workbench.plugins import OURS, Plugin, load_plugins
 from workbench.recording.records import Call, WindowOrigin
 from workbench.recording.weights import attention_weights
 
@@ -72,7 +73,36 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
 
 def find_adapter(module: nn.Module) -> Adapter | None:
     """The adapter of a module's class or of a class it derives from."""
+    load_families()
     return _find_by_class(type(module))
+
+
+@functools.cache
+def load_families() -> None:
+    """Let adapters of other packages join; those for a class that has one are refused."""
+    owners = {path: _owner(adapter) for path, adapter in _ADAPTERS.items()}
+
+    def accept(plugin: Plugin, value: Any) -> None:
+        if not isinstance(value, type) or not issubclass(value, Adapter):
+            raise InputError("it is no class derived from workbench.recording.Adapter")
+        clash = [path for path in value.classes if path in before and type(before[path]) is not value]
+        if clash:
+            raise InputError(f"{owners[clash[0]]} has an adapter for {clash[0]}")
+        register_adapter(value)
+        owners.update(dict.fromkeys(value.classes, plugin.origin))
+        before.update({path: _ADAPTERS[path] for path in value.classes})
+
+    before = dict(_ADAPTERS)
+    load_plugins("workbench.families", {}, accept)
+    # What a refused package registered of its own accord when it was imported goes again.
+    _ADAPTERS.clear()
+    _ADAPTERS.update(before)
+    _find_by_class.cache_clear()
+
+
+def _owner(adapter: Adapter) -> str:
+    package = type(adapter).__module__.partition(".")[0]
+    return OURS if package == "workbench" else package
 
 
 @functools.cache
