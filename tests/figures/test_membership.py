@@ -46,6 +46,18 @@ def test_every_panel_holds_its_own_map_on_its_own_grid():
     assert ends == pytest.approx(np.quantile(frame["value"], [0.01, 0.99]))
 
 
+def test_one_head_of_one_layer_and_input_lies_over_its_picture():
+    one = maps(layers=(4,), inputs=("b",))
+    one = one[one["head"] == 2]
+    fig = membership_figure(one, pictures(1), overlay=True)
+    beside, over = fig.layout.images
+    assert beside.source != over.source  # the one beneath the map is faded
+    (drawn,) = (trace for trace in fig.data if trace.z[0][0] is not None)
+    assert (over.xref, over.sizex, over.sizey) == (drawn.xaxis, COLUMNS, ROWS)
+    assert "head 2" in drawn.name
+    assert len(membership_figure(one, pictures(1)).layout.images) == 1
+
+
 def test_heads_stand_above_their_columns_and_layers_above_their_heads():
     fig = membership_figure(maps(), pictures())
     titles = [note.text for note in fig.layout.annotations]

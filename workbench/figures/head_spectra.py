@@ -18,7 +18,7 @@ from workbench.figures.frames import (
     without_provenance,
 )
 from workbench.figures.kernel_svd import SMALLEST
-from workbench.figures.spectra import add_depth_key, round_off
+from workbench.figures.spectra import depth_key, round_off
 from workbench.figures.theme import GREY, depth_colours, series_style
 from workbench.figures.tokens import as_array
 from workbench.selection import ranges
@@ -48,40 +48,46 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     if layer not in layers:
         raise InputError(f"the frame has no layer {layer}; it holds {ranges(layers)}")
     floor = round_off(rows)
-    colours = dict(zip(layers, depth_colours(len(layers)), strict=True))
     clipped = rows.assign(value=rows["value"].clip(lower=floor))
-    medians = clipped.groupby(["layer", "rank"])["value"].median()
+    medians = clipped.groupby(["rank", "layer"])["value"].median().unstack()
+    ranks, curves = medians.index.to_numpy(int), medians.to_numpy(float).T
     own = rows[rows["layer"] == layer]
+    own = own[own["null_mean"].notna()]
+    own = own[own["null"].astype(object).eq(own["null"].iloc[0])] if len(own) else own
     levels = own.assign(**{
         name: own[name].clip(lower=floor) for name in ("null_mean", "null_low", "null_high")
     })  # fmt: skip
-    chance = chance_traces(levels[levels["null"] == levels["null"].iloc[0]], "rank")
-    order = [*(number for number in layers if number != layer), layer]
-    lines = [
-        go.Scatter(
-            x=medians[number].index,
-            y=medians[number],
-            mode="lines",
-            line={"color": colours[number], "dash": "solid", "width": 1},
-            opacity=0.6,
-            showlegend=False,
-            hovertemplate=f"layer {number}<br>rank %{{x}}<br>%{{y:.3g}}<extra></extra>",
-        )
-        for number in order
+    colours = depth_colours(len(layers))
+    look: list[dict] = [
+        {"line": {"color": colour, "dash": "solid", "width": 1}, "opacity": 0.6} for colour in colours
     ]
-    lines[-1].update(
-        line={"color": series_style(2)["line"]["color"], "width": 3}, opacity=1, name=f"layer {layer}", showlegend=True
-    )  # fmt: skip
-    fig = go.Figure([*chance, *lines])
-    add_depth_key(fig, layers)
-    shown = pd.Series([medians.min(), medians.max(), *levels["null_high"].dropna()])
-    return fig.update_layout(
-        xaxis={"title": {"text": "Rank"}},
-        yaxis={"title": {"text": axis_title(metric)}, "type": "log", **log_ticks(shown)},
-        legend=LEGEND_ABOVE,
-        height=270,
-        margin={"l": 58, "r": 60, "t": 26, "b": 38},
-    )
+    front = layers.index(layer)
+    look[front] = {"line": {"color": series_style(2)["line"]["color"], "width": 3}, "name": f"layer {layer}"}
+    traces = chance_traces(levels, "rank")
+    traces += [
+        go.Scatter(
+            x=ranks,
+            y=curves[place],
+            mode="lines",
+            showlegend=place == front,
+            hovertemplate=f"layer {layers[place]}<br>rank %{{x}}<br>%{{y:.3g}}<extra></extra>",
+            **look[place],
+        )
+        for place in (*(place for place in range(len(layers)) if place != front), front)
+    ]
+    layout: dict[str, Any] = {}
+    if len(layers) > 1:
+        key, layout["coloraxis"] = depth_key(layers)
+        traces.append(key)
+    shown = pd.Series([np.nanmin(curves), np.nanmax(curves), *levels["null_high"].dropna()])
+    return go.Figure(traces, {
+        **layout,
+        "xaxis": {"title": {"text": "Rank"}},
+        "yaxis": {"title": {"text": axis_title(metric)}, "type": "log", **log_ticks(shown)},
+        "legend": LEGEND_ABOVE,
+        "height": 270,
+        "margin": {"l": 58, "r": 60, "t": 26, "b": 38},
+    })  # fmt: skip
 
 
 def singular_values_figure(values: Any, floor: float | None = None) -> go.Figure:

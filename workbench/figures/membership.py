@@ -17,7 +17,9 @@ from workbench.figures.overlays import map_plate, need_columns
 COLUMNS = ("model", "layer", "input", "head", "row", "column", "value")
 
 
-def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
+def membership_figure(
+    frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None, overlay: bool = False
+) -> go.Figure:
     """A row per input: the picture, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
     All maps share one colour scale, from the 1st to the 99th percentile of all values: memberships of a trained ToST
@@ -27,6 +29,7 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
         frame: what `MembershipMaps.frame` of `workbench.membership_maps` returns, of one or several models on the same
             inputs.
         images: a picture per input, in the order in which the frame names them first; without, maps alone.
+        overlay: lay the maps over the faded pictures.
 
     Raises:
         InputError: a column is missing, layers differ in their patch grids, or pictures and inputs in their number.
@@ -35,7 +38,7 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
     titles = [f"head {head}" for head in sorted(frame["head"].unique())]
     titled = frame.assign(title=pd.Categorical("head " + frame["head"].astype(str), titles))
     low, high = frame["value"].quantile([0.01, 0.99])
-    return map_plate(titled, images, "Membership Π", (float(low), float(high)))
+    return map_plate(titled, images, "Membership Π", (float(low), float(high)), overlay)
 
 
 AGREEMENTS = ("membership_ari", "membership_iou")

@@ -160,27 +160,29 @@ def _mark_floor(fig: go.Figure, floor: float, last: int, place: dict[str, int]) 
 
 def add_depth_key(fig: go.Figure, layers: list[int]) -> None:
     """A colour bar for depth: it stays readable at 48 layers, where a legend would not."""
-    if len(layers) == 1:
-        return
-    fig.add_trace(
-        go.Scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            showlegend=False,
-            hoverinfo="skip",
-            marker={"color": [layers[0]], "coloraxis": "coloraxis"},
-        )
+    if len(layers) > 1:
+        trace, axis = depth_key(layers)
+        fig.add_trace(trace)
+        fig.update_layout(coloraxis=axis)
+
+
+def depth_key(layers: list[int]) -> tuple[go.Scatter, dict]:
+    """What `add_depth_key` adds: a trace that is nowhere, and the colour axis that it names."""
+    trace = go.Scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        showlegend=False,
+        hoverinfo="skip",
+        marker={"color": [layers[0]], "coloraxis": "coloraxis"},
     )
-    fig.update_layout(
-        coloraxis={
-            "colorscale": depth_scale(),
-            "cmin": layers[0],
-            "cmax": layers[-1],
-            "colorbar": {
-                "title": {"text": "Layer", "side": "right"},
-                "len": 1,
-                **whole_numbers(layers[-1] - layers[0] + 1, layers[0]),
-            },
-        }
-    )
+    return trace, {
+        "colorscale": depth_scale(),
+        "cmin": layers[0],
+        "cmax": layers[-1],
+        "colorbar": {
+            "title": {"text": "Layer", "side": "right"},
+            "len": 1,
+            **whole_numbers(layers[-1] - layers[0] + 1, layers[0]),
+        },
+    }

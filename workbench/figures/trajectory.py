@@ -45,14 +45,15 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     last = max(int(rows["layer"].max()) for rows in parts.values())
     if not 0 <= layer <= last:
         raise InputError(f"no layer {layer}; there are 0 to {last}")
-    models = list(dict.fromkeys(label for rows in parts.values() for label, _ in series_of(rows)))
+    series = {metric: series_of(rows) for metric, rows in parts.items()}
+    models = list(dict.fromkeys(label for of_metric in series.values() for label, _ in of_metric))
     inner = len(present) * PANEL + (len(present) - 1) * GAP
     traces: list[go.Scatter] = []
     layout: dict = {"legend": LEGEND_ABOVE, "shapes": [], "annotations": []}
     told = False  # the legend names chance once
     for number, (metric, rows) in enumerate(parts.items()):
         axis = "" if number == 0 else str(number + 1)
-        for label, part in series_of(rows):
+        for label, part in series[metric]:
             style = series_style(models.index(label))
             line = {
                 "name": label,
@@ -90,4 +91,6 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     fig = go.Figure(traces, layout)
     entries = len(models) > 1 or told
     top = 8 + (18 * legend_rows(fig, COLUMN) if entries else 0)
-    return fig.update_layout(height=inner + top + 38, margin={"l": 58, "r": 8, "t": top, "b": 38})
+    fig.layout.height = inner + top + 38
+    fig.layout.margin = {"l": 58, "r": 8, "t": top, "b": 38}
+    return fig
