@@ -13,7 +13,7 @@ from workbench.explorer.settle import settle
 from workbench.figures import apply_theme
 from workbench.figures.theme import Width
 
-SLIDE: dict[Width, int] = {"column": 520, "page": 960}  # pixels that a figure of a talk takes on the page
+SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
 # What plotly draws differently once a figure has had it: a figure that gains or loses one of these is made anew.
 _STRUCTURE = ("images", "shapes", "annotations")
 
@@ -57,7 +57,7 @@ class Canvas:
         themed = apply_theme(figure, self.theme, self.width)
         if self.theme == "talk":
             room = SLIDE[self.width]
-            themed.update_layout(width=room, height=round(room * 0.62))
+            themed.update_layout(width=room, height=round(room * 0.58))
         return themed
 
     def _replace(self, figure: go.Figure) -> None:

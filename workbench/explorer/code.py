@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from workbench.explorer.address import Address
+from workbench.explorer.measures import DRAWS
 
 if TYPE_CHECKING:
     from workbench.explorer.material import Material
@@ -58,8 +59,8 @@ def _attn(address: Address, name: str = "capture") -> str:
     return f"{name}[{address.layer}].attn[0, {address.head}].double()"
 
 
-def _image(address: Address, material: Material, inputs: str = "inputs") -> str:
-    return f", image={inputs}.images[0]" if material.one(address).images else ""
+def _image(address: Address, material: Material) -> str:
+    return ", image=inputs.images[0]" if material.one(address).images else ""
 
 
 def attention(address: Address, material: Material) -> list[str]:
@@ -90,24 +91,22 @@ def norms(address: Address, material: Material) -> list[str]:
         *_capture(address, material, json.dumps(held)),
         f"layer = capture[{address.layer}]",
         "lengths = {",
-        *(f'    "{name}": layer.{name}[0, {head}].double().norm(dim=-1),' for name, head in heads.items()),
+        *(
+            f'    "{name}": layer.{name}[0, {head}].double().norm(dim=-1),'
+            for name, head in heads.items()
+            if name in held
+        ),
         "}",
         f"figure = figures.token_norms_figure(lengths, capture.tokens{_image(address, material)})",
     ]
 
 
-def _heads(address: Address, material: Material) -> int:
-    return next(layer.heads for layer in material.outline(address) if layer.index == address.layer)
-
-
 def spectrum(address: Address, material: Material) -> list[str]:
     """Lines of the view spectrum."""
-    keys = material.look(address).record.k
-    head = address.head if keys is None else address.head * keys.shape[1] // _heads(address, material)
     return [
         *_load(address, material),
-        'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs)',
-        f'figure = figures.head_spectrum_figure(frame[frame["head"] == {head}], {address.layer})',
+        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, draws={DRAWS})',
+        f'figure = figures.head_spectrum_figure(frame[frame["head"] == {material.key_head(address)}], {address.layer})',
     ]
 
 
@@ -148,6 +147,8 @@ def compare(address: Address, material: Material) -> list[str]:
     """Lines of the view compare."""
     against = address.against
     assert against is not None  # nothing is drawn without it
+    pictured = material.one(address).images and material.one(against).images
+    image = ", image=(first_inputs.images[0], second_inputs.images[0])" if pictured else ""
     return [
         *_capture(against, material, '["attn"]', "first", "first_model", "first_inputs"),
         "",
@@ -158,6 +159,6 @@ def compare(address: Address, material: Material) -> list[str]:
         f"    {_attn(address, 'second')},",
         f"    {address.apart()!r},",
         "    tokens=(first.tokens, second.tokens),",
-        f"    token={address.token}{_image(address, material, 'second_inputs')},",
+        f"    token={address.token}{image},",
         ")",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class Report:
 
 
 @contextmanager
-def stoppable(report: Report) -> Iterator[None]:
+def stoppable(report: Report) -> Generator[None]:
     """Within, a forward pass of any model in this thread ends at its next module once the job is to stop."""
     from torch.nn.modules.module import register_module_forward_pre_hook
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -163,6 +163,12 @@ class Material:
         key = ("look", address.model, self._input_key(address), address.layer)
         return self._once(self._held, key, make)
 
+    def key_head(self, address: Address) -> int:
+        """Whose keys and values the head reads: its own, or those of its group."""
+        keys = self.look(address).record.k
+        heads = next(layer.heads for layer in self.outline(address) if layer.index == address.layer)
+        return address.head if keys is None else address.head * keys.shape[1] // heads
+
     def frame(self, analysis: str, address: Address, **options: Any) -> pd.DataFrame:
         """The tidy frame of an analysis of the model on this one input; ``layers`` in place of all of them."""
         batch = self.one(address)
@@ -198,7 +204,7 @@ class Material:
     # ------------------------------------------------------------------------------------------------- keeping
 
     @contextmanager
-    def reporting(self, report: Report) -> Iterator[None]:
+    def reporting(self, report: Report) -> Generator[None]:
         """Within, what is being done is told to ``report``, which may stop it."""
         before, self._here.report = self.report, report
         try:
@@ -220,7 +226,7 @@ class Material:
         return (address.inputs or self.default_inputs(address.model), address.n, address.seed, address.index)
 
     @contextmanager
-    def _alone(self, text: str) -> Iterator[None]:
+    def _alone(self, text: str) -> Generator[None]:
         """One model runs at a time: a capture changes its attention for the time being."""
         self.report(text)
         while not self._running.acquire(timeout=0.05):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,11 +19,8 @@ from workbench.errors import InputError, UnknownName
 from workbench.explorer import code
 from workbench.explorer.address import Address
 from workbench.explorer.material import Look, Material
-from workbench.explorer.measures import measure
+from workbench.explorer.measures import DRAWS, measure
 from workbench.results import join_frames
-
-if TYPE_CHECKING:
-    from numpy import ndarray
 
 SIMILARITY = ("token-similarity", "coding-rate")
 
@@ -216,13 +212,8 @@ def _read_norms(address: Address, material: Material) -> str:
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
     """Spectra of the keys of the address' head, in every layer that has them."""
-    frame = material.frame("gram-spectrum", address)
-    keys = frame.groupby("layer")["head"].transform(
-        "nunique"
-    )  # grouped queries: several heads read the same keys
-    heads = {layer.index: layer.heads for layer in material.outline(address)}
-    own = address.head * keys // frame["layer"].map(heads)
-    return frame[frame["head"].notna() & (frame["head"] == own)]
+    frame = material.frame("gram-spectrum", address, draws=DRAWS)
+    return frame[frame["head"] == material.key_head(address)]
 
 
 def _draw_spectrum(address: Address, material: Material) -> go.Figure:
@@ -317,13 +308,12 @@ def _pair(address: Address, material: Material) -> tuple[Look, Look]:
 def _draw_compare(address: Address, material: Material) -> go.Figure:
     first, second = _pair(address, material)
     assert address.against is not None
-    image: ndarray | None = second.image
     return figures.difference_figure(
         attention(first, address.against.head),
         attention(second, address.head),
         address.apart(),
         tokens=(first.tokens, second.tokens),
-        image=image,
+        image=None if first.image is None or second.image is None else (first.image, second.image),
         token=address.token,
     )
 
@@ -346,7 +336,8 @@ def _read_compare(address: Address, material: Material) -> str:
     a, b = attention(first, address.against.head), attention(second, address.head)
     if a.shape != b.shape:
         return f"{names[0]} attends over {a.shape[-1]} tokens, {names[1]} over {b.shape[-1]}: no difference to take."
-    apart = ((a - b).abs().sum(-1) / 2).mean()
+    real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
+    apart = ((a - b)[real].abs().sum(-1) / 2).mean()
     return f"{names[1]} moves {apart:.1%} of the attention of a query elsewhere than {names[0]}, on average."
 
 
