@@ -63,7 +63,7 @@ def _watches(names):
             assert (steps[0], steps[-1]) == (0, last)  # between them a busy machine stretches the cadence
 
 
-FACTS = {"README": _readme, "docs/capture": _family, "docs/watching": _watches}
+FACTS = {"README": _readme, "docs/adding/family": _family, "docs/watching": _watches}
 COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 import threading
+import zlib
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.pages import ROOT
+from workbench import analyses
 from workbench.chrome import find_chrome, missing_chrome
 from workbench.paths import notebooks_dir
 from workbench.publications import PAPERS, stated_claims
@@ -96,6 +99,24 @@ class _Quiet(SimpleHTTPRequestHandler):
 )
 def test_what_a_browser_would_fetch_from_elsewhere(html, fetched):
     assert offline.foreign_addresses(html) == fetched
+
+
+def test_the_reference_has_every_public_name(site):
+    import workbench
+    from workbench import figures
+
+    written = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    documented = {
+        line.split()[0] for line in zlib.decompress(written).decode().splitlines() if " py:" in line
+    }
+    names = [
+        *(getattr(workbench, name) for name in workbench.__all__),
+        *(getattr(figures, name) for name in figures.__all__),
+    ]
+    wanted = {f"{each.__module__}.{each.__qualname__}" for each in names if hasattr(each, "__qualname__")}
+    wanted |= {f"workbench.analyses.{module.name}" for module in pkgutil.iter_modules(analyses.__path__)}
+    assert len(wanted) > 100
+    assert sorted(wanted - documented) == []
 
 
 @pytest.mark.parametrize("paper", PAPERS)
