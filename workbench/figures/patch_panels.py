@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 from workbench.figures.overlays import cells, frame_shape, outline, picture, scale_lines, under_cells
 from workbench.figures.tokens import TokenView
 
-WIDTH = 480  # px, for which heights are composed: about what the explorer gives a figure
+WIDTH = 560  # px, for which heights are composed: between a column and a page
 GAP = 0.05  # between panels, of the width of all
 BAR = 50  # px, of a colour bar under the panels with its title
-LABEL = 30  # px, of a name with its number beneath
+LABEL = 34  # px, of a name with its number beneath
 NAMED = 6  # so many tokens of no place have room for their names
 
 
@@ -113,7 +113,7 @@ class _Strip:
         self.tall = max(1.0, 0.06 * columns)
         self.wide = min(columns / max(count, 1), 0.25 * columns)
         self.top = rows - 0.5 + 0.3 * self.tall
-        named = LABEL / unit if count <= NAMED else 0.2
+        named = LABEL / unit if 1 < count <= NAMED else 0.2  # one alone is named at its side
         self.end = self.top + self.tall + named if count else rows - 0.5
 
     def cells(self) -> list[tuple[float, float]]:
@@ -125,7 +125,7 @@ class _Strip:
         return -0.5 + self.wide * np.arange(self.count + 1)
 
     def traces(self, panel: Panel, view: TokenView, own: dict, axes: dict) -> list[go.Heatmap | go.Scatter]:
-        """Its cells, and under each its name and number, since colours are scaled to the patches."""
+        """Its cells, and with each its name and number, since colours are scaled to the patches."""
         names, values = [view.names[place] for place in view.prefix], panel.values[view.prefix]
         edges, bottom = self.edges(), self.top + self.tall
         strip = cells(
@@ -137,12 +137,19 @@ class _Strip:
             return [strip]
         if self.count > 2:  # side by side they are cut to what a cell has room for
             names = _initials([view.kinds[place] for place in view.prefix])
-        digits = 4 if self.count <= 2 else 2
-        label = go.Scatter(
-            x=(edges[1:] + edges[:-1]) / 2, y=[bottom + 0.1 * self.tall] * self.count, mode="text",
-            text=[f"{name}<br>{_number(value, digits)}" for name, value in zip(names, values, strict=True)],
-            textposition="bottom center", hoverinfo="skip", showlegend=False, cliponaxis=False, **axes,
-        )  # fmt: skip
+        said = [_number(value, 4 if self.count <= 2 else 2) for value in values]
+        if self.count == 1:
+            spot = {"x": edges[1:] + 0.2, "y": [(self.top + bottom) / 2], "textposition": "middle right"}
+            spot["text"] = [f"{names[0]} {said[0]}"]
+        else:
+            middle = (edges[1:] + edges[:-1]) / 2
+            spot = {
+                "x": middle,
+                "y": [bottom + 0.1 * self.tall] * self.count,
+                "textposition": "bottom center",
+            }
+            spot["text"] = [f"{name}<br>{number}" for name, number in zip(names, said, strict=True)]
+        label = go.Scatter(mode="text", hoverinfo="skip", showlegend=False, cliponaxis=False, **spot, **axes)
         return [strip, label]
 
 

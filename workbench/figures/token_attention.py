@@ -28,7 +28,7 @@ def token_attention_figure(
 
     Over a patch grid two maps, laid over the faded picture where one is given, with the class, distillation and
     register tokens as cells beneath: the cells of the first panel add up to the row. Colours are scaled to the patches,
-    so that one class token does not hide them; a cell beneath has its number written under it. Over a text the words
+    so that one class token does not hide them; a cell beneath has its number written with it. Over a text the words
     in reading order as boxes; of a long text the part of ``max_words`` tokens that holds the chosen one. Padding is
     left out. Both panels share one scale from 0. Every cell and box carries its token's number as ``customdata``.
 
