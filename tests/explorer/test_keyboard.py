@@ -91,7 +91,7 @@ def _show(page, widget, **state):
 
 
 def _keys(page, *names):
-    _show(page, Keys(names), shortcuts=names, label="Explorer", pressed={})
+    _show(page, Keys(names), shortcuts=names, label="Explorer", alternatives={"view": "a map"}, pressed={})
     page.wait_for_selector("#box[role=group]")
 
 
@@ -136,6 +136,14 @@ def test_a_click_on_a_plot_brings_the_focus_and_the_focus_shows_only_to_those_wh
     assert page.evaluate("document.activeElement.id") == "box"
     assert page.evaluate(outline) == "solid"
     assert page.get_attribute("#box", "aria-keyshortcuts") == "ArrowRight"
+
+
+@needs_chrome
+def test_a_picture_is_told_to_a_screen_reader(page):
+    page.evaluate("document.getElementById('plot').classList.add('view')")
+    _keys(page, "ArrowRight")
+    assert page.get_attribute("#plot", "role") == "figure"
+    assert page.get_attribute("#plot", "aria-label") == "a map"
 
 
 @needs_chrome

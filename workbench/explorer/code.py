@@ -84,17 +84,14 @@ def norms(address: Address, material: Material) -> list[str]:
     """Lines of the view norms."""
     record = material.look(address).record
     held = [name for name in ("q", "k", "v") if getattr(record, name) is not None]
-    heads = {
-        name: address.head * getattr(record, name).shape[1] // _heads(address, material) for name in held
-    }
+    group = material.key_head(address)
     return [
         *_capture(address, material, json.dumps(held)),
         f"layer = capture[{address.layer}]",
         "lengths = {",
         *(
-            f'    "{name}": layer.{name}[0, {head}].double().norm(dim=-1),'
-            for name, head in heads.items()
-            if name in held
+            f'    "{name}": layer.{name}[0, {address.head if name == "q" else group}].double().norm(dim=-1),'
+            for name in held
         ),
         "}",
         f"figure = figures.token_norms_figure(lengths, capture.tokens{_image(address, material)})",
