@@ -24,7 +24,7 @@ ROWS = [
     {"batches"},
     {"analyses"},
     {"measurements"},
-    {"streaming", "registry"},
+    {"streaming", "registry", "caching"},
     {"shards"},
     {"pipeline"},
     {"surveys", "watching"},

@@ -39,6 +39,7 @@ def registries():
 def test_a_page_runs(page, registries, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_OUT", raising=False)
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     names = run_page(page)
     check = FACTS.get(_name(page))
     if check is not None:

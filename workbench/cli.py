@@ -164,6 +164,11 @@ class _AnalyzeCommand(click.Command):
 @_apply(_SAMPLE)
 @click.option("--heads", metavar="LIST", help="Heads, from 0. [default: all]")
 @click.option(
+    "--cache/--no-cache",
+    default=None,
+    help="Keep the result, and find it again. [default: WORKBENCH_CACHE_RESULTS, else not]",
+)
+@click.option(
     "--out", required=True, type=click.Path(dir_okay=False), help="Result: .parquet, .csv, .json or .tex."
 )
 @click.pass_context
@@ -588,6 +593,32 @@ def evaluate(
     _print_table(rows.to_dict("records"), title, as_json)
     for note in frame.attrs["notes"]:
         click.echo(f"note: {note}", err=True)
+
+
+@cli.group()
+def cache() -> None:
+    """Results that were kept (`analyze --cache`): how many there are, and away with them."""
+
+
+@cache.command()
+@click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
+def info(as_json: bool) -> None:
+    """Folder, results, size and limit (WORKBENCH_CACHE_SIZE)."""
+    from workbench.caching import Store
+
+    row = Store().info()
+    if not as_json:
+        row |= {name: f"{row[name] / 2**20:.1f} MiB" for name in ("bytes", "limit")}
+    _print_table([row], "Results kept", as_json)
+
+
+@cache.command()
+def clear() -> None:
+    """Remove all results that were kept."""
+    from workbench.caching import Store
+
+    store = Store()
+    click.echo(f"{store.clear()} results removed from {store.folder}")
 
 
 @cli.group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,19 @@ class Unhashable(TypeError):
     """A value whose content cannot be told from its bytes: an object of unknown kind, a function."""
 
 
-def content_sha256(value: Any) -> str:
+def content_sha256(value: Any, where: str = "it", other: Callable[[Any], Any] | None = None) -> str:
     """Hexadecimal SHA-256 over a value: numbers, texts, arrays, tensors, dataclasses, lists and dicts of these.
 
     Equal values have equal hashes, in every process. A tensor counts with its type, shape and values, wherever it is;
-    a dict with its order. Raises `Unhashable` for anything else, naming it.
+    a dict with its order. ``other`` makes such values of anything else, or returns None. Raises `Unhashable` then,
+    naming what it is and ``where``.
     """
     digest = hashlib.sha256()
-    _add(digest, value, "it")
+    _add(digest, value, where, other)
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any, where: str) -> None:
+def _add(digest: Any, value: Any, where: str, other: Callable[[Any], Any] | None) -> None:
     """Feed a value with its kind and its length, so that no two values give the same bytes."""
     if value is None or isinstance(value, bool | int | float | complex | str | Path):
         text = repr(value).encode()
@@ -48,19 +49,22 @@ def _add(digest: Any, value: Any, where: str) -> None:
     elif isinstance(value, Mapping):
         digest.update(f"dict {len(value)}\n".encode())
         for key, item in value.items():
-            _add(digest, key, f"a key of {where}")
-            _add(digest, item, f"{where}[{key!r}]")
+            _add(digest, key, f"a key of {where}", other)
+            _add(digest, item, f"{where}[{key!r}]", other)
     elif isinstance(value, list | tuple):
         digest.update(f"list {len(value)}\n".encode())
         for number, item in enumerate(value):
-            _add(digest, item, f"{where}[{number}]")
+            _add(digest, item, f"{where}[{number}]", other)
     elif isinstance(value, set | frozenset):
-        _add(digest, sorted(content_sha256(item) for item in value), where)
+        _add(digest, sorted(content_sha256(item, where, other) for item in value), where, other)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         digest.update(f"{type(value).__module__}.{type(value).__qualname__}\n".encode())
         for field in dataclasses.fields(value):
-            _add(digest, field.name, where)
-            _add(digest, getattr(value, field.name), f"{where}.{field.name}")
+            _add(digest, field.name, where, other)
+            _add(digest, getattr(value, field.name), f"{where}.{field.name}", other)
+    elif other is not None and (plain := other(value)) is not None:
+        digest.update(b"other\n")
+        _add(digest, plain, where, other)
     else:
         raise Unhashable(f"{where} is a {type(value).__name__}, whose content cannot be told")
 

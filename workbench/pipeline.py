@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import Tensor, nn
 
+from workbench.caching import Place
 from workbench.errors import InputError
 from workbench.measurements import Gathered, Layer, Measurement, NotMeasured, Rows
 from workbench.provenance import versions
@@ -47,6 +48,7 @@ def analyze(
     device: Any = None,
     dtype: Any = None,
     progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Run one analysis and return its tidy frame, one row per number (columns: `workbench.results.COLUMNS`).
@@ -66,6 +68,9 @@ def analyze(
     ``progress`` shows a bar where the work takes longer than two seconds; a function in its place is called with the
     fraction that is done after every layer of every batch, lastly with 1.0. It stops the work by raising what it
     likes, which comes out here with the model as it was. ``options`` are the analysis' own: ``ANALYSES[name].options``.
+
+    ``cache`` keeps the result on disk by all that it depends on, and finds it there the next time (docs/cache.md); None
+    does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
     should know (layers left out, findings).
@@ -108,10 +113,17 @@ def analyze(
             analysis, chosen, model, inputs, layers, batch_size, seed,
             n=n, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
+    question = {"analysis": name, "options": chosen, "seed": seed, "settings": told}
+    place = Place(cache, stream, ANALYSES.own.get(name) is analysis, question)
+    held = place.find()
+    if held is not None:
+        if callable(progress):
+            progress(1.0)
+        return held
     run = _Run(analysis, chosen, stream, seed, heads)
     with _bar(analysis.title, stream.size) if progress is True else nullcontext(progress or None) as tell:
         run.take_all(_Done(stream, tell))
-    return run.frame(told)
+    return place.keep(run.frame(told))
 
 
 def gather(

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from workbench.errors import InputError
@@ -99,6 +100,8 @@ class Registry(MutableMapping[str, Entry]):
     """
 
     def __init__(self, own: Mapping[str, Entry], group: str, check: Callable[[str, Any], Entry]) -> None:
+        self.own = MappingProxyType(dict(own))
+        """Entries of ours: the code behind them is part of this package."""
         self._entries = dict(own)
         self._group, self._check = group, check
         self._lock, self._complete = threading.RLock(), False

@@ -156,7 +156,9 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
         b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
     }
     pyarrow.parquet.write_table(
-        table.replace_schema_metadata({**(table.schema.metadata or {}), **own}), handle
+        table.replace_schema_metadata({**(table.schema.metadata or {}), **own}),
+        handle,
+        write_page_checksum=True,
     )
 
 
@@ -176,8 +178,8 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
+        table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is not a whole Parquet file: {error}") from error
     held = table.schema.metadata or {}
     schema = int(held.get(b"workbench_schema", b"0"))

@@ -56,6 +56,8 @@ class Stream:
     """The model that runs, for analyses of its weights; None for a file."""
     depth: int = 1
     """How many layers a part is expected to have."""
+    content: Any = None
+    """What goes into the model, or the file's capture, for who must know it by its content."""
 
     def __iter__(self) -> Iterator[Part]:
         return self.parts(None)
@@ -122,7 +124,9 @@ def stream_model(
             altered = None if alter is None else capture(loaded, alter(batch), layers=layers, sites=sites)
             yield Part(captured, batch.ids, getattr(batch, "images", None), altered)
 
-    stream = Stream(identity, given.identity, len(given), parts, list(given.notes), module, max(1, depth))
+    stream = Stream(
+        identity, given.identity, len(given), parts, list(given.notes), module, max(1, depth), given
+    )
     return stream
 
 
@@ -266,7 +270,8 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
             ids = [str(number) for number in range(size)[cut]]
             yield Part(Capture(records, held.sites, _without_unseen(tokens, records)), ids)
 
-    return Stream(identity, inputs, size, parts, depth=len(numbers))
+    content = held if isinstance(source, Capture) else inputs["qkv"]
+    return Stream(identity, inputs, size, parts, depth=len(numbers), content=content)
 
 
 def _pick(held: Capture, layers: Any) -> list[int]:

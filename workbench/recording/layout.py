@@ -208,6 +208,9 @@ _HIDDEN = Reading((("", "output"),))
 _AFTER: dict[str, Callable[[nn.Module, str], Reading | None]] = {}
 _UPDATES: dict[str, Reading] = {}
 _HIDDEN_OF: dict[str, Reading] = {}
+_OURS: dict[str, int] = {}
+_TOLD: dict[str, int] = {}
+"""How often `register_block` was told of a class: by ourselves, and in all."""
 # They are given the patches and the class token apart; attention changes the second alone.
 _CLASS_TOKEN_APART = {"timm.models.cait.LayerScaleBlockClassAttn": True}
 
@@ -236,6 +239,11 @@ def register_block(
         _HIDDEN_OF[class_name] = hidden
     if update is not None:
         _UPDATES[class_name] = update
+
+
+def foreign_block(block: nn.Module) -> bool:
+    """Whether somebody else than ourselves told `register_block` of this class, or of one it derives from."""
+    return any(_TOLD.get(path, 0) > _OURS.get(path, 0) for path in map(class_path, type(block).__mro__))
 
 
 def hidden_reading(block: nn.Module) -> Reading:
@@ -350,3 +358,4 @@ register_block(
     lambda block, attention: Reading((("attention", "outputs"),), _words_and_entities),
     hidden=Reading((("", "outputs"),), _words_and_entities),
 )
+_OURS.update(_TOLD)
