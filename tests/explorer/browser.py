@@ -239,7 +239,7 @@ def wait_until_says(page: Any, words: str) -> None:
 def labelled(page: Any, name: str, kind: str = "select, input") -> Any:
     """The control of the explorer whose description is `name`."""
     label = f"label:text-is('{name}')"
-    return page.locator(f"{BOX} .jupyter-widgets:has(> {label}) :is({kind})").first
+    return page.locator(f"{BOX} .lm-Widget:has(> {label}) :is({kind})").first
 
 
 def slider(page: Any, name: str) -> Any:
@@ -254,6 +254,7 @@ def numbers_drawn(page: Any, plot: str = MAIN) -> str:
 
 def click_cell(page: Any, plot: str, x: float, y: float) -> None:
     """Click the cell at (x, y), in the axes of the plot's first trace that can be clicked."""
+    page.locator(plot).scroll_into_view_if_needed()
     place = page.eval_on_selector(
         plot,
         """(gd, [x, y]) => {

@@ -207,7 +207,7 @@ def test_a_broken_picture_is_refused_in_words_and_a_whole_one_looked_at(lab, tmp
         open_drawer(page, "of your own")
         for file, words in ((broken, "broken.png"), (whole, "whole")):
             with page.expect_file_chooser() as asked:
-                press_button(page, "Upload a picture (0)")
+                page.click(f"{BOX} .widget-upload")
             asked.value.set_files(file)
             wait_until_says(page, words)
             assert page.locator(f"{BOX} .workbench-error").count() == (file == broken)
@@ -232,7 +232,7 @@ def test_another_model_comes_with_its_inputs_and_a_wrong_name_with_the_right_one
 
 def test_a_typed_text_is_looked_at(lab):
     with lab.step("text") as page:
-        page.locator(f"{BOX} textarea").first.fill("the cat sat on the mat")
+        page.locator(f"{BOX} textarea").first.fill("the cat sat on the mat, and the dog lay on the rug")
         _changes(page, lambda: press_button(page, "Use this text"))
         wait_until_says(page, "Layer")
 

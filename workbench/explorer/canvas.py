@@ -62,7 +62,8 @@ class Canvas:
 
     def _replace(self, figure: go.Figure) -> None:
         live = go.FigureWidget(figure)
-        live._config = {**live._config, "displaylogo": False, "responsive": False}
+        # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
+        live._config = {**live._config, "displayModeBar": False, "responsive": False}
         for number, trace in enumerate(live.data):
             if trace.customdata is not None and hasattr(trace, "on_click"):
                 trace.on_click(lambda trace, points, state, number=number: self._point(number, points))

@@ -198,7 +198,7 @@ class Panel:
             [widgets.VBox([self.picture, self.text, self.use_text])],
             titles=("A picture or text of your own",),
         )
-        own.layout.width = "100%"
+        own.layout.width = "auto"
         take = widgets.Accordion(
             [
                 widgets.VBox(
