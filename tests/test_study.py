@@ -14,7 +14,7 @@ from workbench.analyses.chance import derived_seed, null_of_draws
 from workbench.analyses.kernel_pca import gram_eigenvalues
 from workbench.errors import InputError
 from workbench.pipeline import ANALYSES, analyze
-from workbench.recording import capture
+from workbench.recording import Capture, LayerRecord, capture
 
 LAYERS, INPUTS, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 2, 9, 4, 3
 STUDY = ("value-similarity", "eigenvector-test", "projection-error")
@@ -390,3 +390,13 @@ def test_a_saved_capture_gives_what_the_model_gives(name, make, batch, tmp_path)
     assert again.drop(columns=numbers).equals(direct.drop(columns=numbers))
     # without the captured output, attention is computed again in double precision
     np.testing.assert_allclose(again["value"], direct["value"], rtol=1e-3, atol=1e-9)
+
+
+def test_axes_too_close_to_be_told_apart_are_in_the_notes():
+    angle = 2 * math.pi * torch.arange(24, dtype=torch.float64) / 24
+    circle = torch.stack([angle.cos(), angle.sin()], -1)  # its eigenvalues come in pairs
+    k = torch.stack([circle, circle * torch.tensor([1.0, 0.7])])[None]
+    v = torch.randn(1, 2, 24, 3, dtype=torch.float64, generator=torch.manual_seed(0))
+    held = Capture([LayerRecord(0, "file", q=k, k=k, v=v)], ("q", "k", "v"))
+    notes = analyze("value-similarity", qkv=held, draws=0).attrs["notes"]
+    assert any(note.startswith("1 of 2 heads have top axes whose eigenvalues lie closer") for note in notes)

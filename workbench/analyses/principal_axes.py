@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.analyses.kernel_pca import EPSILON, Factored, check_psd_eigenvalues, raw_gram
+from workbench.analyses.leading import leading_eigenpairs
 
 
 class PrincipalAxes(NamedTuple):
@@ -21,7 +22,8 @@ class PrincipalAxes(NamedTuple):
     eigenvalues: of ``gram``, never negative; μ_d of K̃ itself is eigenvalues · exp(log_factor).
     gram: K̃ without its common factor, symmetric up to rounding. log_factor and log_normaliser
     (ℓ_j = log g(k_j)) in nats. resolved: how many of the eigenvalues stand above rounding; axes past them are
-    an arbitrary basis, orthogonal to 1 like the others. 0 where all keys are equal.
+    an arbitrary basis, orthogonal to 1 like the others. 0 where all keys are equal. close: how many resolved axes have
+    a neighbour whose eigenvalue is no further off than the pairs' residual: which of them comes first is arbitrary.
     """
 
     vectors: Float[Tensor, "token axis"]
@@ -30,6 +32,7 @@ class PrincipalAxes(NamedTuple):
     log_factor: Float[Tensor, ""]
     log_normaliser: Float[Tensor, " token"]
     resolved: Int[Tensor, ""]
+    close: Int[Tensor, ""]
 
 
 def principal_axes(
@@ -37,7 +40,8 @@ def principal_axes(
 ) -> PrincipalAxes:
     """The first ``axes`` principal axes of one head's keys (teo2024 eq. 11), at most and by default N − 1.
 
-    N tokens have N − 1 axes: centring removes one direction. ``k`` is finite with two tokens or more, and
+    N tokens have N − 1 axes: centring removes one direction. A few axes of very many tokens come from iteration
+    (`leading.leading_eigenpairs`). ``k`` is finite with two tokens or more, and
     ``scale`` the model's own. Raises `InputError` where K̃ has a negative eigenvalue beyond rounding.
     """
     k = k.detach().double()
@@ -48,12 +52,13 @@ def principal_axes(
     # a constant taken off every entry sends the removed direction, 1, below zero, to the very end: the axes
     # stay orthogonal to it, also those whose eigenvalue is rounding
     shift = gram.diagonal().sum().clamp_min(EPSILON) / tokens**2
-    eigenvalues, vectors = torch.linalg.eigh(gram - shift)
     count = tokens - 1 if axes is None else min(axes, tokens - 1)
+    eigenvalues, vectors, residual = leading_eigenpairs(gram - shift, count)
     # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
-    spectrum = check_psd_eigenvalues(eigenvalues[1:].flip(0), noise=tokens * EPSILON)
+    spectrum = check_psd_eigenvalues(eigenvalues[: tokens - 1], noise=tokens * EPSILON)
     rounding = tokens * EPSILON * spectrum[0].clamp_min(1.0)
-    vectors = vectors[:, tokens - count :].flip(1)
+    resolved = spectrum[:count] > rounding
+    near = eigenvalues[:count] - eigenvalues[1 : count + 1] <= residual  # axis i and the one after it
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return PrincipalAxes(
         vectors=vectors * largest.sign(),
@@ -61,7 +66,8 @@ def principal_axes(
         gram=gram,
         log_factor=log_factor,
         log_normaliser=log_normaliser,
-        resolved=(spectrum[:count] > rounding).sum(),
+        resolved=resolved.sum(),
+        close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
     )
 
 

@@ -51,13 +51,15 @@ class ValueSimilarity(NamedTuple):
     """Similarities of V and V̇ and of draws of each null with V̇; see `value_similarity`.
 
     ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``resolved``: how many of them have an eigenvalue
-    above rounding (the others are arbitrary).
+    above rounding (the others are arbitrary); ``close``: how many of these lie so near to a neighbour's that which
+    comes first is arbitrary, and with it all that is matched by index or reads single axes.
     """
 
     observed: Float[Tensor, "*batch quantity"]
     draws: dict[str, Float[Tensor, "*batch draw quantity"]]
     resolved: Int[Tensor, "*batch"]
     axes: Int[Tensor, "*batch"]
+    close: Int[Tensor, "*batch"]
 
 
 def value_similarity(
@@ -108,7 +110,7 @@ def value_similarity(
             for null in (nulls if draws else ())
         }
         result = ValueSimilarity(
-            observed, drawn, axes.resolved, torch.tensor(axes.vectors.shape[1], device=k.device)
+            observed, drawn, axes.resolved, torch.tensor(axes.vectors.shape[1], device=k.device), axes.close
         )
         if axes.resolved:
             return result

@@ -36,6 +36,11 @@ def similarity_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
     tell_of_axes(layer, found.resolved, found.axes, v.shape[-1])
+    layer.tally.add(
+        "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
+        "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",
+        found.close > 0,
+    )
     for number, quantity in enumerate(quantities):
         columns = {name: part for name, part in quantity._asdict().items() if name != "metric" and part}
         yield Measurement(

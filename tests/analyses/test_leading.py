@@ -1,0 +1,120 @@
+"""Leading eigenpairs by iteration, on matrices whose spectra are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.analyses import leading
+from workbench.analyses.leading import iterated, iterates, leading_eigenpairs
+from workbench.analyses.principal_axes import principal_axes
+
+TOKENS, COUNT = 150, 7
+RANKS = torch.arange(TOKENS, dtype=torch.float64)
+SPECTRA = {
+    "falling": 0.8**RANKS,
+    "flat beyond the first": torch.where(RANKS < COUNT, 3 - 0.1 * RANKS, 1 - 0.001 * RANKS),
+    "clusters": torch.where(RANKS < 3, 2.0, torch.where(RANKS < 12, 1 - 1e-9 * RANKS, 0.9**RANKS)),
+    "a cluster cut in two": torch.where(RANKS < COUNT + 2, 1.0, 0.3**RANKS),
+    "gap of the residual's size": torch.where(RANKS < COUNT, 1 - 0.05 * RANKS, 0.7 - 1e-13 - 0.004 * RANKS),
+    "few above zero": torch.where(RANKS < 4, 1 - 0.2 * RANKS, 0.0),
+}
+
+
+@pytest.fixture(params=SPECTRA)
+def known(request):
+    """A matrix, its eigenvalues and its eigenvectors."""
+    values = SPECTRA[request.param]
+    random = torch.randn(TOKENS, TOKENS, dtype=torch.float64, generator=torch.manual_seed(0))
+    vectors = torch.linalg.qr(random).Q
+    matrix = vectors * values @ vectors.T
+    return (matrix + matrix.T) / 2, values, vectors
+
+
+@pytest.fixture
+def always(monkeypatch):
+    monkeypatch.setattr(leading, "MANY", 2)
+    monkeypatch.setattr(leading, "SHARE", 1)
+
+
+def test_eigenvalues_and_spans_are_the_known_ones(known, always):
+    matrix, values, vectors = known
+    found = leading_eigenpairs(matrix, COUNT)
+    assert found.vectors.shape == (TOKENS, COUNT)
+    torch.testing.assert_close(found.values[: COUNT + 1], values[: COUNT + 1], rtol=0, atol=1e-8 * values[0])
+    torch.testing.assert_close(
+        found.vectors.T @ found.vectors, torch.eye(COUNT, dtype=torch.float64), rtol=0, atol=1e-12
+    )
+    image = matrix @ found.vectors
+    off = torch.linalg.vector_norm(image - found.vectors * found.values[:COUNT], dim=0)
+    assert (off <= found.residual + 1e-14).all()
+    # spans are determined wherever a gap follows
+    for size in range(1, COUNT + 1):
+        if values[size - 1] - values[size] > 1e-4 * values[0]:
+            outside = found.vectors[:, :size] - vectors[:, :size] @ (
+                vectors[:, :size].T @ found.vectors[:, :size]
+            )
+            assert torch.linalg.matrix_norm(outside, 2) < 1e-6
+
+
+def test_iteration_does_it_without_decomposing_where_eigenvalues_differ(known):
+    matrix, values, _ = known
+    found = iterated(matrix, COUNT)
+    if (values[:COUNT] - values[1 : COUNT + 1]).amin() > 1e-4:
+        assert found is not None
+    if found is not None:
+        assert found.values.shape == (COUNT + 1,)
+        assert found.residual <= 1e-10 * values[0]
+
+
+def test_a_pair_that_the_start_does_not_see_is_not_missed(always):
+    start = np.random.default_rng(0).standard_normal((2, TOKENS))[0]
+    random = torch.randn(TOKENS, TOKENS, dtype=torch.float64, generator=torch.manual_seed(0))
+    random[:, 0] = torch.from_numpy(start)
+    vectors = torch.linalg.qr(random).Q  # the first is the start itself: no other one has a part in it
+    values = 0.8 ** RANKS.flip(0)
+    found = leading_eigenpairs(vectors * values @ vectors.T, COUNT)
+    torch.testing.assert_close(found.values[:COUNT], values.flip(0)[:COUNT], rtol=0, atol=1e-8)
+
+
+def test_what_does_not_converge_is_decomposed(known, always, monkeypatch):
+    matrix, values, _ = known
+    monkeypatch.setattr(leading, "RESTARTS", 1)
+    monkeypatch.setattr(leading, "TOLERANCE", 1e-300)
+    assert iterated(matrix, COUNT) is None
+    torch.testing.assert_close(
+        leading_eigenpairs(matrix, COUNT).values, values.sort().values.flip(0), rtol=0, atol=1e-13
+    )
+
+
+def test_iteration_is_for_few_pairs_of_many_rows():
+    assert iterates(torch.zeros(1).expand(4096, 4096), 64)
+    assert iterates(torch.zeros(1).expand(1024, 1024), 32)
+    assert not iterates(torch.zeros(1).expand(1024, 1024), 64)
+    assert not iterates(torch.zeros(1).expand(197, 197), 1)
+    assert not iterates(torch.zeros(1, device="meta").expand(4096, 4096), 64)
+
+
+def test_principal_axes_are_the_same_either_way(always, monkeypatch):
+    k = torch.randn(TOKENS, 3, generator=torch.manual_seed(4))
+    iterated_axes = principal_axes(k, 0.5, COUNT)
+    monkeypatch.undo()
+    axes = principal_axes(k, 0.5, COUNT)
+    assert not torch.equal(iterated_axes.vectors, axes.vectors)
+    torch.testing.assert_close(iterated_axes.vectors, axes.vectors, rtol=0, atol=1e-9)
+    torch.testing.assert_close(iterated_axes.eigenvalues, axes.eigenvalues, rtol=0, atol=1e-12)
+    assert iterated_axes.resolved == axes.resolved == COUNT
+    assert iterated_axes.close == axes.close == 0
+
+
+@pytest.mark.parametrize("way", ["decomposed", "iterated"])
+def test_axes_of_equal_eigenvalues_are_counted_as_close(way, monkeypatch):
+    if way == "iterated":
+        monkeypatch.setattr(leading, "MANY", 2)
+        monkeypatch.setattr(leading, "SHARE", 1)
+    angle = 2 * torch.pi * torch.arange(24, dtype=torch.float64) / 24
+    circle = torch.stack([angle.cos(), angle.sin()], -1)
+    # rotations by a token leave the kernel as it is: eigenvalues come in pairs, cosine and sine
+    assert principal_axes(circle, 1.0, 4).close == 4
+    assert principal_axes(circle, 1.0, 3).close == 3  # the third has its partner beyond the last
+    ellipse = circle * torch.tensor([1.0, 0.7], dtype=torch.float64)
+    assert principal_axes(ellipse, 1.0, 4).close == 0
