@@ -14,9 +14,7 @@ from torch import Tensor
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
-SHARE = (
-    32  # and at most one pair in so many is wanted; random keys need most steps, and with them this is even
-)
+SHARE = 16  # and at most one pair in so many is wanted; for random keys, which need most steps, this is even
 RESTARTS = 40  # random keys need ten
 TOLERANCE = 1e-12  # of an eigenvalue: residual at which its pair is done
 MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
