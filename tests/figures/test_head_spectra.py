@@ -33,6 +33,7 @@ def test_every_layer_has_a_line_the_chosen_one_thick_and_in_front():
     for place, layer in enumerate((0, 1, 3)):
         np.testing.assert_allclose(drawn[f"layer {layer}"].y, np.median(values[:, place], axis=0))
     assert drawn["layer 1"].line.width > drawn["layer 0"].line.width
+    assert {trace.line.dash for trace in drawn.values()} == {"solid"}  # not what a theme gives the n-th line
     assert fig.layout.yaxis.type == "log"
 
 

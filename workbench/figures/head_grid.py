@@ -86,7 +86,7 @@ def head_grid_figure(
             "colorscale": SEQUENTIAL,  # else plotly takes a diverging one where values may be negative
             "cmin": float(scale[0]),
             "cmax": float(scale[1]),
-            "colorbar": {"title": title, "len": 1, **_ticks(scale, by_log, mark)},
+            "colorbar": {"title": title, "len": 1, **_ticks(scale, by_log, mark, 14 / inner)},
         },
         "shapes": _frame_of(chosen, layers, heads, by_head),
         "margin": {"l": 44, "r": 90, "t": 10, "b": 38},
@@ -208,12 +208,12 @@ def _absence(row: np.ndarray) -> str:
     return f"no value: this layer has heads {ranges(held)} (heads that share keys count once)"
 
 
-def _ticks(scale: np.ndarray, by_log: bool, chance: float | None) -> dict:
-    """About five round numbers along the bar, and the level of chance in their place where it is near one."""
+def _ticks(scale: np.ndarray, by_log: bool, chance: float | None, room: float) -> dict:
+    """About five round numbers along the bar, and chance; it takes the place of one within ``room``, a share of it."""
     low, high = float(scale[0]), float(scale[1])
     places = list(_round_numbers(low, high))
     near = [] if chance is None or not low <= chance <= high else [chance]
-    kept = [place for place in places if all(abs(place - level) > 0.06 * (high - low) for level in near)]
+    kept = [place for place in places if all(abs(place - level) > room * (high - low) for level in near)]
     said = [f"10<sup>{place:g}</sup>".replace("-", "−") if by_log else f"{place:g}" for place in kept]
     return {"tickmode": "array", "tickvals": [*kept, *near], "ticktext": [*said, *(["chance"] * len(near))]}
 

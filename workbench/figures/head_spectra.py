@@ -19,7 +19,7 @@ from workbench.figures.frames import (
 )
 from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.spectra import depth_key, round_off
-from workbench.figures.theme import GREY, depth_colours, series_style
+from workbench.figures.theme import COLOURS, GREY, depth_colours, series_style
 from workbench.figures.tokens import as_array
 from workbench.selection import ranges
 
@@ -62,7 +62,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
         {"line": {"color": colour, "dash": "solid", "width": 1}, "opacity": 0.6} for colour in colours
     ]
     front = layers.index(layer)
-    look[front] = {"line": {"color": series_style(2)["line"]["color"], "width": 3}, "name": f"layer {layer}"}
+    look[front] = {"line": {"color": COLOURS[2], "dash": "solid", "width": 3}, "name": f"layer {layer}"}
     traces = chance_traces(levels, "rank")
     traces += [
         go.Scatter(

@@ -77,17 +77,9 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
         {"type": "line", "x0": layer, "x1": layer, "y0": 0, "y1": 1, "yref": "paper"}
         | {"line": {"color": GREY, "dash": "dash", "width": 1}, "layer": "below"}
     )
-    layout["annotations"].append(
-        {
-            "text": f"layer {layer}",
-            "x": layer,
-            "y": 1,
-            "yref": "paper",
-            "showarrow": False,
-            "font": {"color": GREY},
-        }
-        | {"xanchor": "right" if layer > last / 2 else "left", "yanchor": "top"}
-    )
+    label = {"text": f"layer {layer}", "x": layer, "y": 1, "yref": "paper", "yanchor": "top"}
+    side = {"xanchor": "right", "xshift": -3} if layer > last / 2 else {"xanchor": "left", "xshift": 3}
+    layout["annotations"].append({**label, **side, "showarrow": False, "font": {"color": GREY}})
     fig = go.Figure(traces, layout)
     entries = len(models) > 1 or told
     top = 8 + (18 * legend_rows(fig, COLUMN) if entries else 0)
