@@ -17,7 +17,7 @@ ROWS = [
     {"errors", "paths", "metrics", "contents", "plugins"},
     {"tables", "selection", "attention"},
     {"results", "provenance", "hub", "datasets", "characters", "architectures", "catalog"},
-    {"checkpoints", "samples", "corruptions", "publications", "verdicts", "records"},
+    {"checkpoints", "samples", "corruptions", "publications", "verdicts", "records", "commands"},
     {"recording"},
     {"sources"},
     {"models"},

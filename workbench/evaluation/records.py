@@ -8,7 +8,6 @@ ends in ``data/records/robustness``: the numbers, and what they came from.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -18,10 +17,10 @@ from typing import Any
 import pandas as pd
 
 from workbench.checkpoints import file_sha256
-from workbench.errors import UnknownName, WorkbenchError
+from workbench.commands import record_parser, run_command
+from workbench.errors import UnknownName
 from workbench.evaluation.protocols import PROTOCOLS
 from workbench.evaluation.running import evaluate
-from workbench.paths import data_dir
 from workbench.provenance import versions
 from workbench.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS, read_evaluation
 from workbench.results import atomic_write
@@ -168,28 +167,20 @@ def _toolbox_version() -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Evaluate the bundled models again.")
+    parser = record_parser(
+        COMMAND, "Evaluate the bundled models again.", "runs/robustness", "unfinished work"
+    )
     parser.add_argument("--models", nargs="+", metavar="SPEC", help="bundled:NAME … (default: all)")
     parser.add_argument("--protocols", nargs="+", metavar="NAME", help="(default: all)")
     parser.add_argument("--n", type=int, help="fewer inputs, for trying things out")
     parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time (default: %(default)s)")
     parser.add_argument("--restart", action="store_true", help="do not take up finished evaluations")
-    parser.add_argument(
-        "--data", type=Path, default=data_dir(), help="folder to write to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/robustness"), help="unfinished work (default: %(default)s)"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        made = record(**vars(options))
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    print(f"{len(made['seconds'])} evaluations, {sum(made['seconds'].values()) / 60:.0f} minutes of one core")
-    return 0
+
+    def make(**options: Any) -> str:
+        seconds = record(**options)["seconds"]
+        return f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core"
+
+    return run_command(parser, arguments, make)
 
 
 if __name__ == "__main__":

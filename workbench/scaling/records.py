@@ -6,15 +6,13 @@ Every point is kept as it is finished, so an interrupted call goes on where it s
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import WorkbenchError
-from workbench.paths import data_dir
+from workbench.commands import record_parser, run_command
 from workbench.provenance import sha256_file, versions
 from workbench.records import OPERATORS, POINTS_FILE, RECORD_FILE
 from workbench.results import atomic_write
@@ -53,26 +51,18 @@ def record(
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Measure the attention operators again.")
+    parser = record_parser(
+        COMMAND, "Measure the attention operators again.", "runs/operators", "finished points"
+    )
     parser.add_argument("--sweeps", nargs="+", metavar="NAME", help="(default: all)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", help="(default: %(default)s)")
-    parser.add_argument(
-        "--data", type=Path, default=data_dir(), help="folder to write to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/operators"), help="finished points (default: %(default)s)"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        made = record(**vars(options))
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    print(f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes")
-    return 0
+
+    def make(**options: Any) -> str:
+        made = record(**options)
+        return f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes"
+
+    return run_command(parser, arguments, make)
 
 
 if __name__ == "__main__":

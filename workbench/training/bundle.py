@@ -7,7 +7,6 @@ whatever the number of cores; as many runs at a time as ``--jobs`` says. The fir
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -21,8 +20,8 @@ import pandas as pd
 import torch
 
 from workbench.checkpoints import file_sha256
-from workbench.errors import UnknownName, WorkbenchError
-from workbench.paths import data_dir
+from workbench.commands import record_parser, run_command
+from workbench.errors import UnknownName
 from workbench.records import METRICS_FILE, RECORD_FILE
 from workbench.results import atomic_write
 from workbench.training.folder import MODEL_FILE, TrainResult
@@ -199,53 +198,35 @@ def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainR
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Train the bundled models again.")
+    parser = record_parser(COMMAND, "Train the bundled models again.", "runs/bundle", "unfinished runs")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(MODELS)}")
-    parser.add_argument(
-        "--data", type=Path, default=data_dir(), help="folder to write to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/bundle"), help="unfinished runs (default: %(default)s)"
-    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--epochs", type=int, help="shorter runs, to try things out; with another --data")
     parser.add_argument("--limit", type=int, help="fewer training examples, likewise")
     parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
-    options = parser.parse_args(arguments)
-    try:
-        for name in options.names:
-            if name not in MODELS:
-                raise UnknownName("bundled model", name, MODELS)
-        names = options.names or list(MODELS)
-        done: dict[str, list[TrainResult]] = {name: [] for name in names}
-        print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
-        runs = _run_all(
-            names,
-            options.jobs,
-            work=options.work,
-            epochs=options.epochs,
-            limit=options.limit,
-            resume=not options.restart,
-        )
-        for name, result in runs:
-            print(str(result), file=sys.stderr, flush=True)
-            done[name].append(result)
-            if len(done[name]) < len(SEEDS):
-                continue
-            found = sorted(done[name], key=lambda result: result.out.name)
-            record = collect(name, found, options.data)
-            metric = found[0].headline
-            each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
-            print(f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}", flush=True)
-        # Only now: until everything is done, a second call would train what is finished again.
-        for name in names:
-            shutil.rmtree(options.work / name)
-    except WorkbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run_command(parser, arguments, _train_again)
+
+
+def _train_again(names: list[str], data: Path, work: Path, jobs: int, restart: bool, **options: Any) -> None:
+    for name in names:
+        if name not in MODELS:
+            raise UnknownName("bundled model", name, MODELS)
+    names = names or list(MODELS)
+    done: dict[str, list[TrainResult]] = {name: [] for name in names}
+    print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
+    for name, result in _run_all(names, jobs, work=work, resume=not restart, **options):
+        print(str(result), file=sys.stderr, flush=True)
+        done[name].append(result)
+        if len(done[name]) < len(SEEDS):
+            continue
+        found = sorted(done[name], key=lambda result: result.out.name)
+        record = collect(name, found, data)
+        metric = found[0].headline
+        each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
+        print(f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}", flush=True)
+    # Only now: until everything is done, a second call would train what is finished again.
+    for name in names:
+        shutil.rmtree(work / name)
 
 
 if __name__ == "__main__":
