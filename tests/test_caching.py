@@ -113,11 +113,6 @@ def test_what_torch_and_the_source_are_is_part_of_it(runs, monkeypatch):
     assert runs == [1, 1, 1]
 
 
-class Own(nn.Module):
-    def forward(self, x):
-        return x
-
-
 def hooked():
     model = vit().eval()
     model.blocks[0].register_forward_hook(lambda module, args, output: output * 2)
@@ -147,6 +142,16 @@ def test_what_cannot_be_told_is_not_kept_and_said(make, batch, reason, runs, fol
     (note,) = [note for note in frame.attrs["notes"] if note.startswith("not cached")]
     assert reason in note
     assert not folder.exists()
+
+
+def test_a_hook_of_all_modules_is_seen():
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+    try:
+        with pytest.raises(Unhashable, match="every module has a forward hook"):
+            module_content(vit())
+    finally:
+        handle.remove()
+    assert module_content(vit())
 
 
 def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, monkeypatch, tmp_path):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from workbench import paths
 from workbench.contents import Unhashable, content_sha256
@@ -130,6 +131,8 @@ def module_content(module: nn.Module) -> list[Any]:
     Raises `Unhashable` for classes of other packages than `LIBRARIES`, forward hooks, adapters that are not ours, and
     attributes whose content cannot be told.
     """
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        raise Unhashable("every module has a forward hook, since torch has a global one")
     held: list[Any] = []
     for path, child in module.named_modules():
         where = f"{path or 'the model'} ({type(child).__name__})"

@@ -140,9 +140,11 @@ def test_a_run_goes_on_in_its_folder(tmp_path):
     again = workbench.watch(vit(), pictures(), **arguments)
     for step in range(3, 8):  # from a checkpoint at step 3
         again.step(step)
-    assert logged(tmp_path) == [0, 2, 4, 6]
+    assert logged(tmp_path) == [0, 2, 3, 4, 6]  # the first call always logs
     assert (tmp_path / SUPERSEDED / "token-similarity" / "step-000000004.parquet").read_bytes() == lost
-    assert notes(tmp_path) == ["the run goes on; 1 files of later steps, to 4, set aside"]
+    assert notes(tmp_path) == ["the run goes on; 1 files of this step and later ones, to 4, set aside"]
+    workbench.watch(vit(), pictures(), **arguments).step(0)  # from the beginning, perhaps with other weights
+    assert logged(tmp_path) == [0]
 
 
 def test_the_folder_of_another_run_is_refused(tmp_path):

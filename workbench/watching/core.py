@@ -75,7 +75,8 @@ def watch(
     max_cost: the share of the training's time that loggings may take. Where one costs more, the cadence is stretched to
         a multiple of ``every``, which the log says. None for no limit.
     name: what rows say in the column ``model``; the class of the model unless given.
-    resume: go on in a folder that holds a part of this run; loggings of later steps than it goes on from are set aside.
+    resume: go on in a folder that holds a part of this run; loggings from the step on that it goes on from are set
+        aside, and made again.
 
     Of several processes that train together only the first one logs. An analysis that fails is noted once, in the
     folder and in a warning, and the training goes on.
@@ -167,13 +168,10 @@ class Watch:
     def _begin(self, folder: WatchFolder, number: int) -> None:
         self._began = self._ended = time.perf_counter()
         last = folder.last_step()
-        if last is None:
-            return
-        moved = folder.set_aside(number)
-        kept = folder.last_step() if moved else last
-        self._logged = -1 if kept is None else kept
-        told = f"; {moved} files of later steps, to {last}, set aside" if moved else ""
-        folder.note(number, f"the run goes on{told}")
+        if last is not None:
+            moved = folder.set_aside(number)
+            told = f"; {moved} files of this step and later ones, to {last}, set aside" if moved else ""
+            folder.note(number, f"the run goes on{told}")
 
     def _is_due(self, number: int) -> bool:
         # Not a remainder: who calls only now and then passes a multiple without meeting it.

@@ -18,7 +18,7 @@ from workbench.results import atomic_write, join_frames, read_frame, write_frame
 
 WATCH_FILE, LOG_FILE = "watch.json", "log.jsonl"
 SUPERSEDED = "superseded"
-"""Subfolder of loggings that a run made after the step from which it was later taken up again."""
+"""Subfolder of loggings that a run made from the step on from which it was later taken up again."""
 _PART = re.compile(r"step-(\d+)\.parquet")
 
 
@@ -55,12 +55,12 @@ class WatchFolder:
         """Write the rows of one analysis at one step, whole or not at all."""
         return write_frame(frame, self.out / analysis / f"{checkpoint_name(step)}.parquet")
 
-    def set_aside(self, after: int) -> int:
-        """Move loggings of later steps out of the way: the run went on from before them. Returns their number."""
+    def set_aside(self, first: int) -> int:
+        """Move loggings of a step and later ones out of the way: the run makes them again. Returns their number."""
         moved = 0
         for name in _analyses(self.out):
             for step, path in _parts(self.out / name).items():
-                if step > after:
+                if step >= first:
                     target = self.out / SUPERSEDED / name / path.name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(path, target)
