@@ -103,3 +103,12 @@ def test_unknown_tokens_are_refused():
         difference_figure(first, second, NAMES, (picture_tokens(),) * 2, token=8)
     with pytest.raises(InputError, match="a pair; got 3"):
         difference_figure(first, second, NAMES, (picture_tokens(),) * 2, [PICTURE] * 3)
+
+
+def test_weights_that_are_not_finite_have_no_distance():
+    first, second = pair(9, 9)
+    second[2] = np.inf
+    fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2)
+    assert "9 of 162 weights are not finite" in told(fig)
+    assert "distance" not in told(fig)
+    assert np.isfinite([fig.layout.coloraxis.cmax, fig.layout.coloraxis2.cmax]).all()

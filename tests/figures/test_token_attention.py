@@ -197,3 +197,17 @@ def test_class_attention_is_a_matrix_of_one_row():
     assert list(fig.data[0].y) == ["[CLS]"]
     assert np.asarray(fig.data[0].customdata)[0, 3].tolist() == [0, 3]
     assert len(fig.layout.annotations) == 1
+
+
+def test_a_broken_model_s_weights_are_drawn_as_far_as_they_go_and_spoken_of():
+    attn = rows_that_sum_to_one(8, 8)
+    attn[4, 3:6] = np.nan
+    for fig in (
+        token_attention_figure(attn, picture_tokens(), 4),
+        attention_matrix_figure(attn, picture_tokens()),
+        attention_matrix_figure(attn, picture_tokens(), log=True),
+    ):
+        assert "3 of 64 weights are not finite" in fig.layout.coloraxis.colorbar.title.text
+        assert np.isfinite([fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax]).all()
+    nothing = token_attention_figure(np.full((8, 8), np.nan), picture_tokens(), 4)
+    assert nothing.layout.coloraxis.cmax == 1

@@ -12,7 +12,7 @@ from workbench.errors import InputError
 from workbench.figures.overlays import CHOSEN, shared_scale
 from workbench.figures.patch_panels import WIDTH
 from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import TokenView, check_token, distinct, view_tokens
+from workbench.figures.tokens import TokenView, check_token, distinct, largest, not_finite, view_tokens
 
 
 def attention_matrix_figure(
@@ -41,14 +41,15 @@ def attention_matrix_figure(
     token = check_token(token, tokens, input)
     queries, keys = asked_and_seen(weights, view)
     shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
-    title = "Attention weight"
+    title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
     if log:
-        if not (shown > 0).any():
+        positive = (shown > 0) & np.isfinite(shown)
+        if not positive.any():
             raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
-        shown = np.log10(shown, out=np.full_like(shown, np.nan), where=shown > 0)
-        title += ", blank: 0" if np.isnan(shown).any() else ""
+        title += ", blank: 0" if (shown == 0).any() else ""
+        shown = np.log10(shown, out=np.full_like(shown, np.nan), where=positive)
     matrix = matrix_cells(shown, view, queries, keys, "10<sup>%{z:.2f}</sup>" if log else "%{z:.4f}")
-    lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, float(shown.max()))
+    lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, largest(shown))
     scale = shared_scale(None, highest if highest > lowest else lowest + 1.0, title, lowest)
     if log:
         scale["colorbar"] |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}

@@ -14,7 +14,15 @@ from workbench.figures.overlays import DIFFERENCE, OVERLAY, flat_scale
 from workbench.figures.patch_panels import BAR, WIDTH, Panel, panel_domains, patch_panels
 from workbench.figures.theme import DIVERGING, SEQUENTIAL
 from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import TokenView, as_array, check_token, plain_view, view_tokens
+from workbench.figures.tokens import (
+    TokenView,
+    as_array,
+    check_token,
+    largest,
+    not_finite,
+    plain_view,
+    view_tokens,
+)
 
 Pictures = np.ndarray | Sequence[np.ndarray | None] | None
 
@@ -56,7 +64,7 @@ def difference_figure(
     if reason:
         return _matrices(weights, views, names, [reason])
     place = None if token is None else views[0].place(token)
-    notes = [_distance(weights, views[0], place)]
+    notes = not_finite(np.stack(weights)) or [_distance(weights, views[0], place)]
     if views[0].grid is not None and (image is not None or as_array(first).ndim == 1):
         return _maps(weights, views[0], names, image, place, notes)
     return _matrices(weights, views, names, notes, weights[1] - weights[0])
@@ -92,12 +100,11 @@ def _scales(
 ) -> dict[str, dict]:
     """The colour axes of both maps and of their difference, each with its bar beneath."""
     domains = panel_domains(2 if change is None else 3)
-    highest = max(float(one.max()) for one in shown) or 1.0
     across = (domains[0][0], domains[1][1])
     scale = OVERLAY if overlay else SEQUENTIAL
-    scales = {"coloraxis": flat_scale(scale, (0.0, highest), title, across, notes)}
+    scales = {"coloraxis": flat_scale(scale, (0.0, largest(*shown)), title, across, notes)}
     if change is not None:
-        end = float(np.abs(change).max()) or 1.0
+        end = largest(np.abs(change))
         ends = (-end, end)
         scales["coloraxis2"] = flat_scale(
             DIFFERENCE if overlay else DIVERGING, ends, "second − first", domains[2]

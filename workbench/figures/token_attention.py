@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from workbench.errors import InputError
 from workbench.figures.overlays import OVERLAY, flat_scale
 from workbench.figures.patch_panels import Panel, patch_panels
-from workbench.figures.tokens import TokenView, as_array, check_token, view_tokens
+from workbench.figures.tokens import TokenView, as_array, check_token, largest, not_finite, view_tokens
 from workbench.figures.word_boxes import word_panels
 
 MAX_WORDS = 120
@@ -52,13 +52,14 @@ def token_attention_figure(
     panels, notes = _panels(weights, view, place)
     if token is not None and place is None:
         notes.append(f"{tokens.labels[input][token]} takes no part in this layer")
+    notes += not_finite(weights)
     title = "Attention weight" + (", one scale for both" if len(panels) > 1 else "")
     if view.grid is not None:
-        highest = max(float(panel.values[view.patches].max()) for panel in panels)
+        highest = largest(*(panel.values[view.patches] for panel in panels))
         scale = flat_scale(None if image is None else OVERLAY, (0.0, highest), title, notes=notes)
         return patch_panels(view, panels, [image] * len(panels), {"coloraxis": scale}, place)
     shown = _page(view.real, place, max_words)
-    highest = max(float(panel.values[shown].max()) for panel in panels)
+    highest = largest(*(panel.values[shown] for panel in panels))
     if len(shown) < len(view.real):
         held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(

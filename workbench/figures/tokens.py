@@ -21,6 +21,18 @@ def as_array(tensor: Any) -> np.ndarray:
     )
 
 
+def largest(*arrays: np.ndarray) -> float:
+    """The largest finite value of arrays; 1 where there is none, or nothing above 0."""
+    finite = np.concatenate([array[np.isfinite(array)] for array in arrays])
+    return (float(finite.max()) if finite.size else 0.0) or 1.0
+
+
+def not_finite(weights: np.ndarray) -> list[str]:
+    """A sentence on NaN and infinite weights, as a broken model has them; none where all are finite."""
+    count = int((~np.isfinite(weights)).sum())
+    return [f"{count} of {weights.size} weights are not finite."] if count else []
+
+
 @dataclass(frozen=True)
 class TokenView:
     """The tokens of one input that a layer attends over: those of the model, or its patches alone.
