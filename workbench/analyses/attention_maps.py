@@ -2,6 +2,7 @@
 
 Attention is (*batch, head, query, key), rows summing to 1 over keys. Padding is left out as query and as key.
 Channel attention (XCA) has no token map; these measures do not apply to it.
+Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021; sinks Xiao et al. 2024.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HeadMaps(NamedTuple):
 def visible_keys(
     mask: Tensor | None, like: Float[Tensor, "*batch head query key"], hidden_at: float = NEVER
 ) -> Bool[Tensor, "*batch head query key"]:
-    """Which keys a query may see, broadcast to the attention map: everything without a mask.
+    """Which keys a query may see, broadcast to the attention map: everything without a ``mask``.
 
     A boolean mask is true where a query may attend. An additive one hides a key where it is at or below
     ``hidden_at``, or near the lowest number of its type, as models write "never"; a bias above that stays

@@ -1,5 +1,7 @@
 """What one query attends to: the class token's row of attention, as it is and rolled out through the layers.
 
+The maps of wu2025 Figs 5, 10 and abdullaev2025 Figs 4, 6, in numbers.
+
 A row is (*batch, key) and sums to 1 over keys. Tokens that are no part of the input (class, distillation, register,
 special) share it with those that are, the patches or words, its content; measures of where attention lies look at the
 content alone, with its share scaled to 1.

@@ -140,7 +140,9 @@ def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return clean, mask
 
 
-def raw_gram(k: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def raw_gram(
+    k: Float[Tensor, "*batch token head_dim"], scale: Float[Tensor, "*#batch 1 1"]
+) -> tuple[Float[Tensor, "*batch token token"], Float[Tensor, "*batch"], Float[Tensor, "*batch token"]]:
     """`factored_gram` of checked keys without a mask, symmetric up to rounding, in one piece of memory.
 
     Returns values, log_factor and the log normalisers ℓ (*batch, token), both in nats.

@@ -60,7 +60,7 @@ def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eige
     return Eigenpairs(values.flip(0), vectors[:, len(matrix) - count :].flip(1), rounding)
 
 
-def iterates(matrix: Tensor, count: int) -> bool:
+def iterates(matrix: Float[Tensor, "token token"], count: int) -> bool:
     """Whether iterating for so many pairs is faster; on an accelerator it would wait for every product."""
     return len(matrix) >= MANY and SHARE * count <= len(matrix) and matrix.device.type == "cpu"
 

@@ -1,5 +1,6 @@
 """Kernel PCA of the keys: eigenvectors of the centred Gram matrix, and the value matrix they call for.
 
+teo2024 §2.2, saritas2025 eq. 5.
 One head at a time, real tokens only; `parallel.map_tokens` cuts a batch into heads.
 """
 

@@ -1,4 +1,4 @@
-"""How alike the tokens of one input are: the mean cosine over pairs, in time linear in their number."""
+"""How alike the tokens of one input are (abdullaev2025 Fig. 5): the mean cosine over pairs, in linear time."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def attention_mask(
 
 
 def token_mask(
-    mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], what: str
+    mask: Bool[Tensor, ...] | None, x: Float[Tensor, "batch head token head_dim"], what: str
 ) -> Bool[Tensor, "batch token"] | None:
     """The mask as (batch, token), for a variant that never looks at pairs of tokens.
 

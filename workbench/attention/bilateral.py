@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.attention.base import (
@@ -43,7 +43,7 @@ def bilateral_attention(
     *,
     h_p: Bandwidth = None,
     h_y: Bandwidth = None,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """Bilateral self-attention (abdullaev2025 eq. 21): softmax(q kᵀ/h_y² + p_q p_kᵀ/h_p²) v.
 
@@ -73,7 +73,7 @@ def nonlocal_attention(
     v: Float[Tensor, "batch head key value_dim"],
     *,
     h_y: Bandwidth = None,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """Non-local self-attention (abdullaev2025 III-B): bilateral attention for h_p → ∞, without positions.
 
@@ -89,7 +89,7 @@ def alibi_attention(
     slopes: Float[Tensor, " head"] | None = None,
     *,
     scale: float | Tensor | None = None,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """ALiBi (Press et al. 2022; abdullaev2025 Remark III.4): softmax(scale q kᵀ − m |i − j|) v.
 
@@ -124,7 +124,7 @@ def twicing_attention(
     v: Float[Tensor, "batch head key value_dim"],
     *,
     scale: float | Tensor | None = None,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """Twicing (Tukey 1977; abdullaev2025 eq. 27): (2A − A²) v, with A the softmax attention.
 

@@ -174,7 +174,8 @@ def ksvd_loss(
 def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> Float[Tensor, ""]:
     """What η multiplies in the total loss, task + η · penalty, from `ksvd_loss` of every primal layer.
 
-    text: Σ_layers of the mean over inputs and heads of J² (chen2023 eq. 10); code: the mean over layers.
+    ``objectives`` has what `ksvd_loss` gave for each layer, by the same ``convention``. text: Σ_layers of the mean over
+    inputs and heads of J² (chen2023 eq. 10); code: the mean over layers.
     """
     check_convention(convention)
     if not objectives:

@@ -69,7 +69,7 @@ def principal_component_pursuit(
     return PrincipalComponents(low_rank, sparse, residual, iteration)
 
 
-def shrink(x: Tensor, threshold: Tensor) -> Tensor:
+def shrink(x: Float[Tensor, "*size"], threshold: Float[Tensor, "*#size"]) -> Float[Tensor, "*size"]:
     """Soft thresholding, sign(x) max(|x| − threshold, 0), entry by entry."""
     return x - x.clamp(-threshold, threshold)
 

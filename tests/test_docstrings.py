@@ -1,0 +1,80 @@
+"""What the reference promises of a function of tensors: a meaning, the shapes, and the source where it is a paper's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import workbench
+from workbench.publications import PAPERS
+
+PACKAGE = Path(workbench.__file__).parent
+# Tools of our own: they have shapes and a meaning, and no paper.
+TOOLS = {
+    "analyses/chance", "analyses/leading", "analyses/matching", "analyses/null_values", "analyses/pairs",
+    "analyses/parallel",
+    "analyses/stacking", "analyses/validation", "attention/__init__", "attention/base", "attention/positions",
+    "attention/recognition", "attention/replacing",
+}  # fmt: skip
+ANY_SHAPE = {"analyses/validation"}  # it is what checks shapes, whatever they are
+SOURCE = re.compile("|".join([*PAPERS, r"\(?(19|20)\d\d\)?[;:,.) ]"]))
+MODULES = sorted(path for part in ("analyses", "attention") for path in (PACKAGE / part).glob("*.py"))
+
+
+def _functions(path: Path) -> list[ast.FunctionDef]:
+    """The public functions of a module, without the signatures that only tell a type checker more."""
+    return [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and "overload" not in {ast.unparse(decorator) for decorator in node.decorator_list}
+    ]
+
+
+FUNCTIONS = [(path, function) for path in MODULES for function in _functions(path)]
+
+
+def _name(value):
+    return f"{value.parent.name}/{value.stem}" if isinstance(value, Path) else value.name
+
+
+@pytest.mark.parametrize(("path", "function"), FUNCTIONS, ids=_name)
+def test_a_function_says_what_it_gives(path, function):
+    assert ast.get_docstring(function)
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), [pair for pair in FUNCTIONS if _name(pair[0]) not in ANY_SHAPE], ids=_name
+)
+def test_a_tensor_has_its_shape_in_the_signature_or_is_told(path, function):
+    told = ast.get_docstring(function) or ""
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    untold = [
+        each.arg
+        for each in arguments
+        if each.annotation is not None
+        and _bare(ast.unparse(each.annotation))
+        and not re.search(rf"``{each.arg}``|\b{each.arg} \(", told)
+    ]
+    assert untold == []
+    returned = "" if function.returns is None else ast.unparse(function.returns)
+    assert not _bare(returned) or re.search(r"\([\w*, …]+\)|shape", told), returned
+
+
+def _bare(annotation: str) -> bool:
+    """Whether a tensor stands in an annotation without its axes; a number that may be one per head has none."""
+    shaped = re.sub(r"\w+\[Tensor, [^\]]+\]", "", annotation)
+    return re.search(r"\bTensor\b", shaped) is not None and not re.search(r"\bfloat \| Tensor", shaped)
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), [pair for pair in FUNCTIONS if _name(pair[0]) not in TOOLS], ids=_name
+)
+def test_what_is_a_paper_s_names_it(path, function):
+    module = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    told = ast.get_docstring(function) or ""
+    assert SOURCE.search(told) or SOURCE.search(module)
