@@ -10,6 +10,7 @@ from typing import Any
 from workbench.errors import InputError, MissingResource
 
 BACKENDS = ("loky", "dask", "ray")
+CONNECT_SECONDS = 30
 
 
 class Pool:
@@ -76,7 +77,7 @@ def _dask(workers: int, scheduler: str | None) -> Generator[Pool]:
             cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
             scheduler = stack.enter_context(cluster).scheduler_address
         try:
-            client = stack.enter_context(Client(scheduler, timeout=30, set_as_default=True))
+            client = stack.enter_context(Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=True))
         except (OSError, TimeoutError) as error:
             raise MissingResource(f"no Dask scheduler answers at {scheduler}: {error}") from error
         threads = sum(client.nthreads().values())

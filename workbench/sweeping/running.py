@@ -195,8 +195,10 @@ class _Sweep:
                     again += self.after_loss(task, task in marked, alone, error, suspects, tell)
                 if not (marked & open_tasks.keys()) and len(again) == len(waiting):
                     raise  # nothing was underway and nothing was done: it is not the work of a worker
+            for task in [*open_tasks]:
+                if task.model in self.lost:
+                    self.take(Outcome(task, "failed", error=self.lost[task.model], final=True), tell)
             waiting = again
-            waiting = [task for task in waiting if task.model not in self.lost or self.lose(task, tell)]
         return suspects
 
     def wanted(self, tasks: list[Task]) -> Iterator[Task]:
@@ -249,11 +251,6 @@ class _Sweep:
             return []
         told = f"its worker ended before it was done ({type(error).__name__}): killed, or short of memory"
         return self.take(Outcome(task, "failed", error=told), tell)
-
-    def lose(self, task: Task, tell: Callable[[Outcome], None]) -> bool:
-        """Give up a task whose model cannot be had."""
-        self.take(Outcome(task, "failed", error=self.lost[task.model], final=True), tell)
-        return False
 
     def write_if_possible(self) -> None:
         """Write the manifest on a disk that may be full; parts are found without it."""

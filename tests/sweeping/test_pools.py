@@ -1,0 +1,60 @@
+"""The same numbers from several processes: joblib's own, and the workers of a real Dask scheduler."""
+
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from tests.sweeping.conftest import MODEL, same_numbers
+from workbench.errors import InputError, MissingResource
+from workbench.pipeline import analyze
+
+
+def read(status):
+    return analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+
+
+def kill_a_worker(folder, killed):
+    """Kill one of joblib's processes as soon as a part is there."""
+    end = time.monotonic() + 120
+    while not [*folder.rglob("shard-*.parquet")] and time.monotonic() < end:
+        time.sleep(0.02)
+    for child in psutil.Process().children(recursive=True):
+        if "LokyProcess" in " ".join(child.cmdline()):
+            child.kill()
+            killed.append(child.pid)
+            return
+
+
+def test_two_workers_give_the_numbers_of_one_and_outlive_a_worker(run, tmp_path):
+    whole, killed = read(run("whole", n=120, shards=1)), []
+    killer = threading.Thread(target=kill_a_worker, args=(tmp_path / "two", killed))
+    killer.start()
+    status = run("two", n=120, shards=15, workers=2)
+    killer.join()
+    assert len(killed) == 1
+    assert (status.done, status.failed) == (15, 0)
+    same_numbers(read(status), whole)
+
+
+def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run):
+    from distributed import LocalCluster
+
+    whole = read(run("whole", shards=1))
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        status = run("dask", shards=5, backend="dask", scheduler=cluster.scheduler_address)
+    assert (status.done, status.failed) == (5, 0)
+    same_numbers(read(status), whole)
+
+
+def test_a_scheduler_that_is_not_there_and_a_backend_that_is_not_installed_are_told(run, monkeypatch):
+    monkeypatch.setattr("workbench.sweeping.pools.CONNECT_SECONDS", 1)
+    with pytest.raises(MissingResource, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"):
+        run("nobody", backend="dask", scheduler="tcp://127.0.0.1:9")
+    with pytest.raises(InputError, match="needs backend='dask' or 'ray'"):
+        run("loky", scheduler="tcp://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingResource, match=r"install attention-workbench\[ray\]"):
+        run("ray", backend="ray")
