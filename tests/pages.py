@@ -69,7 +69,7 @@ def understand(words: list[str]) -> click.Context:
     """Parse a command without running it; click says what is wrong with one that cannot be."""
     group, name = cli.cli, words[0]
     command = group.commands[name]
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and words[1] in command.commands:
         words, name = words[1:], words[1]
         command = command.commands[name]
     return command.make_context(name, words[1:])

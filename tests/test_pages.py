@@ -64,7 +64,21 @@ def _watches(names):
             assert (steps[0], steps[-1]) == (0, last)  # between them a busy machine stretches the cadence
 
 
-FACTS = {"README": _readme, "docs/adding/family": _family, "docs/watching": _watches}
+def _sweeps(names):
+    assert names["status"].done == 2
+    assert "#SBATCH -p cpu" in names["cluster"].job_script()
+    names["cluster"].close()
+    frame = names["frame"]
+    own = frame[(frame["metric"] == "rank_90") & frame["head"].isna() & (frame["statistic"] == "mean")]
+    assert names["mean_rank"].tolist() == pytest.approx(own["value"].tolist())
+
+
+FACTS = {
+    "README": _readme,
+    "docs/adding/family": _family,
+    "docs/sweep": _sweeps,
+    "docs/watching": _watches,
+}
 COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
 
 

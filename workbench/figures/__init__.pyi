@@ -20,6 +20,7 @@ from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
+from .frames import quartiles as quartiles
 from .head_grid import head_grid_figure as head_grid_figure
 from .head_spectra import head_spectrum_figure as head_spectrum_figure
 from .head_spectra import singular_values_figure as singular_values_figure

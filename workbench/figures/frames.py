@@ -99,6 +99,26 @@ def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     return groups.agg(["mean", "median", "count"]).join(quartiles).reset_index()
 
 
+def quartiles(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
+    """Columns low, median and high at each place of `by`: the middle half of the rows.
+
+    Of a frame without rows per input its own quartiles over inputs, of all heads together.
+
+    Raises `InputError` where such a frame has none, as for a single head.
+    """
+    names = {"q25": "low", "median": "median", "q75": "high"}
+    if "input" in rows and rows["input"].isna().all() and rows["statistic"].notna().any():
+        words = rows["statistic"].str.removesuffix(" of mean")  # of the windows of an input
+        own = rows[rows["head"].isna() & words.isin([*names])].assign(statistic=words)
+        if own.empty:
+            raise InputError(
+                "a frame without rows per input holds quartiles of all heads together; draw those, or run it with them"
+            )
+        return own.pivot_table(index=by, columns="statistic", values="value").rename(columns=names)
+    found = rows.groupby(by, sort=True)["value"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
+    return found.set_axis([*names.values()], axis=1)
+
+
 def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object) -> go.Scatter:
     """A filled band between two curves, closed into one polygon so that it does not depend on trace order."""
     x, low, high = list(x), list(low), list(high)

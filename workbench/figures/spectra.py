@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.errors import InputError
-from workbench.figures.frames import axis_title, band, log_ticks, rows_of, series_of, whole_numbers
+from workbench.figures.frames import axis_title, band, log_ticks, quartiles, rows_of, series_of, whole_numbers
 from workbench.figures.theme import GREY, depth_colours, depth_scale, even_choice, translucent
 
 MAX_PANELS = 12
@@ -25,7 +25,8 @@ def spectrum_figure(
     """Eigenvalue against rank on a log scale: a line per layer, dark for the first to light for the last.
 
     One panel per model (and checkpoint), or per head with ``heads="panels"`` (at most 12, evenly chosen).
-    A line is the median over inputs, and over heads where they share a panel; the band holds the middle half.
+    A line is the median over inputs, and over heads where they share a panel; the band holds the middle half. A frame
+    without rows per input brings these itself, for all heads together.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: a line or band that gets there is drawn at that floor, which a dotted line labelled "round-off" marks.
@@ -126,10 +127,7 @@ def round_off(part: pd.DataFrame) -> float:
 
 def _curve(rows: pd.DataFrame, floor: float) -> pd.DataFrame:
     """Median and quartiles at each rank, nothing below the floor."""
-    groups = rows.assign(value=rows["value"].clip(lower=floor)).groupby("rank", sort=True)["value"]
-    quartiles = groups.quantile(np.array([0.25, 0.5, 0.75])).unstack()
-    quartiles.columns = ["low", "median", "high"]
-    return quartiles.reset_index()
+    return quartiles(rows.assign(value=rows["value"].clip(lower=floor)), "rank").reset_index()
 
 
 def _mark_floor(fig: go.Figure, floor: float, last: int, place: dict[str, int]) -> None:
