@@ -29,13 +29,13 @@ def kill_a_worker(folder, killed):
 
 
 def test_two_workers_give_the_numbers_of_one_and_outlive_a_worker(run, tmp_path):
-    whole, killed = read(run("whole", n=120, shards=1)), []
+    whole, killed = read(run("whole", n=48, shards=1)), []
     killer = threading.Thread(target=kill_a_worker, args=(tmp_path / "two", killed))
     killer.start()
-    status = run("two", n=120, shards=15, workers=2)
+    status = run("two", n=48, shards=15, workers=2)
     killer.join()
     assert len(killed) == 1
-    assert (status.done, status.failed) == (15, 0)
+    assert (status.done, status.failed) == (6, 0)
     same_numbers(read(status), whole)
 
 
@@ -44,8 +44,8 @@ def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run)
 
     whole = read(run("whole", shards=1))
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        status = run("dask", shards=5, backend="dask", scheduler=cluster.scheduler_address)
-    assert (status.done, status.failed) == (5, 0)
+        status = run("dask", backend="dask", scheduler=cluster.scheduler_address)
+    assert (status.done, status.failed) == (3, 0)
     same_numbers(read(status), whole)
 
 

@@ -109,7 +109,7 @@ def quartiles(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
     names = {"q25": "low", "median": "median", "q75": "high"}
     if "input" in rows and rows["input"].isna().all() and rows["statistic"].notna().any():
         words = rows["statistic"].str.removesuffix(" of mean")  # of the windows of an input
-        own = rows[rows["head"].isna() & words.isin([*names])].assign(statistic=words)
+        own = rows.assign(statistic=words)[rows["head"].isna() & words.isin([*names])]
         if own.empty:
             raise InputError(
                 "a frame without rows per input holds quartiles of all heads together; draw those, or run it with them"
