@@ -139,6 +139,10 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "class_attention_masks",
         "attention_summary",
         "explorer",
+        *[
+            f"attention_in_one_hour_{part}"
+            for part in ("norms", "image", "patch", "matrix", "distance", "entropy", "spectrum", "depth")
+        ],
     ],
 )
 def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):

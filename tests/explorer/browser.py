@@ -28,6 +28,8 @@ START_S = 120  # a server or a first view that is not there by then will not com
 WAIT_MS = 60_000  # for anything after that
 SIZE = {"width": 1280, "height": 900}
 LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+# plotly draws the line of some colour bars once before the bar has its place; the picture is whole after it.
+HARMLESS = 'attribute d: Expected number, "MNaN'
 PAGE_ADDRESS = r"http://localhost:\d+/\?token=\w+"
 LAB_ADDRESS = r"http://localhost:\d+/lab\S*\?token=\w+"
 
@@ -165,7 +167,7 @@ class Watched:
             self.outside.append(address)
 
     def _said(self, message: Any) -> None:
-        if message.type == "error":
+        if message.type == "error" and HARMLESS not in message.text:
             self.wrong.append(f"console: {message.text} ({message.location.get('url')})")
 
     @contextmanager

@@ -1,0 +1,153 @@
+"""What a person waits for in the explorer, in a real browser: from a key on a slider to the new picture on the screen.
+
+JupyterLab, its kernel and Chromium run on this machine; a picture counts as there in the first frame that a page paints
+after the plot holds other numbers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.explorer.browser import (
+    MAIN,
+    MAP,
+    START_S,
+    chromium,
+    lab_server,
+    labelled,
+    open_lab,
+    run_cells,
+    slider,
+    watched,
+)
+from workbench.chrome import find_chrome
+
+CHANGES = 500
+CACHED = 40
+LAYERS = 4  # of the bundled model that the explorer opens on
+
+# Waits in the page itself: a question from outside would cost as much as what is measured.
+_WATCH = """
+const numbers = () => {
+  const plot = document.querySelector(PLOT);
+  return plot && plot.data ? JSON.stringify(plot.data.map(trace => trace.z)) : null;
+};
+window.benchmark = { times: [] };
+window.addEventListener("keydown", event => {
+  if (!event.key.startsWith("Arrow")) return;
+  const started = performance.now(), before = numbers();
+  window.benchmark.waiting = true;
+  const look = () => {
+    if (numbers() === before) { requestAnimationFrame(look); return; }
+    requestAnimationFrame(() => {
+      window.benchmark.times.push(performance.now() - started);
+      window.benchmark.waiting = false;
+    });
+  };
+  requestAnimationFrame(look);
+}, true);
+"""
+
+
+def _change(page: Any, key: str) -> float:
+    """Milliseconds from a key to the new picture."""
+    page.keyboard.press(key)
+    page.wait_for_function("() => window.benchmark.waiting === false")
+    return page.evaluate("window.benchmark.times.at(-1)")
+
+
+def _sweep(page: Any) -> list[float]:
+    """From the last layer to the first: what each change took."""
+    slider(page, "layer").focus()
+    return [_change(page, "ArrowLeft") for _ in range(LAYERS - 1)]
+
+
+def _memory(page: Any, kernel: psutil.Process) -> tuple[float, float]:
+    """MB of the kernel's process and of the page's scripts, after both let go what they can."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    heap = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return kernel.memory_info().rss / 1e6, heap / 1e6
+
+
+def _kernel(server: psutil.Process) -> psutil.Process:
+    return next(
+        child
+        for child in server.children(recursive=True)
+        if "ipykernel_launcher" in " ".join(child.cmdline())
+    )
+
+
+def run() -> list[dict[str, str]]:
+    """Medians in one JupyterLab; no rows where there is no Chrome."""
+    if find_chrome() is None:
+        return []
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        folder = Path(scratch)
+        with lab_server(folder) as server, watched(browser, folder) as seen:
+            page = seen.page
+            open_lab(page, server)
+            started = page.evaluate("performance.now()")
+            run_cells(page, folder / "explorer.ipynb", until="Explorer(")
+            page.wait_for_selector(f"{MAIN} .main-svg", timeout=START_S * 1000)
+            first = (page.evaluate("performance.now()") - started) / 1000
+            page.wait_for_selector(f"{MAP} .main-svg")
+            page.evaluate(f"() => {{ {_WATCH.replace('PLOT', repr(MAIN))} }}")
+            new = _sweep(page)
+            inputs = labelled(page, "input")
+            for name in inputs.locator("option").all_inner_texts()[1:4]:
+                inputs.select_option(name)
+                page.wait_for_function(
+                    "name => document.querySelector('.workbench-message').innerText.includes(name)", arg=name
+                )
+                slider(page, "layer").focus()
+                page.keyboard.press("End")
+                page.wait_for_function("() => window.benchmark.waiting === false")
+                new += _sweep(page)
+            slider(page, "layer").focus()
+            cached = [_change(page, "ArrowRight" if n % 2 == 0 else "ArrowLeft") for n in range(CACHED)]
+            kernel = _kernel(psutil.Process(server.process.pid))
+            memory = []
+            for number in range(CHANGES):
+                if number % (CHANGES // 5) == 0:
+                    memory.append(_memory(page, kernel))
+                _change(page, "ArrowRight" if number % 2 == 0 else "ArrowLeft")
+            memory.append(_memory(page, kernel))
+    (kernel_early, heap_early), (kernel_late, heap_late) = memory[1], memory[-1]
+    return [
+        {
+            "benchmark": "explorer: first picture after running the cell",
+            "ratio": f"{first:.1f} s",
+            "aim": "≤ 3 s",
+            "detail": "JupyterLab, kernel started, nothing imported",
+        },
+        {
+            "benchmark": "explorer: another layer, captured before",
+            "ratio": f"{statistics.median(cached):.0f} ms",
+            "aim": "≤ 150 ms",
+            "detail": f"key to painted picture, {len(cached)} changes, slowest {max(cached):.0f} ms",
+        },
+        {
+            "benchmark": "explorer: another layer, not yet captured",
+            "ratio": f"{statistics.median(new):.0f} ms",
+            "aim": "≤ 1000 ms",
+            "detail": f"bundled model, {len(new)} changes, slowest {max(new):.0f} ms",
+        },
+        {
+            "benchmark": f"explorer: memory after {CHANGES} changes / after {CHANGES // 5}",
+            "ratio": f"{kernel_late / kernel_early:.2f} kernel, {heap_late / heap_early:.2f} page",
+            "aim": "≤ 1.1",
+            "detail": f"kernel {kernel_early:.0f} to {kernel_late:.0f} MB, page {heap_early:.0f} to {heap_late:.0f} MB",
+        },
+    ]
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
