@@ -185,14 +185,22 @@ def test_the_difference_is_the_attention_moved(at_start):
     assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.reading()
 
 
-def test_a_command_renders_the_same_address(at_start):
+def test_a_command_asks_for_the_same_address(at_start):
+    """The line, read as the command line reads it, is what the notebook takes and the explorer opens."""
     import shlex
 
-    at_start.move(layer=1, head=2, view="spectrum")
+    from workbench.cli import _value, cli
+    from workbench.rendering.notebooks import find_notebooks, resolve_parameters
+
+    pinned = at_start.place.moved(layer=0, against=None)
+    at_start.move(layer=1, head=2, view="compare", against=pinned.to_dict())
     words = shlex.split(at_start.command())
     assert words[:3] == ["workbench", "render", "explorer"]
-    given = dict(zip(words[4::3], words[5::3], strict=True))
-    assert (given["layer"], given["head"], given["view"]) == ("1", "2", "spectrum")
+    asked = cli.commands["render"].make_context("render", words[2:]).params
+    given = {name: _value(text) for name, text in asked["pairs"]}
+    notebooks = find_notebooks(["explorer"])
+    resolved = resolve_parameters(notebooks, given, "default", named=True)["explorer"]
+    assert Explorer(**resolved).place == at_start.place
 
 
 def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch):

@@ -32,6 +32,10 @@ def command(address: Address) -> str:
     return shlex.join(words)
 
 
+def _pair(words: tuple[str, str]) -> str:
+    return f"({_quoted(words[0])}, {_quoted(words[1])})"
+
+
 def _quoted(text: str | None) -> str:
     return json.dumps(text, ensure_ascii=False)
 
@@ -145,7 +149,7 @@ def compare(address: Address, material: Material) -> list[str]:
     against = address.against
     assert against is not None  # nothing is drawn without it
     pictured = material.one(address).images and material.one(against).images
-    image = ", image=(first_inputs.images[0], second_inputs.images[0])" if pictured else ""
+    images = ["    image=(first_inputs.images[0], second_inputs.images[0]),"] if pictured else []
     return [
         *_capture(against, material, '["attn"]', "first", "first_model", "first_inputs"),
         "",
@@ -154,8 +158,9 @@ def compare(address: Address, material: Material) -> list[str]:
         "figure = figures.difference_figure(",
         f"    {_attn(against, 'first')},",
         f"    {_attn(address, 'second')},",
-        f"    {address.apart()!r},",
+        f"    {_pair(address.apart())},",
         "    tokens=(first.tokens, second.tokens),",
-        f"    token={address.token}{image},",
+        *images,
+        f"    token={address.token},",
         ")",
     ]
