@@ -121,9 +121,10 @@ def test_a_cadence_that_is_cheap_stays_and_comes_back(tmp_path, monkeypatch):
         clock.now += 1
     assert logged(tmp_path) == [0, 10, 20, 30]
     watch.costs[:] = [9.0, 9.0, 9.0]
-    for step in range(31, 200):
+    for step in range(31, 240):
         watch.step(step)
         clock.now += 1
+    assert logged(tmp_path) == [0, 10, 20, 30, 120, 210, 220, 230]
     assert watch.cadence == 10
     assert [note.split()[1] for note in notes(tmp_path)] == ["stretched", "shortened"]
 

@@ -125,7 +125,7 @@ class Watch:
         self.costs: list[float] = []
         """Seconds that each logging took."""
         self._step: int | None = None
-        self._logged = -1
+        self._logged = self._asked = -1
         self._ended = self._began = time.perf_counter()
         self._failures = dict.fromkeys(identity["analyses"], 0)
         self._warned: set[str] = set()
@@ -174,28 +174,37 @@ class Watch:
             folder.note(number, f"the run goes on{told}")
 
     def _is_due(self, number: int) -> bool:
-        # Not a remainder: who calls only now and then passes a multiple without meeting it.
-        if number // self.every <= self._logged // self.every:
+        # Not a remainder: who calls only now and then passes a multiple without meeting it. Asked once at each.
+        passed = number // self.every
+        if passed <= self._asked:
             return False
-        self._keep_to_cost(number)
-        return number // self.cadence > self._logged // self.cadence
+        self._asked = passed
+        times = self._times(number)
+        due = self._logged < 0 or passed - self._logged // self.every >= times
+        if times * self.every > self.cadence or (due and times * self.every < self.cadence):
+            self._change_cadence(number, times * self.every)
+        return due
 
-    def _keep_to_cost(self, number: int) -> None:
-        """Stretch the cadence, or take it back, so that loggings take no more than their share of the time."""
-        if self.max_cost is None or not self.costs or number <= self._logged:
-            return
-        pace = (time.perf_counter() - self._ended) / (number - self._logged)
-        cost = median(self.costs[-3:])  # the first logging also loads libraries
-        times = max(1, math.ceil(cost / (self.max_cost * pace * self.every)))
-        if times * self.every == self.cadence:
-            return
-        how = "stretched" if times * self.every > self.cadence else "shortened"
-        before, self.cadence = self.cadence, times * self.every
+    def _times(self, number: int) -> int:
+        """How many times ``every`` must lie between two loggings for them to take no more than their share."""
+        if self.max_cost is None or not self.costs:
+            return 1
+        return max(1, math.ceil(self._cost() / (self.max_cost * self._pace(number) * self.every)))
+
+    def _cost(self) -> float:
+        return median(self.costs[-3:])  # the first logging also loads libraries
+
+    def _pace(self, number: int) -> float:
+        return (time.perf_counter() - self._ended) / (number - self._logged)
+
+    def _change_cadence(self, number: int, cadence: int) -> None:
+        how = "stretched" if cadence > self.cadence else "shortened"
+        before, self.cadence = self.cadence, cadence
         if self.folder is not None:
             self.folder.note(
                 number,
-                f"cadence {how} from every {before} to every {self.cadence} steps: a logging takes {cost:.3g} s, a "
-                f"step {pace:.3g} s, and max_cost is {self.max_cost:.1%}",
+                f"cadence {how} from every {before} to every {cadence} steps: a logging takes {self._cost():.3g} s, a "
+                f"step {self._pace(number):.3g} s, and max_cost is {self.max_cost:.1%}",
             )
 
     def _log(self, folder: WatchFolder, number: int) -> None:
