@@ -13,6 +13,7 @@ from tests.recording.families import FAMILIES, Family
 from tests.recording.test_user_modules import HEADS, WIDTH, Functional, Stack, WrittenOut, x
 from workbench.errors import IncompleteCapture, InputError
 from workbench.recording import DEFAULT_SITES, LayerRecord, TokenInfo, capture
+from workbench.recording.routes import _Watch
 
 __all__ = ["x"]  # the fixture
 
@@ -150,6 +151,24 @@ def test_attention_of_the_function_itself_is_no_layer(x: Tensor):
 
     capture(model, x, each=attend)
     assert numbers == [0, 1]
+
+
+def test_what_the_function_computes_passes_the_watch_by(x: Tensor, monkeypatch):
+    watched: list[object] = []
+    original = _Watch.__torch_function__
+
+    def counting(self, func, types, args=(), kwargs=None):
+        watched.append(func)
+        return original(self, func, types, args, kwargs)
+
+    def compute(record: LayerRecord, tokens: TokenInfo) -> None:
+        before = len(watched)
+        (record.q @ record.k.mT).double().softmax(-1)
+        assert len(watched) == before
+
+    monkeypatch.setattr(_Watch, "__torch_function__", counting)
+    capture(Stack(Functional(), Functional()).eval(), x, each=compute)
+    assert watched
 
 
 def test_attention_that_was_not_seen_is_still_told(x: Tensor):
