@@ -17,7 +17,7 @@ from typing import Any
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits-train"
 ANALYSES = ("token-similarity", ("gram-spectrum", {"draws": 0}))
 FEW, MANY, ROUNDS = 64, 1024, 3
-SOAK_SECONDS, SOAK_INPUTS = 60.0, 512
+SOAK_SECONDS, SOAK_INPUTS = 45.0, 256
 _PEAK = "from benchmarks.bench_sweep import peak; print(peak({n}))"
 
 
@@ -96,7 +96,7 @@ def _soak(folder: Path) -> dict[str, Any]:
 
     out, whole, over = folder / "soak", folder / "whole", threading.Event()
     killed: list[int] = []
-    killer = threading.Thread(target=_kill_workers, args=(over, killed), daemon=True)
+    killer = threading.Thread(target=_kill_workers, args=(out, over, killed), daemon=True)
     killer.start()
     timer = threading.Timer(SOAK_SECONDS, over.set)
     timer.start()
@@ -104,7 +104,7 @@ def _soak(folder: Path) -> dict[str, Any]:
     while status is None or status.failed or status.left:
         starts += 1
         assert starts < 50, status
-        status = sweep(MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=32, workers=2, resume=True)
+        status = sweep(MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=16, workers=2, resume=True)
     over.set()
     timer.cancel()
     killer.join()
@@ -120,22 +120,22 @@ def _soak(folder: Path) -> dict[str, Any]:
         "benchmark": "soak: numbers after workers were killed at random",
         "ratio": f"{apart:.1e} apart",
         "aim": "≤ 1e-9",
-        "detail": f"{SOAK_INPUTS} inputs in 32 shards, {len(killed)} workers killed, {starts} starts",
+        "detail": f"{SOAK_INPUTS} inputs in 16 shards, {len(killed)} workers killed, {starts} starts",
     }
 
 
-def _kill_workers(over: threading.Event, killed: list[int]) -> None:
-    """Kill one of joblib's processes every few seconds, until it is over."""
+def _kill_workers(out: Path, over: threading.Event, killed: list[int]) -> None:
+    """Kill one of joblib's processes every few seconds in which one is at work, until it is over."""
     import psutil
 
     chance = random.Random(0)
-    while not over.wait(chance.uniform(2, 10)):
+    while not over.wait(chance.uniform(1, 5)):
         workers = [
             child
             for child in psutil.Process().children(recursive=True)
             if "LokyProcess" in " ".join(child.cmdline())
         ]
-        if workers:
+        if workers and [*out.glob(".running/*")]:
             chosen = chance.choice(workers)
             chosen.kill()
             killed.append(chosen.pid)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.sweeping.conftest import MODEL, same_numbers
 from workbench import cli
-from workbench.errors import InputError, MissingResource
+from workbench.errors import InputError, MissingResource, WorkbenchError
 from workbench.pipeline import analyze
 from workbench.sweeping import parse_duration, pools, running, tasks
 
@@ -295,3 +295,13 @@ def test_the_shard_whose_worker_is_lost_runs_alone_and_is_given_up_in_the_end(
     status = run()
     assert (status.done, status.failed) == (3 - failed, failed)
     assert all("its worker ended before it was done" in error for error in status.failures.values())
+
+
+def test_workers_that_end_before_they_begin_anything_are_no_endless_loop(run, monkeypatch):
+    def run_nothing(pool, function, arguments):
+        raise ConnectionResetError("no worker comes up")
+        yield
+
+    monkeypatch.setattr(pools.Pool, "run", run_nothing)
+    with pytest.raises(WorkbenchError, match=r"ended 6 times before they began anything .no worker comes up"):
+        run()

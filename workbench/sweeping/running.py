@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import InputError, MissingResource
+from workbench.errors import InputError, MissingResource, WorkbenchError
 from workbench.selection import Numbers, parse_numbers
 from workbench.shards import Plan, SweepFolder, Task
 from workbench.shards.folder import PARTS, DamagedPart
@@ -21,6 +21,7 @@ from workbench.sweeping.status import SweepStatus, sweep_status
 from workbench.sweeping.tasks import Outcome, run_task
 
 RETRIES = 2
+IDLE_LOSSES = 5
 MANIFEST_SECONDS = 5.0
 """The manifest is written anew at most this often; after a crash, parts are found without it."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -115,6 +116,8 @@ class _Sweep:
         self.attempts: Counter[Task] = Counter()
         self.lost: dict[int, str] = {}
         self.written = 0.0
+        self.idle = 0
+        """How often in a row workers were lost before they began anything."""
         if held is not None:
             self.check_same(held, resume)
             self.parts = dict(held["parts"])
@@ -193,8 +196,13 @@ class _Sweep:
                 marked = self.folder.take_marks()
                 for task in [*open_tasks]:
                     again += self.after_loss(task, task in marked, alone, error, suspects, tell)
-                if not (marked & open_tasks.keys()) and len(again) == len(waiting):
-                    raise  # nothing was underway and nothing was done: it is not the work of a worker
+                nothing = not (marked & open_tasks.keys()) and len(again) == len(waiting)
+                self.idle = self.idle + 1 if nothing else 0
+                if self.idle > IDLE_LOSSES:
+                    raise WorkbenchError(
+                        f"workers ended {self.idle} times before they began anything ({error}); what is finished is "
+                        "kept: see why, with one worker (--workers 1), then run again with --resume"
+                    ) from error
             for task in [*open_tasks]:
                 if task.model in self.lost:
                     self.take(Outcome(task, "failed", error=self.lost[task.model], final=True), tell)
