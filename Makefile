@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
 
-.PHONY: help setup figures test lab lint format bench train records scaling docs chrome wheel clean
+.PHONY: help setup figures test lab lint format bench pictures train records scaling docs chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,6 +43,9 @@ format: $(READY) ## rewrite the code in the project's style
 bench: $(READY) ## print the speed table: ratios measured in one run
 	@sh scripts/ensure-chrome
 	@$(BIN)/python -m benchmarks $(FLAGS)
+
+pictures: $(READY) ## take the README's screenshots of the explorer again
+	@$(BIN)/python scripts/explorer-pictures
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
 	@$(BIN)/python -m workbench.training.bundle $(FLAGS)

@@ -61,10 +61,10 @@ def _change(page: Any, key: str) -> float:
     return page.evaluate("window.benchmark.times.at(-1)")
 
 
-def _sweep(page: Any) -> list[float]:
-    """From the last layer to the first: what each change took."""
+def _sweep(page: Any, key: str) -> list[float]:
+    """Through all layers, from one end to the other: what each change took."""
     slider(page, "layer").focus()
-    return [_change(page, "ArrowLeft") for _ in range(LAYERS - 1)]
+    return [_change(page, key) for _ in range(LAYERS - 1)]
 
 
 def _memory(page: Any, kernel: psutil.Process) -> tuple[float, float]:
@@ -99,25 +99,22 @@ def run() -> list[dict[str, str]]:
             first = (page.evaluate("performance.now()") - started) / 1000
             page.wait_for_selector(f"{MAP} .main-svg")
             page.evaluate(f"() => {{ {_WATCH.replace('PLOT', repr(MAIN))} }}")
-            new = _sweep(page)
+            new = _sweep(page, "ArrowLeft")
             inputs = labelled(page, "input")
-            for name in inputs.locator("option").all_inner_texts()[1:4]:
+            for number, name in enumerate(inputs.locator("option").all_inner_texts()[1:4]):
                 inputs.select_option(name)
                 page.wait_for_function(
                     "name => document.querySelector('.workbench-message').innerText.includes(name)", arg=name
                 )
-                slider(page, "layer").focus()
-                page.keyboard.press("End")
-                page.wait_for_function("() => window.benchmark.waiting === false")
-                new += _sweep(page)
+                new += _sweep(page, "ArrowLeft" if number % 2 else "ArrowRight")
             slider(page, "layer").focus()
-            cached = [_change(page, "ArrowRight" if n % 2 == 0 else "ArrowLeft") for n in range(CACHED)]
+            cached = [_change(page, "ArrowLeft" if n % 2 == 0 else "ArrowRight") for n in range(CACHED)]
             kernel = _kernel(psutil.Process(server.process.pid))
             memory = []
             for number in range(CHANGES):
                 if number % (CHANGES // 5) == 0:
                     memory.append(_memory(page, kernel))
-                _change(page, "ArrowRight" if number % 2 == 0 else "ArrowLeft")
+                _change(page, "ArrowLeft" if number % 2 == 0 else "ArrowRight")
             memory.append(_memory(page, kernel))
     (kernel_early, heap_early), (kernel_late, heap_late) = memory[1], memory[-1]
     return [
