@@ -17,7 +17,7 @@ from typing import Any
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits-train"
 ANALYSES = ("token-similarity", ("gram-spectrum", {"draws": 0}))
 FEW, MANY, ROUNDS = 64, 1024, 3
-SOAK_SECONDS, SOAK_INPUTS = 45.0, 256
+KILLS, SOAK_INPUTS, SOAK_SHARDS = 3, 1024, 64
 _PEAK = "from benchmarks.bench_sweep import peak; print(peak({n}))"
 
 
@@ -88,7 +88,7 @@ def _workers(folder: Path) -> dict[str, Any]:
 
 
 def _soak(folder: Path) -> dict[str, Any]:
-    """Kill workers until the time is up, going on as often as it takes; then compare with one process."""
+    """Kill workers at random, a few times, going on as often as it takes; then compare with one process."""
     import numpy as np
 
     from workbench.pipeline import analyze
@@ -98,15 +98,14 @@ def _soak(folder: Path) -> dict[str, Any]:
     killed: list[int] = []
     killer = threading.Thread(target=_kill_workers, args=(out, over, killed), daemon=True)
     killer.start()
-    timer = threading.Timer(SOAK_SECONDS, over.set)
-    timer.start()
     starts, status = 0, None
     while status is None or status.failed or status.left:
         starts += 1
         assert starts < 50, status
-        status = sweep(MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=16, workers=2, resume=True)
+        status = sweep(
+            MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=SOAK_SHARDS, workers=2, resume=True
+        )
     over.set()
-    timer.cancel()
     killer.join()
     _sweep(whole, n=SOAK_INPUTS, shards=1)
     apart = 0.0
@@ -120,16 +119,16 @@ def _soak(folder: Path) -> dict[str, Any]:
         "benchmark": "soak: numbers after workers were killed at random",
         "ratio": f"{apart:.1e} apart",
         "aim": "≤ 1e-9",
-        "detail": f"{SOAK_INPUTS} inputs in 16 shards, {len(killed)} workers killed, {starts} starts",
+        "detail": f"{SOAK_INPUTS} inputs in {SOAK_SHARDS} shards, {len(killed)} workers killed, {starts} starts",
     }
 
 
 def _kill_workers(out: Path, over: threading.Event, killed: list[int]) -> None:
-    """Kill one of joblib's processes every few seconds in which one is at work, until it is over."""
+    """Kill one of joblib's processes after a moment in which one is at work, `KILLS` times at most."""
     import psutil
 
     chance = random.Random(0)
-    while not over.wait(chance.uniform(1, 5)):
+    while len(killed) < KILLS and not over.wait(chance.uniform(0.2, 2)):
         workers = [
             child
             for child in psutil.Process().children(recursive=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,7 @@ class SweepFolder:
         atomic_write(self.path / MANIFEST, lambda handle: handle.write(content))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Hold the folder alone. Raises `InputError` where another sweep does.
 
         The lock is the operating system's: it goes with the process that held it, however that ended.
@@ -197,7 +197,7 @@ class SweepFolder:
     # Tasks that workers have begun
 
     @contextmanager
-    def begun(self, task: Task) -> Iterator[None]:
+    def begun(self, task: Task) -> Generator[None]:
         """A mark that a worker is at this task, which stays behind where the worker is killed."""
         mark = self.path / RUNNING / f"{task.model}-{task.analysis}-{task.shard}"
         with suppress(OSError):  # on a full disk the task itself will say so
