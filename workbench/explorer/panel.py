@@ -150,6 +150,7 @@ class Panel:
     def _make_pictures(self) -> None:
         self.message = widgets.HTML()
         self.message.add_class("workbench-message")
+        self.message.layout.flex = "1 1 400px"
         self.bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="180px"))
         self.cancel = _button("Cancel", "Stop what is being loaded or computed; what was shown stays")
         self.cancel.on_click(lambda _: self._cancel())
@@ -220,8 +221,7 @@ class Panel:
                 widgets.HBox([self.model, self.inputs, self.index], layout=wrap),
                 widgets.HBox([self.layer, self.head, self.token], layout=wrap),
                 own,
-                self.busy,
-                self.message,
+                widgets.HBox([self.message, self.busy], layout=wrap),
                 widgets.HBox(
                     [
                         widgets.VBox([self.metric, self.map.box, self.map_note]),
