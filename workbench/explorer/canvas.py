@@ -25,9 +25,10 @@ class Canvas:
     another build takes its place as a new widget, and the old one is closed.
     """
 
-    def __init__(self, width: Width, theme: str | None = None) -> None:
+    def __init__(self, width: Width, theme: str | None = None, height: float = 1.0) -> None:
+        """``height`` is the share of a figure's own height that it gets, for one shown smaller than it was drawn."""
         self.width: Width = width
-        self.theme = theme
+        self.theme, self.height = theme, height
         self.box = widgets.Box(layout=widgets.Layout(overflow="auto hidden", min_width="0"))
         self.widget: Any = None  # a FigureWidget, which plotly has only where anywidget is
         self._build: Any = None
@@ -54,7 +55,8 @@ class Canvas:
 
     def _fitted(self, figure: go.Figure) -> go.Figure:
         """The figure as it would be saved; a slide shrunk to what a page has room for."""
-        themed = apply_theme(figure, self.theme, self.width)
+        tall = figure.layout.height
+        themed = apply_theme(figure, self.theme, self.width, tall and round(tall * self.height))
         if self.theme == "talk":
             room = SLIDE[self.width]
             themed.update_layout(width=room, height=round(room * 0.58))

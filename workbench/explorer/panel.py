@@ -419,7 +419,7 @@ class Panel:
         place = self._place
         if any(place.moved(against=None) == pin.place for pin in self.pins):
             return
-        kept = Canvas("column", self.theme)
+        kept = Canvas("column", self.theme, height=0.7)
         kept.show(go.Figure(self.main.widget))
         back = _button("Back to it", "Look at this again")
         beside = _button("Compare", "Set this beside what is looked at now")
