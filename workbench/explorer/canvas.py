@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,15 +16,27 @@ from workbench.figures import apply_theme
 from workbench.figures.theme import Width
 
 SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
+KEPT = 6  # figure widgets that stay, one for each build of figure
 # What plotly draws differently once a figure has had it: a figure that gains or loses one of these is made anew.
 _STRUCTURE = ("images", "shapes", "annotations")
+
+
+@dataclass
+class _Live:
+    """A figure widget, and what the page knows of it."""
+
+    widget: Any
+    drawn: bool = False
+    missed: bool = False
+    """Whether it was changed before the page had drawn it."""
 
 
 class Canvas:
     """Shows one figure at a time, as wide as in print, and tells which token or cell was clicked.
 
-    A figure of the same build (kinds of traces, axes, numbers of notes) changes in place, which takes milliseconds;
-    another build takes its place as a new widget, and the old one is closed.
+    A figure of the same build (kinds of traces, axes, numbers of notes) changes in place, which takes milliseconds.
+    Another build has a widget of its own, and the last few are kept: each brings plotly's whole script to the page,
+    which takes a second the first time.
     """
 
     def __init__(self, width: Width, theme: str | None = None, height: float = 1.0) -> None:
@@ -31,7 +45,7 @@ class Canvas:
         self.theme, self.height = theme, height
         self.box = widgets.Box(layout=widgets.Layout(overflow="auto hidden", min_width="0"))
         self.widget: Any = None  # a FigureWidget, which plotly has only where anywidget is
-        self._build: Any = None
+        self._kept: OrderedDict[Any, _Live] = OrderedDict()
         self._clicked: Callable[[Any], None] = lambda place: None
 
     def on_click(self, callback: Callable[[Any], None]) -> None:
@@ -42,16 +56,30 @@ class Canvas:
         """Draw a figure in place of the one before."""
         themed = self._fitted(figure)
         build = _build(themed)
-        if self.widget is not None and build == self._build:
-            self._change(themed)
+        if build in self._kept:
+            self._kept.move_to_end(build)
+            self._change(self._kept[build], themed)
         else:
-            self._replace(themed)
-        self._build = build
+            self._kept[build] = self._make(themed)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)[1].widget.close()
+        self._put(self._kept[build].widget)
 
     def clear(self) -> None:
         """Show nothing."""
-        self._swap(None)
-        self._build = None
+        self._put(None)
+
+    def close(self) -> None:
+        """Show nothing any more, and give up what was kept."""
+        self.clear()
+        while self._kept:
+            self._kept.popitem()[1].widget.close()
+
+    def _put(self, live: Any) -> None:
+        self.widget = live
+        shown = () if live is None else (live,)
+        if self.box.children != shown:
+            self.box.children = shown
 
     def _fitted(self, figure: go.Figure) -> go.Figure:
         """The figure as it would be saved; a slide shrunk to what a page has room for."""
@@ -62,35 +90,46 @@ class Canvas:
             themed.update_layout(width=room, height=round(room * 0.58))
         return themed
 
-    def _replace(self, figure: go.Figure) -> None:
-        live = go.FigureWidget(figure)
+    def _make(self, figure: go.Figure) -> _Live:
+        widget: Any = go.FigureWidget(figure)
         # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
-        live._config = {**live._config, "displayModeBar": False, "responsive": False}
-        for number, trace in enumerate(live.data):
+        widget._config = {**widget._config, "displayModeBar": False, "responsive": False}
+        for number, trace in enumerate(widget.data):
             if trace.customdata is not None and hasattr(trace, "on_click"):
                 trace.on_click(lambda trace, points, state, number=number: self._point(number, points))
-        self._swap(live)
+        live = _Live(widget)
+        # What plotly filled in by itself, which it tells once the page has drawn the figure.
+        widget.observe(lambda change: self._drawn(live), names="_js2py_traceDeltas")
+        return live
 
-    def _swap(self, live: Any) -> None:
-        before, self.widget = self.widget, live
-        self.box.children = () if live is None else (live,)
-        if before is not None:
-            before.close()
+    def _drawn(self, live: _Live) -> None:
+        """The page has drawn a widget: what was changed before never reached it, since its script was not there yet."""
+        missed = live.missed
+        live.drawn, live.missed = True, False
+        if not missed:
+            return
+        for build, kept in self._kept.items():
+            if kept is live:
+                self._kept[build] = self._make(go.Figure(live.widget))
+                if self.widget is live.widget:
+                    self._put(self._kept[build].widget)
+                live.widget.close()
+                return
 
-    def _change(self, figure: go.Figure) -> None:
-        live = self.widget
-        assert live is not None  # `show` asks only then
-        with live.batch_update():
-            for old, new in zip(live.data, figure.data, strict=True):
+    def _change(self, live: _Live, figure: go.Figure) -> None:
+        widget = live.widget
+        live.missed = not live.drawn
+        with widget.batch_update():
+            for old, new in zip(widget.data, figure.data, strict=True):
                 held, wanted = old._props or {}, new._props or {}
                 for name, value in wanted.items():
                     if name != "uid" and not _same(held.get(name), value):
                         old[name] = value
-            held, wanted = live.layout._props or {}, figure.layout._props or {}
+            held, wanted = widget.layout._props or {}, figure.layout._props or {}
             for name, value in wanted.items():
                 if name != "template" and not _same(held.get(name), value):
-                    live.layout[name] = value
-        settle(live)
+                    widget.layout[name] = value
+        settle(widget)
 
     def _point(self, number: int, points: Any) -> None:
         if self.widget is None or not points.point_inds:
@@ -103,11 +142,12 @@ class Canvas:
 
 
 def _build(figure: go.Figure) -> Any:
+    """What two figures share that can change into one another in place."""
     layout = figure.layout._props or {}
     return (
-        [(trace.type, trace.xaxis, trace.yaxis, sorted(trace._props)) for trace in figure.data],
-        sorted(layout),
-        [len(layout.get(name) or ()) for name in _STRUCTURE],
+        tuple((trace.type, trace.xaxis, trace.yaxis, *sorted(trace._props)) for trace in figure.data),
+        tuple(sorted(layout)),
+        tuple(len(layout.get(name) or ()) for name in _STRUCTURE),
         layout.get("width"),
     )
 

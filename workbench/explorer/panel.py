@@ -443,7 +443,7 @@ class Panel:
     def _unpin(self, card: widgets.Widget) -> None:
         for pin in self.pins:
             if pin.card is card:
-                pin.picture.clear()
+                pin.picture.close()
                 card.close()
         self.pins = [pin for pin in self.pins if pin.card is not card]
         self._show_pins()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from workbench.errors import InputError, MissingResource
@@ -29,6 +30,10 @@ class Pool:
             yield from (function(*each) for each in arguments)
             return
         with parallel_config(backend=self.backend, n_jobs=self.workers, **self._config):
+            if self.backend == "ray":  # its results come all at once: a few tasks at a time, so that none wait long
+                for some in batched(arguments, 2 * self.workers):
+                    yield from Parallel(batch_size=1)(call(*each) for each in some)
+                return
             # one task at a time to each worker, and no more than a second one waiting for it
             parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="2 * n_jobs")
             yield from parallel(call(*each) for each in arguments)
@@ -39,6 +44,13 @@ class Pool:
             from joblib.externals.loky import get_reusable_executor
 
             get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Items in order, ``size`` at a time."""
+    left = iter(items)
+    while some := list(islice(left, size)):
+        yield some
 
 
 @contextmanager
