@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from workbench.errors import UnknownName
+from workbench.errors import MissingResource, UnknownName
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, UInt8
@@ -67,14 +69,23 @@ def prepare_digits(raw: UInt8[np.ndarray, "n 8 8"]) -> Float[Tensor, "n 1 16 16"
     return (images - DIGITS_MEAN) / DIGITS_STD
 
 
+def _digits_file() -> Path:
+    """The file that ``sklearn.datasets.load_digits`` reads; to import that package takes longer than all the rest."""
+    spec = importlib.util.find_spec("sklearn")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            return path
+    raise MissingResource("scikit-learn's digits are not on this machine; install scikit-learn again")
+
+
 @cache
 def _digits() -> dict[str, Digits]:
     import torch
-    from sklearn.datasets import load_digits
 
-    bunch = load_digits()
-    labels = bunch.target.astype(np.int64)
-    raw = bunch.images.astype(np.uint8)
+    table = np.loadtxt(_digits_file(), delimiter=",")
+    labels = table[:, -1].astype(np.int64)
+    raw = table[:, :-1].reshape(-1, 8, 8).astype(np.uint8)
     is_test = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
         is_test[np.flatnonzero(labels == digit)[_TEST_EVERY - 1 :: _TEST_EVERY]] = True
