@@ -1,5 +1,7 @@
 """The canvas: figures of one build change in place, a few widgets are kept, and no change is lost."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -71,9 +73,5 @@ def test_a_click_tells_what_stands_in_the_cell(canvas):
     told = []
     canvas.on_click(told.append)
     canvas.show(heat(1))
-
-    class Points:
-        point_inds = [(1, 2)]
-
-    canvas._point(0, Points())
+    canvas._point(0, SimpleNamespace(point_inds=[(1, 2)]))
     assert told == [5]

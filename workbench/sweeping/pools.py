@@ -30,7 +30,9 @@ class Pool:
             yield from (function(*each) for each in arguments)
             return
         with parallel_config(backend=self.backend, n_jobs=self.workers, **self._config):
-            if self.backend == "ray":  # its results come all at once: a few tasks at a time, so that none wait long
+            if (
+                self.backend == "ray"
+            ):  # its results come all at once: a few tasks at a time, so that none wait long
                 for some in batched(arguments, 2 * self.workers):
                     yield from Parallel(batch_size=1)(call(*each) for each in some)
                 return
