@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from workbench.rendering.gallery import read_report, write_gallery
 from workbench.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.rendering.progress import Progress
 from workbench.rendering.state import Outcome, result_key, shared_key, write_report
+from workbench.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess
+from workbench.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.results import atomic_write
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
@@ -114,6 +117,7 @@ class _Render:
         self.out, self.formats, self.theme, self.preset, self.jobs = out, formats, theme, preset, jobs
         self.show = Progress(progress)
         self.browser: WarmChrome | None = None
+        self.warm: WarmProcess | None = None
         self.note = ""
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.stopping = threading.Event()
@@ -134,6 +138,7 @@ class _Render:
         }
         waiting: dict[Future[Outcome], Notebook] = {}
         pool = ThreadPoolExecutor(self.jobs)
+        holding = ExitStack()
         try:
             with self.show.running([(item.name, item.cells) for item in notebooks]):
                 stale = []
@@ -143,6 +148,11 @@ class _Render:
                         self._finish(outcome)
                     else:
                         stale.append(item)
+                if WARM_POSSIBLE and len(stale) >= FEWEST:
+                    scratch = holding.enter_context(tempfile.TemporaryDirectory(dir=_short_folder()))
+                    self.warm = holding.enter_context(
+                        WarmProcess(Path(scratch), {**self._threads(), **os.environ})
+                    )
                 for item in stale:
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
                 if stale:
@@ -163,6 +173,7 @@ class _Render:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+            holding.close()
             if self.browser is not None:
                 self.browser.close()
         report = self._close(list(outcomes.values()))
@@ -215,7 +226,7 @@ class _Render:
         started = time.perf_counter()
         with open(scratch / "errors.txt", "w+", encoding="utf-8") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workbench.rendering.process", str(scratch / "job.json")],
+                [sys.executable, str(LAUNCHER), "workbench.rendering.process", str(scratch / "job.json")],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -248,7 +259,8 @@ class _Render:
         from ipykernel.kernelspec import write_kernel_spec
 
         # The kernel is this Python, whatever kernel of the same name the user has installed elsewhere.
-        write_kernel_spec(scratch / "jupyter" / "kernels" / "python3")
+        kernel = [sys.executable, str(LAUNCHER), "ipykernel_launcher", "-f", "{connection_file}"]
+        write_kernel_spec(scratch / "jupyter" / "kernels" / "python3", overrides={"argv": kernel})
         own = notebook.path.parent != paths.notebooks_dir().resolve()
         told = {
             "name": notebook.name,
@@ -256,10 +268,10 @@ class _Render:
             "parameters": jsonable(values),
             **({"path": str(notebook.path)} if own else {}),
         }
-        threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
         return {
-            "OMP_NUM_THREADS": threads,
+            **self._threads(),
             **os.environ,
+            **({ADDRESS: self.warm.address} if self.warm is not None else {}),
             "JUPYTER_PATH": str(scratch / "jupyter"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
@@ -270,6 +282,9 @@ class _Render:
             DEFER: str(queue),
             ALLOWED: ",".join(self.formats),
         }
+
+    def _threads(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))}
 
     def _stop_processes(self) -> None:
         running = list(self.processes.values())

@@ -1,0 +1,121 @@
+"""Processes forked from a warm one: what was asked for, with one's own streams and status, and gone with the asker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from workbench.rendering.warm import ADDRESS, LAUNCHER, POSSIBLE, WarmProcess
+
+pytestmark = pytest.mark.skipif(not POSSIBLE, reason="processes are forked on Linux only")
+
+PROBE = """\
+import json, os, signal, sys, time
+
+if sys.argv[1] == "tell":
+    given = {"arguments": sys.argv[2:], "folder": os.getcwd(), "said": sys.stdin.read(), "name": os.environ["NAME"]}
+    print(json.dumps({**given, "warm": "torch" in sys.modules, "parent": os.getppid()}))
+    print("an error", file=sys.stderr)
+    sys.exit(7)
+if sys.argv[1] == "wait":
+    print(os.getpid(), flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        sys.exit(3)
+if sys.argv[1] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "probe.py").write_text(PROBE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(place):
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(scope="module")
+def warm(place, environment):
+    with WarmProcess(place, environment) as process:
+        yield {**environment, ADDRESS: process.address, "NAME": "given"}
+
+
+def start(environment, *words, **more):
+    return subprocess.Popen(
+        [sys.executable, str(LAUNCHER), "probe", *words],
+        env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
+    )  # fmt: skip
+
+
+def gone(number):
+    for _ in range(200):
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_runs_what_was_asked_with_the_askers_streams_folder_and_environment(warm, tmp_path):
+    process = start(warm, "tell", "a b", "c", cwd=tmp_path)
+    out, err = process.communicate("words", timeout=120)
+    told = json.loads(out)
+    assert told["arguments"] == ["a b", "c"]
+    assert (told["folder"], told["said"], told["name"]) == (str(tmp_path), "words", "given")
+    assert told["warm"]
+    assert told["parent"] != process.pid
+    assert err == "an error\n"
+    assert process.returncode == 7
+
+
+def test_an_interrupt_goes_on(warm):
+    process = start(warm, "wait")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
+    assert process.returncode == 3
+
+
+def test_what_is_killed_says_so(warm):
+    process = start(warm, "die")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_launcher_that_is_killed_takes_its_process_along(warm):
+    process = start(warm, "wait")
+    number = int(process.stdout.readline())
+    process.kill()
+    process.communicate(timeout=60)
+    assert gone(number)
+
+
+def test_several_run_at_a_time_and_all_end_with_the_warm_process(environment, tmp_path):
+    with WarmProcess(tmp_path, environment) as process:
+        asked = {**environment, ADDRESS: process.address}
+        waiting = [start(asked, "wait") for _ in range(2)]
+        numbers = [int(one.stdout.readline()) for one in waiting]
+    assert all(gone(number) for number in numbers)
+    for one in waiting:
+        one.communicate(timeout=60)
+        assert one.returncode != 0
+
+
+def test_without_a_warm_process_the_launcher_runs_it_itself(environment, place, tmp_path):
+    asked = {**environment, ADDRESS: str(tmp_path / "nobody"), "NAME": "here"}
+    process = start(asked, "tell", "x", cwd=place)
+    out, _ = process.communicate("", timeout=120)
+    assert not json.loads(out)["warm"]
+    assert process.returncode == 7

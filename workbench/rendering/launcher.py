@@ -1,0 +1,59 @@
+"""Runs a module in a process forked from the warm one, and stands for it: `python launcher.py MODULE ARGUMENT…`.
+
+Signals go on to that process, its streams are ours, and its exit status becomes ours. Where no warm process answers,
+the module is run here. It imports the standard library alone, since it is to start at once.
+"""
+
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM)
+
+
+def main() -> int:
+    """Ask for the process and wait for its end."""
+    module, arguments = sys.argv[1], sys.argv[2:]
+    warm = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        warm.connect(os.environ.get("WORKBENCH_WARM", ""))
+    except OSError:
+        return _here(module, arguments)
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, frame: warm.send(bytes([number])))
+    asked = {
+        "module": module, "arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(),
+    }  # fmt: skip
+    content = json.dumps(asked).encode()
+    answers = b""
+    try:
+        socket.send_fds(warm, [len(content).to_bytes(8, "big")], [0, 1, 2])
+        warm.sendall(content)
+        while part := warm.recv(1024):
+            answers += part
+    except OSError:
+        pass
+    said = [json.loads(line) for line in answers.splitlines()]
+    status = next((one["status"] for one in said if "status" in one), None)
+    if status is None:
+        return _here(module, arguments) if not said else 1
+    if status < 0:  # it was killed: so are we, for those who watch
+        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def _here(module: str, arguments: list[str]) -> int:
+    for number in _FORWARDED:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.argv = [module, *arguments]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""A process that has imported what notebooks need, and the processes forked from it.
+
+torch, timm and papermill take longer to import than most notebooks take to run, and every notebook needs them twice:
+in the process that runs it and in its kernel. On Linux a render of several notebooks imports them once; elsewhere, and
+where the warm process is gone, everything starts as it always did.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ADDRESS = "WORKBENCH_WARM"
+"""The variable that tells a launcher where the warm process listens."""
+LAUNCHER = Path(__file__).with_name("launcher.py")
+POSSIBLE = sys.platform == "linux"
+FEWEST = 3
+"""Notebooks from which on it pays to import first."""
+_IMPORTS = (
+    "papermill",
+    "ipykernel.kernelapp",
+    "workbench.architectures",
+    "workbench.pipeline",
+    "workbench.exporting",
+)
+_POLL = 0.05  # seconds between two looks at what has ended
+_LONGEST = 1 << 20  # bytes of a request
+
+
+class WarmProcess:
+    """Starts the warm process, and ends it with everything forked from it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.address = str(folder / "warm")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self.address)
+        listener.listen(64)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workbench.rendering.warm", str(listener.fileno())],
+            pass_fds=[listener.fileno()], env=environment,
+            stdin=subprocess.PIPE,  # its end is ours, however we end
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the render, which stops what it started in good order
+        )  # fmt: skip
+        listener.close()
+
+    def __enter__(self) -> WarmProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None  # a pipe was asked for
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork a process for every request until standard input ends; a requester that goes takes its process along."""
+    running: dict[int, socket.socket] = {}
+    watched = selectors.DefaultSelector()
+    watched.register(listener, selectors.EVENT_READ)
+    watched.register(sys.stdin, selectors.EVENT_READ)
+    open_still = True
+    while open_still:
+        for key, _ in watched.select(_POLL):
+            if key.fileobj is sys.stdin:
+                open_still = False
+            elif key.fileobj is listener:
+                asking, _ = listener.accept()
+                child = _fork(asking, [listener, *running.values()])
+                if child is None:
+                    asking.close()
+                    continue
+                running[child] = asking
+                watched.register(asking, selectors.EVENT_READ, child)
+            else:
+                _from_requester(key.fileobj, key.data)
+        for child in [*running]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                asking = running.pop(child)
+                watched.unregister(asking)
+                _tell(asking, {"status": os.waitstatus_to_exitcode(status)})
+                asking.close()
+    for child in running:
+        os.kill(child, signal.SIGKILL)
+
+
+def _from_requester(asking: Any, child: int) -> None:
+    """A signal to hand on, or the end of the requester."""
+    try:
+        word = asking.recv(1)
+    except OSError:
+        word = b""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, word[0] if word else signal.SIGKILL)
+
+
+def _fork(asking: socket.socket, inherited: list[socket.socket]) -> int | None:
+    """The child's number, in the parent; the child becomes what was asked for and does not come back."""
+    try:
+        request, descriptors = _receive(asking)
+    except (OSError, ValueError):
+        return None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _tell(asking, {"pid": child})
+        return child
+    status = 1
+    try:
+        for held in (*inherited, asking):
+            held.close()
+        _become(request, descriptors)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # it is the end of this process, which says why and has nobody to raise to
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Run a module as a program, with the requester's arguments, environment, folder and streams."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.setsid()
+    os.environ.clear()
+    # its parent is the warm process, and not the one that a kernel would be told to watch
+    os.environ.update(
+        {name: value for name, value in request["environment"].items() if name != "JPY_PARENT_PID"}
+    )
+    os.chdir(request["folder"])
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One request: its length, the three streams, and JSON."""
+    head, ancillary, *_ = asking.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data)
+    length = int.from_bytes(head, "big")
+    if len(descriptors) != 3 or not 0 < length <= _LONGEST:
+        raise ValueError("no request of a launcher")
+    content = b""
+    while len(content) < length:
+        part = asking.recv(length - len(content))
+        if not part:
+            raise ValueError("a request that ends early")
+        content += part
+    return json.loads(content), list(descriptors)
+
+
+def _tell(asking: socket.socket, said: dict[str, int]) -> None:
+    with contextlib.suppress(OSError):
+        asking.sendall(json.dumps(said).encode() + b"\n")
+
+
+def main() -> None:
+    """Import, then serve the socket whose descriptor is named on the command line."""
+    import importlib
+
+    import workbench.figures
+
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    for name in dir(workbench.figures):  # they are read when first used
+        getattr(workbench.figures, name)
+    serve(listener)
+
+
+if __name__ == "__main__":
+    main()
