@@ -197,8 +197,8 @@ def watched(browser: Any, pictures: Path, size: dict[str, int] | None = None) ->
 # ---------------------------------------------------------------------------------------------- in the explorer
 
 BOX = ".workbench-explorer"
-MAP = f"{BOX} .widget-vbox:has(> .widget-dropdown) .js-plotly-plot"  # the overview of layers and heads
-MAIN = f"{BOX} .widget-vbox:has(> .widget-toggle-buttons) .js-plotly-plot"  # the chosen view
+MAP = f"{BOX} .workbench-overview .workbench-shown .js-plotly-plot"  # the overview of layers and heads
+MAIN = f"{BOX} .workbench-view .workbench-shown .js-plotly-plot"  # the chosen view
 
 
 def open_page(page: Any, server: Server) -> None:

@@ -235,7 +235,7 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
         "--analyses",
         "token-similarity",
         "--n",
-        "150",
+        "120",
         "--shards",
         "30",
         "--batch-size",
@@ -246,19 +246,19 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for(out, 2, process)
     with pytest.raises(InputError, match="another sweep is writing"):
-        run(n=80, shards=20)
+        run(n=120, shards=30)
     process.send_signal(how)
     told = process.communicate(timeout=60)[1].decode()
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "what was finished is kept" in told
     parts = {part: part.stat().st_mtime_ns for part in out.rglob("shard-*.parquet")}
-    assert 2 <= len(parts) < 20
-    status = run(n=80, shards=20, resume=True)  # the lock of the dead process is no obstacle
-    assert status.done == 20
+    assert 2 <= len(parts) < 30
+    status = run(n=120, shards=30, resume=True)  # the lock of the dead process is no obstacle
+    assert status.done == 30
     kept = [part for part, when in parts.items() if part.stat().st_mtime_ns == when]
     assert len(kept) == len(parts)
-    same_numbers(read(status), read(run("whole", n=80, shards=1)))
+    same_numbers(read(status), read(run("whole", n=120, shards=1)))
     shutil.rmtree(out)
 
 

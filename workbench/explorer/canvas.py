@@ -17,6 +17,7 @@ from workbench.figures.theme import Width
 
 SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
 KEPT = 6  # figure widgets that stay, one for each build of figure
+SHOWN = "workbench-shown"  # the class of the one that is shown
 # What plotly draws differently once a figure has had it: a figure that gains or loses one of these is made anew.
 _STRUCTURE = ("images", "shapes", "annotations")
 
@@ -26,6 +27,8 @@ class _Live:
     """A figure widget, and what the page knows of it."""
 
     widget: Any
+    slot: widgets.Box
+    """Where it stands on the page."""
     drawn: bool = False
     missed: bool = False
     """Whether it was changed before the page had drawn it."""
@@ -43,9 +46,11 @@ class Canvas:
         """``height`` is the share of a figure's own height that it gets, for one shown smaller than it was drawn."""
         self.width: Width = width
         self.theme, self.height = theme, height
-        self.box = widgets.Box(layout=widgets.Layout(overflow="auto hidden", min_width="0"))
         self.widget: Any = None  # a FigureWidget, which plotly has only where anywidget is
         self._kept: OrderedDict[Any, _Live] = OrderedDict()
+        # A view that leaves the page goes on hearing its figure, and fails: one that is not shown is hidden.
+        self._slots = [widgets.Box(layout=widgets.Layout(display="none")) for _ in range(KEPT)]
+        self.box = widgets.Box(self._slots, layout=widgets.Layout(overflow="auto hidden", min_width="0"))
         self._clicked: Callable[[Any], None] = lambda place: None
 
     def on_click(self, callback: Callable[[Any], None]) -> None:
@@ -60,10 +65,10 @@ class Canvas:
             self._kept.move_to_end(build)
             self._change(self._kept[build], themed)
         else:
-            self._kept[build] = self._make(themed)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)[1].widget.close()
-        self._put(self._kept[build].widget)
+            slot = self._free_slot()
+            self._kept[build] = self._make(themed, slot)
+            slot.children = (self._kept[build].widget,)
+        self._put(self._kept[build])
 
     def clear(self) -> None:
         """Show nothing."""
@@ -73,13 +78,28 @@ class Canvas:
         """Show nothing any more, and give up what was kept."""
         self.clear()
         while self._kept:
-            self._kept.popitem()[1].widget.close()
+            self._forget()
 
-    def _put(self, live: Any) -> None:
-        self.widget = live
-        shown = () if live is None else (live,)
-        if self.box.children != shown:
-            self.box.children = shown
+    def _free_slot(self) -> widgets.Box:
+        """An empty slot: of a widget not shown for longest where all are taken."""
+        if len(self._kept) == KEPT:
+            return self._forget()
+        taken = [live.slot for live in self._kept.values()]
+        return next(slot for slot in self._slots if slot not in taken)
+
+    def _forget(self) -> widgets.Box:
+        """Close the widget that was not shown for longest; its slot."""
+        _, live = self._kept.popitem(last=False)
+        live.slot.children = ()
+        live.widget.close()
+        return live.slot
+
+    def _put(self, live: _Live | None) -> None:
+        self.widget = None if live is None else live.widget
+        for slot in self._slots:
+            here = live is not None and slot is live.slot
+            slot.layout.display = "flex" if here else "none"
+            (slot.add_class if here else slot.remove_class)(SHOWN)
 
     def _fitted(self, figure: go.Figure) -> go.Figure:
         """The figure as it would be saved; a slide shrunk to what a page has room for."""
@@ -90,14 +110,14 @@ class Canvas:
             themed.update_layout(width=room, height=round(room * 0.58))
         return themed
 
-    def _make(self, figure: go.Figure) -> _Live:
+    def _make(self, figure: go.Figure, slot: widgets.Box) -> _Live:
         widget: Any = go.FigureWidget(figure)
         # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
         widget._config = {**widget._config, "displayModeBar": False, "responsive": False}
         for number, trace in enumerate(widget.data):
             if trace.customdata is not None and hasattr(trace, "on_click"):
                 trace.on_click(lambda trace, points, state, number=number: self._point(number, points))
-        live = _Live(widget)
+        live = _Live(widget, slot)
         # What plotly filled in by itself, which it tells once the page has drawn the figure.
         widget.observe(lambda change: self._drawn(live), names="_js2py_traceDeltas")
         return live
@@ -110,10 +130,11 @@ class Canvas:
             return
         for build, kept in self._kept.items():
             if kept is live:
-                self._kept[build] = self._make(go.Figure(live.widget))
-                if self.widget is live.widget:
-                    self._put(self._kept[build].widget)
+                self._kept[build] = self._make(go.Figure(live.widget), live.slot)
+                live.slot.children = (self._kept[build].widget,)
                 live.widget.close()
+                if self.widget is live.widget:
+                    self._put(self._kept[build])
                 return
 
     def _change(self, live: _Live, figure: go.Figure) -> None:
