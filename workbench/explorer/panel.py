@@ -41,7 +41,8 @@ _ARROWS = {
 _STYLE = """<style>
 .{box} {{ padding: 6px; font-family: Arial, "Liberation Sans", Helvetica, sans-serif; }}
 .{box} .widget-label {{ font-weight: 600; }}
-.{box}.talk, .{box}.talk .widget-label, .{box}.talk button, .{box}.talk input, .{box}.talk select
+.{box}.talk, .{box}.talk .widget-label, .{box}.talk .widget-html-content, .{box}.talk .widget-readout,
+ .{box}.talk button, .{box}.talk input, .{box}.talk select
   {{ font-size: 20px; }}
 .{box} .workbench-message {{ min-height: 2.6em; line-height: 1.3; white-space: pre-line; }}
 .{box} .workbench-error {{ color: #8a1c1c; font-weight: 600; }}
@@ -96,7 +97,8 @@ class Panel:
     # ------------------------------------------------------------------------------------------------ building
 
     def _make_controls(self) -> None:
-        wide = {"layout": widgets.Layout(width="270px"), "style": {"description_width": "56px"}}
+        width, name = ("400px", "90px") if self.theme == "talk" else ("270px", "56px")
+        wide = {"layout": widgets.Layout(width=width), "style": {"description_width": name}}
         asked = self.explorer.asked
         self.model = widgets.Combobox(
             value=asked.model, options=_models_here(), description="model", continuous_update=False,
