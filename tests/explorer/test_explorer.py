@@ -35,6 +35,12 @@ def test_nothing_is_loaded_before_it_is_looked_at():
         Explorer("bundled:digit-vit").figure()
 
 
+@pytest.mark.parametrize(("part", "value"), [("view", "norm"), ("metric", "entropy")])
+def test_an_unknown_view_or_metric_is_said_before_anything_is_shown(part, value):
+    with pytest.raises(UnknownName, match=f"'{value}'"):
+        Explorer(**{part: value})
+
+
 def test_the_map_shows_the_chosen_head_of_the_chosen_layer(at_start):
     at_start.move(layer=1, head=2, token=5)
     look = at_start.material.look(at_start.place)

@@ -11,6 +11,7 @@ from workbench.errors import InputError
 from workbench.explorer import code
 from workbench.explorer.address import Address
 from workbench.explorer.material import Material
+from workbench.explorer.measures import measure
 from workbench.explorer.views import overview, view
 
 if TYPE_CHECKING:
@@ -58,12 +59,13 @@ class Explorer:
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
 
         Raises:
-            InputError: a value of the wrong kind.
+            InputError: a value of the wrong kind, or an unknown view or metric.
         """
         self.asked = Address(
             model, inputs, n, seed, index, layer, head, token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)),
         )  # fmt: skip
+        _check_names(self.asked)
         self.material = Material()
         self._resolved: Address | None = None
         self._panels: list[Panel] = []
@@ -199,10 +201,7 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
 
     Raises `InputError` for what does not exist, and what `workbench.load` and `workbench.inputs` raise.
     """
-    from workbench.explorer.measures import measure
-
-    view(address.view)
-    measure(address.metric)
+    _check_names(address)
     address = address.moved(inputs=address.inputs or material.default_inputs(address.model))
     layers = {layer.index: layer for layer in material.outline(address)}
     layer = _check("layer", address.layer, sorted(layers), address.model)
@@ -214,6 +213,12 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     if token is not None and not 0 <= token < known:
         raise InputError(f"there is no token {token}: input {address.index} has {known}, counted from 0")
     return address.moved(layer=layer, head=head, token=token)
+
+
+def _check_names(address: Address) -> None:
+    """Raise `UnknownName` for a view or metric that does not exist."""
+    view(address.view)
+    measure(address.metric)
 
 
 def moved(place: Address, material: Material, changes: Mapping[str, Any]) -> Address:

@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.batches import PREPROCESSING, check_count, drawn_places
 from workbench.errors import InputError
+from workbench.models import bundled_checkpoint, resolve
 from workbench.registry import ANALYSES, check_request
 from workbench.samples import Pool, open_pool
 from workbench.selection import parse_numbers
@@ -141,6 +142,7 @@ def make_plan(
         pool, names = _listed(inputs)
         check_count(pool, n)
         count = len(pool) if n is None else n
+        _check_name(spec)
         models.append(PlannedModel(spec, inputs, count, names))
         batches = -(-count // batch_size)
         counts.append(min(batches, shards or max(1, -(-count // SHARD))))
@@ -185,3 +187,10 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
             "put them back, or sweep into another folder"
         )
     return pool, drawn_places(len(pool), seed)
+
+
+def _check_name(spec: str) -> None:
+    """Raise `UnknownName` for a misspelt kind of model or bundled model; workers look for other weights."""
+    scheme, name, _ = resolve(spec)
+    if scheme == "bundled":
+        bundled_checkpoint(name)
