@@ -22,8 +22,8 @@ if sys.argv[1] == "tell":
     print("an error", file=sys.stderr)
     sys.exit(7)
 if sys.argv[1] == "wait":
-    print(os.getpid(), flush=True)
     try:
+        print(os.getpid(), flush=True)  # the signal may come as soon as this is read
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -22,8 +22,6 @@ def main() -> int:
         warm.connect(os.environ.get("WORKBENCH_WARM", ""))
     except OSError:
         return _here(module, arguments)
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, frame: warm.send(bytes([number])))
     asked = {
         "module": module, "arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(),
     }  # fmt: skip
@@ -32,6 +30,8 @@ def main() -> int:
     try:
         socket.send_fds(warm, [len(content).to_bytes(8, "big")], [0, 1, 2])
         warm.sendall(content)
+        for number in _FORWARDED:  # not before: a signal's byte would stand in the middle of the request
+            signal.signal(number, lambda number, frame: warm.send(bytes([number])))
         while part := warm.recv(1024):
             answers += part
     except OSError:
