@@ -197,6 +197,24 @@ def test_maps_are_the_memberships_of_the_patches_on_their_grid():
         workbench.membership_maps(bert(), texts())
 
 
+def test_rows_of_memberships_are_those_of_every_token_but_padding():
+    model = wide_vit(layers=[0], convention="code")
+    frame = workbench.membership_frame(model, images(2), [0])
+    membership = workbench.capture(model, images(2), layers=[0])[0].membership
+    assert len(frame) == membership.numel()
+    for (name, head), rows in frame.groupby(["input", "head"]):
+        np.testing.assert_allclose(rows.sort_values("token")["value"], membership[int(name), head])
+    maps = workbench.membership_maps(model, images(2), [0]).values
+    last = frame[
+        (frame["input"] == "1") & (frame["head"] == 2) & (frame["row"] == 3) & (frame["column"] == 1)
+    ]
+    assert last["value"].item() == maps[1, 0, 2, 3, 1]
+    words = workbench.membership_frame(bert(), texts())
+    assert words.groupby("input")["token"].nunique().tolist() == [9, 4, 7]
+    sums = words.groupby(["input", "layer", "token"])["value"].sum()
+    np.testing.assert_allclose(sums, 1)
+
+
 def test_windows_and_single_heads_are_left_out():
     swin = timm.create_model(
         "swin_tiny_patch4_window7_224", img_size=32, patch_size=2, window_size=4, embed_dim=12, depths=(2, 1),

@@ -24,6 +24,7 @@ from .results import read_frame as read_frame
 from .results import write_frame as write_frame
 from .surveys import attention_frame as attention_frame
 from .surveys import class_attention_frame as class_attention_frame
+from .surveys import membership_frame as membership_frame
 from .surveys import membership_maps as membership_maps
 from .surveys import model_pairs as model_pairs
 from .surveys import position_logit_frame as position_logit_frame

@@ -320,7 +320,8 @@ def membership_maps(
 
     Token statistics attention: by its own ``convention``, or the one given (text or code). Any other attention:
     ours, from the subspaces of its value projections. Raises `InputError` for texts, and where a layer cuts the
-    image into windows, has a single head, or differs from the others in its number of heads.
+    image into windows, has a single head, or differs from the others in its number of heads; `membership_frame` takes
+    texts.
     """
     stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
     parts, used = [], {}
@@ -328,17 +329,8 @@ def membership_maps(
         maps = []
         for record in part.capture:
             layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
-            try:
-                found = memberships(layer, layer.site("input"))
-            except NotMeasured as reason:
-                raise InputError(f"layer {record.index} {reason}; leave it out with layers=") from None
-            own = own_convention(layer)
-            name = own if len(found) == 1 else convention or own
-            if name not in found:
-                raise UnknownName("convention", str(name), found)
-            used[record.index] = name
-            kinds = layer.token_kinds(found[name].shape[-1])
-            maps.append(membership_map(found[name], kinds, layer.grid))
+            used[record.index], found = _membership(layer, convention)
+            maps.append(membership_map(found, layer.token_kinds(found.shape[-1]), layer.grid))
         heads = {len(values[0]) for values in maps}
         if len(heads) > 1:
             raise InputError(
@@ -358,6 +350,60 @@ def membership_maps(
             "seed": stream.inputs.get("seed"),
         },
     )
+
+
+def membership_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor | Mapping[str, Tensor],
+    layers: Numbers = None,
+    convention: str | None = None,
+) -> pd.DataFrame:
+    """Membership of every token in every head, as rows; of texts too, which have no maps.
+
+    Columns: model, input, layer, convention, head, token and its label and kind, the row and column of a patch, and
+    value; over heads the values of a token add up to 1. Padding is left out. ``convention`` as in `membership_maps`.
+
+    Raises `InputError` where a layer cuts the image into windows or has a single head.
+    """
+    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
+    parts = []
+    for part in stream:
+        for record in part.capture:
+            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
+            used, found = _membership(layer, convention)
+            tokens = _token_rows(layer, found.shape[-1]).rename(columns={"key": "token"})
+            places = tokens.pop("number").to_numpy(), tokens["token"].to_numpy()
+            at = {"layer": record.index, "convention": used}
+            parts += [
+                tokens.assign(**at, head=head, value=values[places])
+                for head, values in enumerate(found.cpu().numpy().swapaxes(0, 1))
+            ]
+    columns = ["model", "input", "layer", "convention", "head"]
+    columns += ["token", "label", "kind", "row", "column", "value"]
+    frame = pd.concat(parts, ignore_index=True).assign(model=stream.model["spec"])[columns]
+    frame = frame.astype(dict.fromkeys(["row", "column"], "Int64"))
+    frame.attrs["provenance"] = [
+        {
+            "analysis": "membership-frame",
+            "model": stream.model,
+            "inputs": stream.inputs,
+            "seed": stream.inputs.get("seed"),
+        }
+    ]
+    return frame
+
+
+def _membership(layer: Layer, convention: str | None) -> tuple[str, Float[Tensor, "batch head token"]]:
+    """A layer's Π and the convention it is computed by: the layer's own, or the one asked for where there are more."""
+    try:
+        found = memberships(layer, layer.site("input"))
+    except NotMeasured as reason:
+        raise InputError(f"layer {layer.index} {reason}; leave it out with layers=") from None
+    own = own_convention(layer)
+    used = own if len(found) == 1 else convention or own
+    if used not in found:
+        raise UnknownName("convention", str(used), found)
+    return used, found[used]
 
 
 def subspace_frame(

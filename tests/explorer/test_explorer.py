@@ -131,6 +131,22 @@ def test_code_makes_the_very_view(at_start, name):
     assert close(plain(made["figure"]), plain(at_start.figure()))
 
 
+def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_them():
+    explorer = Explorer("bundled:prose-tost", n=2, layer=2, head=3, token=100, index=1, view="membership")
+    figure = explorer.figure()
+    rows = explorer.material.memberships(explorer.place)
+    for head, boxes in enumerate(figure.data):
+        of_head = rows[rows["head"] == head].set_index("token")["value"]
+        np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
+        assert 100 in boxes.customdata
+    share = rows.groupby("head")["value"].mean()
+    said = f"by its own formula (code): head {share.idxmax()} holds most, {share.max():.1%} of the tokens"
+    assert said in explorer.reading()
+    made: dict = {}
+    exec(explorer.code(), made)
+    assert close(plain(made["figure"]), plain(figure))
+
+
 def plain(figure):
     return json.loads(figure.to_json())
 

@@ -188,15 +188,20 @@ class Material:
         return self._once(self._held, key, make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
-        """Π of the patches in the heads of the layer; raises as `workbench.membership_maps` does."""
+        """Π of the patches or words in the heads of the layer.
+
+        Raises as `workbench.membership_maps` and `workbench.membership_frame` do.
+        """
         batch = self.one(address)
 
         def make() -> pd.DataFrame:
-            from workbench.surveys import membership_maps
+            from workbench.surveys import membership_frame, membership_maps
 
             loaded = self.model(address.model)
             with self._alone("memberships"):
-                return membership_maps(loaded, batch, layers=[address.layer]).frame()
+                if batch.images:
+                    return membership_maps(loaded, batch, layers=[address.layer]).frame()
+                return membership_frame(loaded, batch, layers=[address.layer])
 
         key = ("membership", address.model, self._input_key(address), address.layer)
         return self._once(self._held, key, make)

@@ -249,12 +249,10 @@ def _read_singular(address: Address, material: Material) -> str:
 
 
 def _draw_membership(address: Address, material: Material) -> go.Figure:
-    look = material.look(address)
-    if look.tokens.grid is None:
-        raise NotShown("memberships are drawn over a picture; this input is a text")
-    return figures.membership_figure(
-        material.memberships(address), images=None if look.image is None else [look.image]
-    )
+    look, rows = material.look(address), material.memberships(address)
+    if look.image is None:
+        return figures.token_membership_figure(rows, address.head, _token(address, look))
+    return figures.membership_figure(rows, images=[look.image])
 
 
 def _read_membership(address: Address, material: Material) -> str:
@@ -263,7 +261,8 @@ def _read_membership(address: Address, material: Material) -> str:
     head = int(share.idxmax())
     formula = rows["convention"].iloc[0]
     told = "from the subspaces of its values" if formula == "ours" else f"by its own formula ({formula})"
-    return f"Memberships {told}: head {head} holds most, {share[head]:.1%} of the patches (even: {1 / len(share):.1%})."
+    of = "tokens" if material.look(address).image is None else "patches"
+    return f"Memberships {told}: head {head} holds most, {share[head]:.1%} of the {of} (even: {1 / len(share):.1%})."
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory
@@ -376,7 +375,7 @@ VIEWS = {
             _draw_singular, _singular_rows, _read_singular, code.singular,
         ),
         View(
-            "membership", "Membership", "how strongly each patch belongs to each head",
+            "membership", "Membership", "how strongly each patch or word belongs to each head",
             _draw_membership, lambda address, material: material.memberships(address), _read_membership,
             code.membership,
         ),

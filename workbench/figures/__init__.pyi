@@ -29,6 +29,7 @@ from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .language import perplexity_figure as perplexity_figure
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
+from .membership import token_membership_figure as token_membership_figure
 from .notes import absent_notes as absent_notes
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent

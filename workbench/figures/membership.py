@@ -1,4 +1,4 @@
-"""Memberships of patches in heads: maps beside the pictures, and their agreement with segmentations."""
+"""Memberships of tokens in heads: maps beside the pictures, words as boxes, and agreement with segmentations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.errors import InputError
-from workbench.figures.frames import rows_of
+from workbench.figures.frames import rows_of, short_name
 from workbench.figures.layer_marks import layer_marks_figure
 from workbench.figures.levels import at_level
-from workbench.figures.overlays import map_plate, need_columns
+from workbench.figures.overlays import OVERLAY, flat_scale, map_plate, need_columns
+from workbench.figures.patch_panels import Panel
+from workbench.figures.tokens import text_view
+from workbench.figures.word_boxes import page, page_of_lines, word_panels
 
 COLUMNS = ("model", "layer", "input", "head", "row", "column", "value")
+TEXT_COLUMNS = ("model", "layer", "input", "head", "token", "label", "kind", "value")
+MAX_HEADS = 4
+MAX_LINES = 3
 
 
 def membership_figure(
@@ -37,8 +43,66 @@ def membership_figure(
     need_columns(frame, COLUMNS, "workbench.membership_maps")
     titles = [f"head {head}" for head in sorted(frame["head"].unique())]
     titled = frame.assign(title=pd.Categorical("head " + frame["head"].astype(str), titles))
+    return map_plate(titled, images, "Membership Π", _ends(frame), overlay)
+
+
+def _ends(frame: pd.DataFrame) -> tuple[float, float]:
+    """From where to where the colours of all values reach."""
     low, high = frame["value"].quantile([0.01, 0.99])
-    return map_plate(titled, images, "Membership Π", (float(low), float(high)), overlay)
+    return float(low), float(high)
+
+
+def token_membership_figure(
+    frame: pd.DataFrame,
+    head: int | None = None,
+    token: int | None = None,
+    max_heads: int = MAX_HEADS,
+    max_lines: int = MAX_LINES,
+) -> go.Figure:
+    """The words of a text in reading order as boxes, a block for each head: how far each token belongs to it.
+
+    Over all heads the memberships of a token add up to 1. All blocks share one colour scale, from the 1st to the 99th
+    percentile of all values. Of many heads and of a long text those parts are shown that hold the chosen head, whose
+    name is bold, and the chosen token, whose boxes have a heavy frame. Every box carries its token's number as
+    ``customdata``.
+
+    Args:
+        frame: what `workbench.membership_frame` returns for one text, model and layer.
+        head: number of the chosen head.
+        token: number of the chosen token, as the frame has it.
+
+    Raises:
+        InputError: a column is missing, or the frame holds several texts, models or layers.
+    """
+    need_columns(frame, TEXT_COLUMNS, "workbench.membership_frame")
+    for column in ("model", "input", "layer"):
+        if frame[column].nunique() > 1:
+            raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")
+    known = sorted(frame["head"].unique().tolist())
+    heads = page(known, head, max_heads)
+    by_head = {number: frame[frame["head"] == number].sort_values("token") for number in heads}
+    first = by_head[heads[0]]
+    view = text_view(first["token"].tolist(), first["label"].tolist(), first["kind"].tolist())
+    place = None if token is None else view.place(token)
+    shown = page_of_lines(view, place, max_lines)
+    notes = [
+        f"{name} {part[0]} to {part[-1]} of {count} are shown."
+        for name, part, count in (
+            ("Heads", heads, len(known)), ("Tokens", [view.index[here] for here in shown], len(view.real)),
+        )
+        if len(part) < count
+    ]  # fmt: skip
+    where = f"{short_name(frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
+    title = f"Membership Π, {where} (even: {1 / len(known):.2g})"
+    scale = flat_scale(OVERLAY, _ends(frame), title, notes=notes)
+    panels = [
+        Panel(
+            f"<b>head {number}</b>" if number == head else f"head {number}", f"in head {number}",
+            by_head[number]["value"].to_numpy(),
+        )
+        for number in heads
+    ]  # fmt: skip
+    return word_panels(view, panels, shown, {"coloraxis": scale}, place)
 
 
 AGREEMENTS = ("membership_ari", "membership_iou")

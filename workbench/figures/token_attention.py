@@ -11,7 +11,7 @@ from workbench.errors import InputError
 from workbench.figures.overlays import OVERLAY, flat_scale
 from workbench.figures.patch_panels import Panel, patch_panels
 from workbench.figures.tokens import TokenView, as_array, check_token, largest, not_finite, view_tokens
-from workbench.figures.word_boxes import word_panels
+from workbench.figures.word_boxes import page, word_panels
 
 MAX_WORDS = 120
 
@@ -58,7 +58,7 @@ def token_attention_figure(
         highest = largest(*(panel.values[view.patches] for panel in panels))
         scale = flat_scale(None if image is None else OVERLAY, (0.0, highest), title, notes=notes)
         return patch_panels(view, panels, [image] * len(panels), {"coloraxis": scale}, place)
-    shown = _page(view.real, place, max_words)
+    shown = page(view.real, place, max_words)
     highest = largest(*(panel.values[shown] for panel in panels))
     if len(shown) < len(view.real):
         held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
@@ -102,10 +102,3 @@ def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[li
         Panel(f"from {label}: where it attends", f"from {name} to", weights[place]),
         Panel(f"to {label}: what attends to it", f"to {name} from", weights[:, place]),
     ], []
-
-
-def _page(real: list[int], place: int | None, most: int) -> list[int]:
-    """The part of a long text that holds a token; parts do not move when another token of the same is chosen."""
-    most = max(most, 1)
-    first = 0 if place is None or place not in real else real.index(place) // most * most
-    return real[first : first + most]

@@ -96,10 +96,9 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         index = patches
     if count != len(index):
         raise InputError(f"the layer holds {count} tokens, but the input has {len(index)}")
-    shown = [_shown(labels[place]) for place in index]
     if tokens.grid is None:
-        names = [f"{label} (token {place})" for place, label in zip(index, shown, strict=True)]
-        return TokenView(index, shown, names, [kinds[place] for place in index], None)
+        return text_view(index, labels, kinds)
+    shown = [_shown(labels[place]) for place in index]
     _, columns = tokens.grid
     order = {place: number for number, place in enumerate(patches)}
     names = [
@@ -107,6 +106,13 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         for place, label in zip(index, distinct(shown), strict=True)
     ]
     return TokenView(index, shown, names, [kinds[place] for place in index], tokens.grid)
+
+
+def text_view(index: Sequence[int], labels: Sequence[str], kinds: Sequence[str]) -> TokenView:
+    """Tokens of a text: the number of each, what the model calls it, and its kind."""
+    shown = list(map(_shown, labels))
+    names = [f"{label} (token {number})" for number, label in zip(index, shown, strict=True)]
+    return TokenView(list(index), shown, names, list(kinds), None)
 
 
 def plain_view(count: int) -> TokenView:
