@@ -90,6 +90,8 @@ def test_everything_fits_the_window(lab):
 
 def test_the_sliders_change_layer_and_head(lab):
     with lab.step("sliders") as page:
+        for name in ("layer", "head"):  # as a screen reader finds them
+            page.locator(BOX).get_by_role("slider", name=name, exact=True).wait_for()
         slider(page, "layer").focus()
         _changes(page, lambda: page.keyboard.press("ArrowLeft"))
         wait_until_says(page, "Layer 2, head 0")

@@ -147,6 +147,27 @@ def test_a_picture_is_told_to_a_screen_reader(page):
 
 
 @needs_chrome
+def test_a_slider_is_called_by_its_description_whenever_it_comes(page):
+    def add(words):
+        page.evaluate(
+            """words => {
+              const slider = document.createElement("div"), label = document.createElement("label");
+              slider.className = "widget-slider";
+              label.textContent = words;
+              slider.append(label, Object.assign(document.createElement("p"), { role: "slider", tabIndex: 0 }));
+              document.getElementById("box").append(slider);
+            }""",
+            words,
+        )
+
+    add("layer")
+    _keys(page, "ArrowRight")
+    add("head")
+    for words in ("layer", "head"):
+        page.get_by_role("slider", name=words, exact=True).wait_for(state="attached")
+
+
+@needs_chrome
 def test_a_key_held_down_waits_for_its_answer_and_presses_do_not(page):
     _keys(page, "ArrowRight")
     page.focus("#box")

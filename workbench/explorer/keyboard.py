@@ -22,7 +22,7 @@ const FIELDS = [
 ].join(", ");
 
 function render({ model, el }) {
-  let box = null, frame = null, waiting = false;
+  let box = null, frame = null, waiting = false, added = null;
   el.style.display = "none";
 
   const press = event => {
@@ -53,6 +53,14 @@ function render({ model, el }) {
     }
   };
 
+  // ipywidgets writes a slider's description beside its handle, and does not tie them together.
+  const name = () => {
+    for (const slider of box.getElementsByClassName("widget-slider")) {
+      const words = slider.getElementsByTagName("label")[0].textContent;
+      for (const handle of slider.querySelectorAll("[role=slider]")) handle.setAttribute("aria-label", words);
+    }
+  };
+
   // The page takes a widget in some time after it was made.
   const attach = () => {
     box = el.closest(".BOX_CLASS");
@@ -60,6 +68,9 @@ function render({ model, el }) {
     box.tabIndex = 0;
     box.setAttribute("role", "group");
     describe();
+    name();
+    added = new MutationObserver(name);
+    added.observe(box, { childList: true, subtree: true });
     box.addEventListener("pointerdown", point, true);
     window.addEventListener("keydown", press, true);
     model.on("change:shortcuts", describe);
@@ -74,7 +85,9 @@ function render({ model, el }) {
     model.off("change:shortcuts", describe);
     model.off("change:label change:alternatives", describe);
     model.off("change:pressed", answered);
-    if (box) box.removeEventListener("pointerdown", point, true);
+    if (!box) return;
+    added.disconnect();
+    box.removeEventListener("pointerdown", point, true);
   };
 }
 export default { render };
@@ -129,6 +142,7 @@ class Keys(anywidget.AnyWidget):
     Put it anywhere inside a box of the class ``workbench-explorer``: that box can then be focused, shows that it
     is, and a listed key pressed in it comes here and not to JupyterLab, which would move to another cell. A key
     that a field, a list or a slider needs for itself stays theirs, and so does one with Ctrl, Alt or Meta.
+    Sliders of ipywidgets in the box are called by their descriptions, which they are not by themselves.
     No press is lost; of a key held down as many are sent as are answered, so that nothing runs on after it is let
     go.
 
