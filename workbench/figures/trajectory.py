@@ -66,7 +66,7 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
             traces += drawn
         top = 1 - number * (PANEL + GAP) / inner
         layout[f"yaxis{axis}"] = {
-            "title": {"text": axis_title(metric, 22)}, "range": depth_range(rows, metric),
+            "title": {"text": axis_title(metric, 16)}, "range": depth_range(rows, metric),
             "domain": [max(top - PANEL / inner, 0), top],
         }  # fmt: skip
     layout["xaxis"] = {
@@ -84,5 +84,5 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     entries = len(models) > 1 or told
     top = 8 + (18 * legend_rows(fig, COLUMN) if entries else 0)
     fig.layout.height = inner + top + 38
-    fig.layout.margin = {"l": 58, "r": 8, "t": top, "b": 38}
+    fig.layout.margin = {"l": 66, "r": 8, "t": top, "b": 38}
     return fig
