@@ -41,6 +41,17 @@ def test_a_figure_of_the_same_build_changes_in_place(canvas):
     assert shown(canvas) == [widget]
 
 
+def test_square_cells_keep_their_shape_on_a_slide_and_lines_fill_it():
+    flat = heat(1).update_layout(height=160)
+    canvas = Canvas("page", "talk")
+    canvas.show(flat)
+    assert (canvas.widget.layout.width, canvas.widget.layout.height) == (1200, 696)
+    canvas.show(go.Figure(flat).update_yaxes(scaleanchor="x"))
+    assert canvas.widget.layout.height / 1200 == pytest.approx(160 / 648, rel=0.01)
+    canvas.show(go.Figure(flat).update_yaxes(scaleanchor="x").update_layout(height=600))
+    assert canvas.widget.layout.height == 696
+
+
 def test_another_build_has_a_widget_of_its_own_and_the_first_comes_back(canvas):
     canvas.show(heat(1))
     first = canvas.widget

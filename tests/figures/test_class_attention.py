@@ -94,7 +94,7 @@ def test_models_stand_side_by_side_and_a_long_name_is_broken():
     both = pd.concat([one[one["candidate"] == "mean"], over_images(layers=[3])])
     titles = [note.text for note in class_attention_figure(both, pictures()).layout.annotations]
     assert titles[1:7] == ["mean", "head 0", "head 1", "head 2", "mean", "rollout"]
-    assert titles[7:] == ["xcit_small_12_p16_224,<br>layer 12", "digits-vit, layer 3"]
+    assert titles[7:] == ["xcit_small_12_p16_224,<br>layer 12<br> ", "digits-vit, layer 3<br> "]
 
 
 def test_maps_that_cannot_be_drawn_are_refused():

@@ -62,7 +62,9 @@ def test_heads_stand_above_their_columns_and_layers_above_their_heads():
     fig = membership_figure(maps(), pictures())
     titles = [note.text for note in fig.layout.annotations]
     heads = [f"head {head}" for head in range(HEADS)]
-    layers = {f"digits-tssa, layer {layer}" for layer in (1, 4)}
+    layers = {
+        f"digits-tssa, layer {layer}<br> " for layer in (1, 4)
+    }  # with an empty line for the heads beneath
     assert titles[: 1 + 2 * HEADS] == ["input", *heads, *heads]
     assert set(titles[1 + 2 * HEADS :]) == layers
     for number, note in enumerate(fig.layout.annotations[: 1 + 2 * HEADS]):

@@ -64,6 +64,20 @@ def test_a_talk_is_sixteen_by_nine_whatever_height_the_figure_has():
     assert fig.layout.template.layout.font.size > 20
 
 
+def test_a_slide_has_room_at_the_top_for_what_a_paper_figure_has_there_in_its_larger_letters():
+    def top(margin):
+        fig = go.Figure(go.Scatter(y=[1, 2])).update_layout(margin={"t": margin, "l": 9})
+        return theme.apply_theme(fig, theme="talk").layout.margin
+
+    letters = theme.THEMES["talk"].font / theme.THEMES["paper"].font
+    template = go.Figure(layout={"template": "workbench-talk"}).layout.template.layout.margin
+    assert top(50).t == pytest.approx(50 * letters)
+    assert top(4).t == template.t
+    assert top(50).l is None  # the template's
+    once = theme.apply_theme(go.Figure().update_layout(margin={"t": 50}), theme="talk")
+    assert theme.apply_theme(once, theme="talk").layout.margin.t == once.layout.margin.t
+
+
 def test_the_theme_can_come_from_the_environment_and_the_argument_goes_first(monkeypatch):
     monkeypatch.setenv("WORKBENCH_THEME", "talk")
     assert theme.find_theme().name == "talk"

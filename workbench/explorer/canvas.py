@@ -13,9 +13,10 @@ import plotly.graph_objects as go
 
 from workbench.explorer.settle import settle
 from workbench.figures import apply_theme
-from workbench.figures.theme import Width
+from workbench.figures.theme import THEMES, Width
 
 SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
+TALL = 0.58  # of a slide's width
 KEPT = 6  # figure widgets that stay, one for each build of figure
 SHOWN = "workbench-shown"  # the class of the one that is shown
 # What plotly draws differently once a figure has had it: a figure that gains or loses one of these is made anew.
@@ -107,7 +108,13 @@ class Canvas:
         themed = apply_theme(figure, self.theme, self.width, tall and round(tall * self.height))
         if self.theme == "talk":
             room = SLIDE[self.width]
-            themed.update_layout(width=room, height=round(room * 0.58))
+            size = {"width": room, "height": round(room * TALL)}
+            if tall and any(
+                axis.scaleanchor for axis in figure.select_yaxes()
+            ):  # square cells keep their shape
+                grown = tall * self.height * room / THEMES["paper"].widths[self.width]
+                size["height"] = min(size["height"], round(grown))
+            themed.update_layout(size)
         return themed
 
     def _make(self, figure: go.Figure, slot: widgets.Box) -> _Live:

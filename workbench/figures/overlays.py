@@ -90,7 +90,8 @@ def under_cells(rows: int, columns: int) -> dict:
 def square_cells(fig: go.Figure, rows: int, columns: int) -> None:
     """Axes of panels that all hold `cells`: row 0 at the top, square, without ticks, in a frame."""
     fig.update_xaxes(range=[-0.5, columns - 0.5], constrain="domain")
-    fig.update_yaxes(range=[rows - 0.5, -0.5], constrain="domain")
+    # towards the top, where a panel's title stands: a slide may be taller than they need
+    fig.update_yaxes(range=[rows - 0.5, -0.5], constrain="domain", constraintoward="top")
     fig.update_xaxes(showticklabels=False, ticks="", showline=True, mirror=True)
     fig.update_yaxes(showticklabels=False, ticks="", showline=True, mirror=True)
     for axis in fig.select_yaxes():
@@ -248,18 +249,18 @@ def _title_columns(
     drawn = [column for column in plan if column is not None]  # a gap has no axis
     domains = [fig.layout[f"xaxis{place + 1 if place else ''}"].domain for place in range(len(drawn))]
 
-    def write(text: str, first: int, last: int, above: int) -> None:
+    def write(text: str, first: int, last: int) -> None:
         fig.add_annotation(
             text=text, x=(domains[first][0] + domains[last][1]) / 2, y=1, xref="paper", yref="paper",
-            xanchor="center", yanchor="bottom", yshift=above, showarrow=False,
+            xanchor="center", yanchor="bottom", showarrow=False,
         )  # fmt: skip
 
     for place, column in enumerate(drawn):
         title = column if isinstance(column, str) else column[1]
-        write(title.removeprefix("head ") if short else title, place, place, 0)
+        write(title.removeprefix("head ") if short else title, place, place)
     for number, name in enumerate(groups):
         places = [place for place, column in enumerate(drawn) if column[0] == number]
-        write(name, places[0], places[-1], 16)
+        write(f"{name}<br> ", places[0], places[-1])  # an empty line, as high as the titles in every theme
 
 
 def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:

@@ -222,8 +222,11 @@ def apply_theme(
     layout = {**fig.layout.to_plotly_json(), "template": look.template, **size}
     themed = go.Figure(data=fig.data, layout=layout, frames=fig.frames)
     if look.fixed_height:
-        # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here.
-        themed.update_layout(margin=None)
+        # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here,
+        # but for a larger one at the top, where titles of several lines and legends have no other room.
+        letters = fig.layout.template.layout.font.size or THEMES["paper"].font
+        above = (fig.layout.margin.t or 0) * look.font / letters
+        themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = (
