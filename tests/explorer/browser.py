@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from workbench import paths
 from workbench.chrome import find_chrome
-from workbench.explorer.launch import NOTEBOOK, lab_command
+from workbench.explorer.launch import NOTEBOOK, lab_command, server_environment
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -56,10 +56,12 @@ class Server:
 
 
 @contextmanager
-def serve(command: list[str], folder: Path, pattern: str) -> Iterator[Server]:
+def serve(
+    command: list[str], folder: Path, pattern: str, told: dict[str, str] | None = None
+) -> Iterator[Server]:
     """Run `command` in `folder` until the ``with`` ends, once it has printed an address that matches `pattern`.
 
-    What the machine's user has set (a theme, open tabs) is kept away.
+    What the machine's user has set (a theme, open tabs) is kept away; `told` is its environment besides.
     """
     own = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -73,7 +75,7 @@ def serve(command: list[str], folder: Path, pattern: str) -> Iterator[Server]:
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **own},
+        env={**os.environ, **(told or {}), **own},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -112,13 +114,18 @@ def page_server(folder: Path, *options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def lab_server(folder: Path) -> Iterator[Server]:
-    """JupyterLab as `workbench explore` starts it, on a copy of the explorer notebook, since Lab writes into it."""
+def lab_server(folder: Path, warm: bool = True) -> Iterator[Server]:
+    """JupyterLab as `workbench explore` starts it, on a copy of the explorer notebook, since Lab writes into it.
+
+    Without `warm` it is a JupyterLab that somebody started otherwise: its kernels import for themselves.
+    """
     copy = Path(shutil.copy(paths.notebooks_dir() / f"{NOTEBOOK}.ipynb", folder))
     quiet = folder / "lab" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     quiet.parent.mkdir(parents=True)
     quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
-    with serve(lab_command(copy, free_port(), browser=False), folder, LAB_ADDRESS) as server:
+    command = lab_command(copy, free_port(), browser=False)
+    environment = server_environment() if warm else nullcontext({})
+    with environment as told, serve(command, folder, LAB_ADDRESS, told) as server:
         yield server
 
 

@@ -6,10 +6,11 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
-from tests.explorer.browser import page_server
+from tests.explorer.browser import LAB_ADDRESS, free_port, page_server, serve
 from workbench.cli import cli
 from workbench.errors import MissingResource, UnknownName
 from workbench.explorer import launch
@@ -76,3 +77,16 @@ def test_the_page_asks_for_its_token_and_an_interrupt_ends_it(served, tmp_path):
     assert served.stop() == 130
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("workbench-", "voila"))] == []
     assert "Traceback" not in "".join(served.said[before:])
+
+
+def test_an_interrupt_ends_jupyterlab_and_all_it_started(tmp_path):
+    command = [sys.executable, "-m", "workbench", "explore", "--no-browser", f"--port={free_port()}"]
+    with serve(command, tmp_path, LAB_ADDRESS) as served:
+        started = psutil.Process(served.process.pid).children(recursive=True)
+        assert len(started) >= 2 - (
+            sys.platform != "linux"
+        )  # the server and, where one is kept, the warm process
+        assert served.stop() == 130
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
+    assert "Traceback" not in "".join(served.said)

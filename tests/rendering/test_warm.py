@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from workbench.rendering.warm import ADDRESS, LAUNCHER, POSSIBLE, WarmProcess
+from workbench.rendering.warm import ADDRESS, LAUNCHER, POSSIBLE, WarmProcess, warm_kernels
 
 pytestmark = pytest.mark.skipif(not POSSIBLE, reason="processes are forked on Linux only")
 
@@ -119,3 +119,31 @@ def test_without_a_warm_process_the_launcher_runs_it_itself(environment, place, 
     out, _ = process.communicate("", timeout=120)
     assert not json.loads(out)["warm"]
     assert process.returncode == 7
+
+
+def test_a_kernel_of_a_jupyter_server_is_forked(tmp_path, monkeypatch):
+    from jupyter_client.manager import start_new_kernel
+
+    (tmp_path / "json.py").write_text("raise SystemExit('what lies in the folder is not ours to import')")
+    monkeypatch.chdir(tmp_path)
+    with warm_kernels(["colorsys"]) as told:
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        manager, client = start_new_kernel(cwd=str(tmp_path), startup_timeout=300)
+        try:
+            said = []
+            client.execute_interactive(
+                "import os, sys\nprint({'torch', 'colorsys'} <= {*sys.modules}, os.getcwd(), os.getcwd() in sys.path)",
+                output_hook=lambda message: said.append(message["content"].get("text", "")),
+                timeout=120,
+            )
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel()
+    assert "".join(said).split() == ["True", str(tmp_path), "False"]
+
+
+def test_where_nothing_can_be_forked_a_server_is_told_nothing(monkeypatch):
+    monkeypatch.setattr("workbench.rendering.warm.POSSIBLE", False)
+    with warm_kernels() as told:
+        assert told == {}

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import threading
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from workbench import paths
@@ -20,6 +22,10 @@ PAGE_PORT = 8866
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
 _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
+# What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
+_IMPORTS = [
+    "plotly.basewidget", "workbench.checkpoints", "workbench.datasets", "workbench.explorer.panel", "workbench.sources",
+]  # fmt: skip
 _PAGE_CELL = """\
 import os
 
@@ -40,10 +46,14 @@ def open_explorer(port: int | None = None, browser: bool = True, theme: str | No
     Raises `MissingResource` if the folder cannot be written to.
     """
     command = lab_command(notebook_to_open(Path.cwd()), port, browser)
-    try:
-        return subprocess.call(command, env=_environment(theme))
-    except KeyboardInterrupt:
-        return 130
+    with server_environment(theme) as told:
+        server = subprocess.Popen(command, env=told)
+        try:
+            return server.wait()
+        except KeyboardInterrupt:  # Lab asks whether it is meant; this says yes, and lets it end its kernels
+            server.terminate()
+            server.wait()
+            return 130
 
 
 def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
@@ -89,12 +99,15 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
             if browser:
                 threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
-    # The kernels inherit these; the page's template is found like every other of Jupyter's.
-    os.environ.update(_environment(theme))
-    os.environ["JUPYTER_PATH"] = os.pathsep.join(
-        [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
-    )
-    with tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch:
+    with (
+        server_environment(theme) as told,
+        tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch,
+    ):
+        os.environ.update(told)  # the kernels inherit it
+        # The page's template is found like every other of Jupyter's.
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(
+            [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+        )
         settings = Config()
         settings.Voila.port = PAGE_PORT if port is None else port
         settings.Voila.token = secrets.token_hex(24)
@@ -113,15 +126,23 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
     return 130
 
 
-def _environment(theme: str | None) -> dict[str, str]:
-    """What the kernels are told: where figures go and how large letters are, unless the user has said so before."""
-    from workbench.figures.theme import find_theme
+@contextmanager
+def server_environment(theme: str | None = None) -> Iterator[dict[str, str]]:
+    """The environment of a server: where figures go, how large letters are, and kernels that start warm.
 
-    return {
+    What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
+    that imports what the explorer needs while the server and the browser start.
+    """
+    from workbench.figures.theme import find_theme
+    from workbench.rendering.warm import warm_kernels
+
+    said = {
         "WORKBENCH_OUT": str(Path.cwd() / "figures"),
         **os.environ,
         "WORKBENCH_THEME": find_theme(theme).name,
     }
+    with warm_kernels(_IMPORTS) as kernels:
+        yield {**said, **kernels}
 
 
 def page_notebook(folder: Path, start: Path) -> Path:

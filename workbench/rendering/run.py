@@ -28,7 +28,7 @@ from workbench.rendering.gallery import read_report, write_gallery
 from workbench.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.rendering.progress import Progress
 from workbench.rendering.state import Outcome, result_key, shared_key, write_report
-from workbench.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess
+from workbench.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess, short_folder, write_kernel
 from workbench.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.results import atomic_write
 
@@ -149,9 +149,9 @@ class _Render:
                     else:
                         stale.append(item)
                 if WARM_POSSIBLE and len(stale) >= FEWEST:
-                    scratch = holding.enter_context(tempfile.TemporaryDirectory(dir=_short_folder()))
+                    scratch = holding.enter_context(tempfile.TemporaryDirectory(dir=short_folder()))
                     self.warm = holding.enter_context(
-                        WarmProcess(Path(scratch), {**self._threads(), **os.environ})
+                        WarmProcess(Path(scratch), {**self._threads(), **os.environ}, ["papermill"])
                     )
                 for item in stale:
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
@@ -201,7 +201,7 @@ class _Render:
         return True
 
     def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="workbench-", dir=_short_folder()) as scratch:
+        with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
             queue = Path(scratch) / "figures.jsonl"
             self._execute(notebook, outcome, Path(scratch), queue)
             if queue.is_file():
@@ -256,11 +256,7 @@ class _Render:
     def _environment(
         self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
     ) -> dict[str, str]:
-        from ipykernel.kernelspec import write_kernel_spec
-
-        # The kernel is this Python, whatever kernel of the same name the user has installed elsewhere.
-        kernel = [sys.executable, str(LAUNCHER), "ipykernel_launcher", "-f", "{connection_file}"]
-        write_kernel_spec(scratch / "jupyter" / "kernels" / "python3", overrides={"argv": kernel})
+        write_kernel(scratch / "jupyter")
         own = notebook.path.parent != paths.notebooks_dir().resolve()
         told = {
             "name": notebook.name,
@@ -358,8 +354,3 @@ def _died(status: int, errors: str) -> dict[str, Any]:
     if status == -signal.SIGKILL:
         why = "it was killed, most likely because memory ran out; try fewer inputs (-p n 5) or fewer jobs (-j 1)"
     return {"status": "failed", "error": f"the notebook's process ended with status {status}", "message": why}
-
-
-def _short_folder() -> str | None:
-    """A folder for sockets, whose path the system limits to about 100 letters; macOS's own choice is long."""
-    return "/tmp" if os.path.isdir("/tmp") and os.access("/tmp", os.W_OK) else None

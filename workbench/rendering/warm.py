@@ -1,8 +1,9 @@
 """A process that has imported what notebooks need, and the processes forked from it.
 
 torch, timm and papermill take longer to import than most notebooks take to run, and every notebook needs them twice:
-in the process that runs it and in its kernel. On Linux a render of several notebooks imports them once; elsewhere, and
-where the warm process is gone, everything starts as it always did.
+in the process that runs it and in its kernel. On Linux a render of several notebooks imports them once, and the
+explorer's kernels find them imported while the browser was still opening; elsewhere, and where the warm process is
+gone, everything starts as it always did.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,27 +30,26 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 POSSIBLE = sys.platform == "linux"
 FEWEST = 3
 """Notebooks from which on it pays to import first."""
-_IMPORTS = (
-    "papermill",
-    "ipykernel.kernelapp",
-    "workbench.architectures",
-    "workbench.pipeline",
-    "workbench.exporting",
-)
+_IMPORTS = ("ipykernel.kernelapp", "workbench.architectures", "workbench.pipeline", "workbench.exporting")
 _POLL = 0.05  # seconds between two looks at what has ended
 _LONGEST = 1 << 20  # bytes of a request
 
 
 class WarmProcess:
-    """Starts the warm process, and ends it with everything forked from it."""
+    """Starts the warm process, and ends it with everything forked from it.
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    `folder` holds its socket, whose path has to be short (`short_folder`); `imports` are modules to import besides
+    those that every notebook needs.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], imports: Sequence[str] = ()) -> None:
         self.address = str(folder / "warm")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(self.address)
         listener.listen(64)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "workbench.rendering.warm", str(listener.fileno())],
+            # -P: what lies in the current folder has no say in what is imported here
+            [sys.executable, "-P", "-m", "workbench.rendering.warm", str(listener.fileno()), *imports],
             pass_fds=[listener.fileno()], env=environment,
             stdin=subprocess.PIPE,  # its end is ours, however we end
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -64,6 +66,38 @@ class WarmProcess:
         assert self._process.stdin is not None  # a pipe was asked for
         self._process.stdin.close()
         self._process.wait()
+
+
+@contextlib.contextmanager
+def warm_kernels(imports: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """What a Jupyter server is told so that its kernels are forked from a warm process; nothing where none can be."""
+    if not POSSIBLE:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
+        write_kernel(Path(scratch))
+        known = os.environ.get("JUPYTER_PATH")
+        with WarmProcess(Path(scratch), dict(os.environ), imports) as process:
+            yield {
+                ADDRESS: process.address,
+                "JUPYTER_PATH": os.pathsep.join([scratch, *([known] if known else [])]),
+            }
+
+
+def write_kernel(folder: Path) -> None:
+    """Put the kernel ``python3`` under `folder`, an entry of ``JUPYTER_PATH``: it starts through the launcher.
+
+    It is this Python, whatever kernel of that name the user has installed elsewhere.
+    """
+    from ipykernel.kernelspec import write_kernel_spec
+
+    command = [sys.executable, str(LAUNCHER), "ipykernel_launcher", "-f", "{connection_file}"]
+    write_kernel_spec(folder / "kernels" / "python3", overrides={"argv": command})
+
+
+def short_folder() -> str | None:
+    """A folder for sockets, whose path the system limits to about 100 letters; macOS's own choice is long."""
+    return "/tmp" if os.path.isdir("/tmp") and os.access("/tmp", os.W_OK) else None
 
 
 def serve(listener: socket.socket) -> None:
@@ -155,6 +189,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         {name: value for name, value in request["environment"].items() if name != "JPY_PARENT_PID"}
     )
     os.chdir(request["folder"])
+    sys.path.insert(0, request["folder"])  # as `python -m` does
     sys.argv = [request["module"], *request["arguments"]]
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
@@ -184,13 +219,13 @@ def _tell(asking: socket.socket, said: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Import, then serve the socket whose descriptor is named on the command line."""
+    """Import the modules that the command line names, then serve the socket whose descriptor it names first."""
     import importlib
 
     import workbench.figures
 
     listener = socket.socket(fileno=int(sys.argv[1]))
-    for name in _IMPORTS:
+    for name in (*_IMPORTS, *sys.argv[2:]):
         importlib.import_module(name)
     for name in dir(workbench.figures):  # they are read when first used
         getattr(workbench.figures, name)
