@@ -10,8 +10,9 @@ from scipy import stats
 import workbench
 from workbench import twins
 from workbench.errors import MissingResource
-from workbench.publications import RECORDED, stated_claims
-from workbench.records import training_record
+from workbench.publications import RECORDED, published, stated_claims
+from workbench.records import scaling_record, training_record
+from workbench.scaling import scaling_exponents
 from workbench.twins import newcombe, paired, two_means
 from workbench.verdicts import Finding
 
@@ -86,6 +87,58 @@ def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
     ):
         assert all(pair.split("=")[1] in reading for pair in options.split(", "))
     assert frame["why"].notna().all()
+
+
+def test_a_claim_of_an_operator_s_cost_is_answered_by_the_exponent_on_record():
+    claims = workbench.trained_claims("wu2025").query("analysis == 'operators'").set_index("options")
+    (row,) = claims.loc[["operator=tssa"]].query("measure.str.startswith('memory')").to_dict("records")
+    fits = scaling_exponents(scaling_record())
+    fit = fits.query(
+        "sweep == 'tokens' and operator == 'tssa' and condition == 'forward' and source == 'measured' "
+        "and metric == 'memory_exponent_tokens'"
+    ).iloc[0]
+    assert (row["measured"], row["low"], row["high"]) == (fit["value"], fit["low"], fit["high"])
+    assert row["n"] == fit["points"]
+
+
+def _grown(**powers):
+    """A record of operators whose time and memory grow with these powers of the tokens, and a little unevenly."""
+    frame = scaling_record()
+    frame = frame[frame["operator"].isin(powers) & (frame["sweep"] == "tokens")].copy()
+    uneven = 1 + 0.02 * (np.log2(frame["tokens"].astype(float)) % 2)
+    frame["value"] = frame["tokens"].astype(float) ** frame["operator"].map(powers) * uneven
+    return frame
+
+
+def test_growth_is_judged_by_its_exponent_and_a_saving_by_the_difference(monkeypatch):
+    frame = _grown(tssa=2.1, softmax=2.05)
+    frame.attrs = {"records": ["points.csv"], "provenance": ["the study"]}
+    monkeypatch.setattr(twins, "scaling_record", lambda: frame)
+    claims = workbench.trained_claims("wu2025").query("analysis == 'operators'")
+    times = claims[
+        claims["measure"].str.contains("time_exponent_tokens.*condition=forward]")
+        & claims["measure"].str.contains("sweep=tokens")
+    ].set_index("options")
+    assert times.loc["operator=tssa", "verdict"] == "fails"
+    assert times.loc["operator=tssa", "measured"] == pytest.approx(2.1, abs=0.02)
+    assert times.loc["operator=softmax", "verdict"] == "holds"
+    saving = times.loc["operator=tssa, twin=softmax"]
+    assert saving["measured"] == pytest.approx(0.05, abs=0.02)
+    assert saving["verdict"] == "fails"
+    absent = times.loc["operator=softmax-eager"]
+    assert absent["verdict"] == "not tested at this scale"
+    assert "make scaling" in absent["why"]
+    assert claims.attrs["records"][-1] == "points.csv"
+
+
+def test_claims_of_costs_publish_what_the_paper_s_table_of_complexities_prints():
+    printed = published("wu2025", "1").set_index(["row", "metric"])["value"]
+    rows = {"operator=tssa": "ToST (ours)", "operator=softmax": "ViT", "operator=softmax-eager": "ViT"}
+    claims = stated_claims().query("analysis == 'operators' and published != '' and over == 'sizes'")
+    assert len(claims) == 6
+    for claim in claims.to_dict("records"):
+        metric = claim["measure"].split("[")[0]
+        assert float(claim["published"]) == printed[rows[claim["options"]], metric]
 
 
 def _evaluated(model, **rows):

@@ -377,7 +377,7 @@ def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
     else:
         titles = (
             f"Claims on {arguments['model']} with {arguments['inputs']}",
-            "Claims on trained variants, from records",
+            "Claims about mechanisms, from committed records",
         )
         for title, part in zip(titles, (measured, trained), strict=True):
             if len(part):

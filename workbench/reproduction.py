@@ -224,7 +224,7 @@ def _sentence(
         one = claim["over"].removesuffix("s")
         reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"
         return f"{finding.value:.3g}: {reason}"
-    comparison, against = claim["comparison"], claim["threshold"].replace("..", " to ")
+    comparison, against = claim["comparison"], claim["threshold"].replace("..", " and ")
     if chance is not None and comparison.endswith("chance"):
         comparison, against = "chance", f"{chance.low:.3g} to {chance.high:.3g}"
     elif comparison == "near":

@@ -1,7 +1,8 @@
 """``trained_claims``: what the papers claim of one attention mechanism against another, from committed records.
 
 Twins are two bundled models trained alike but for their attention. Their records of training (three seeds each)
-and of evaluation (one seed, many inputs) are compared; nothing is trained or attacked here.
+and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read; nothing is
+trained, attacked or timed here.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import pandas as pd
 from workbench import verdicts
 from workbench.errors import InputError, MissingResource
 from workbench.publications import RECORDED, stated_claims
-from workbench.records import evaluation_record, trained_models, training_record
+from workbench.records import OPERATORS, evaluation_record, scaling_record, trained_models, training_record
 from workbench.reproduction import COLUMNS
+from workbench.scaling import scaling_exponents
 from workbench.verdicts import LEVEL, Finding, Term
 
-MODELS = "bundled variants"
+MODELS = "committed records"
 
 
 class _Sample(NamedTuple):
-    """One model's side of a comparison: values by seed or by kind, or one value with its interval over inputs."""
+    """One side of a comparison: values by seed or by kind, or one value with its interval over inputs or sizes."""
 
     values: pd.Series
     low: float = math.nan
@@ -34,19 +36,21 @@ class _Sample(NamedTuple):
 
 
 def trained_claims(paper: str | None = None) -> pd.DataFrame:
-    """Every claim of the papers (or of one ``paper``) about a trained mechanism, answered from committed records.
+    """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
 
     Columns as those of `workbench.claims`, and ``options``, which names the two twins (so does ``reading``);
-    ``model`` is "bundled variants" throughout. ``measured`` is the first model's value less the twin's
+    ``model`` is "committed records" throughout. ``measured`` is the first model's value less the twin's
     ("model - twin"), or divided by it ("model / twin"), or the change of one model's value from its first to its last
-    epoch ("last - first"). The 95 % interval is
+    epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one operator's less
+    the other's. The 95 % interval is
 
     - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
       change. Three seeds a side make it wide;
     - of evaluation with a value for each kind (corruptions, foreign inputs): a paired t-interval over kinds;
     - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
       side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
-      as independent although they are the same.
+      as independent although they are the same;
+    - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
 
     Raises `UnknownName` for a paper without claims.
     """
@@ -55,6 +59,7 @@ def trained_claims(paper: str | None = None) -> pd.DataFrame:
     rows = []
     training: dict[str, pd.DataFrame] = {}
     evaluation: pd.DataFrame | None = None
+    exponents: pd.DataFrame | None = None
     for claim in stated.to_dict("records"):
         names = _names(claim["options"])
         told = {"reading": _reading(claim, names), "model": MODELS, "inputs": None}
@@ -64,6 +69,9 @@ def trained_claims(paper: str | None = None) -> pd.DataFrame:
                     if name not in training:
                         training[name] = _trained(name)
                 frames = [training[name] for name in names]
+            elif claim["analysis"] == OPERATORS:
+                exponents = _exponents() if exponents is None else exponents
+                frames = [exponents[exponents["operator"] == name] for name in names]
             else:
                 evaluation = evaluation_record() if evaluation is None else evaluation
                 frames = [_evaluated(evaluation, name) for name in names]
@@ -76,7 +84,7 @@ def trained_claims(paper: str | None = None) -> pd.DataFrame:
             found = _judged(claim, finding)
         rows.append({**claim, **told, **found, "published": _number(claim["published"])})
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
-    held = [*training.values(), *([] if evaluation is None else [evaluation])]
+    held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
     frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
     frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
     return frame
@@ -85,7 +93,8 @@ def trained_claims(paper: str | None = None) -> pd.DataFrame:
 def stated_twins() -> dict[str, str]:
     """Bundled model → the twin that the papers' claims compare it with."""
     stated = stated_claims()
-    pairs = [_names(options) for options in stated.loc[stated["analysis"].isin(RECORDED), "options"]]
+    compared = stated["analysis"].isin(RECORDED) & (stated["analysis"] != OPERATORS)
+    pairs = [_names(options) for options in stated.loc[compared, "options"]]
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
@@ -142,13 +151,15 @@ def _wilson(side: Finding) -> Finding:
 
 
 def _names(options: str) -> list[str]:
-    """The models of "model=NAME, twin=NAME", first the one the claim speaks of."""
+    """The models or operators of "model=NAME, twin=NAME", first the one the claim speaks of."""
     pairs = dict(pair.split("=") for pair in options.split(", "))
-    return [pairs[key] for key in ("model", "twin") if key in pairs]
+    return [pairs[key] for key in ("model", "operator", "twin") if key in pairs]
 
 
 def _reading(claim: Mapping[str, str], names: list[str]) -> str:
-    words = {"model - twin": " less ", "model / twin": " over ", "last - first": ""}[claim["over"]]
+    words = {"model - twin": " less ", "model / twin": " over ", "last - first": "", "sizes": ""}[
+        claim["over"]
+    ]
     who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
     return ", ".join(filter(None, (claim["reading"], who)))
 
@@ -166,6 +177,13 @@ def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows
 
 
+def _exponents() -> pd.DataFrame:
+    record = scaling_record()
+    frame = scaling_exponents(record).rename(columns={"points": "n"})
+    frame.attrs = dict(record.attrs)
+    return frame
+
+
 def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
     (term,) = verdicts.parse_measure(claim["measure"])
     if claim["over"] == "last - first":
@@ -178,9 +196,8 @@ def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
         return two_means(samples[0].values, samples[1].values, ratio=ratio)
     if len(samples[0].values) > 1:
         return paired(samples[0].values, samples[1].values, ratio=ratio)
-    return newcombe(
-        *(Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples), ratio=ratio
-    )
+    sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
+    return sides[0] if claim["over"] == "sizes" else newcombe(*sides, ratio=ratio)
 
 
 def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
@@ -198,7 +215,8 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
         rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
         return _Sample(rows.set_index("seed")["value"])
     if rows.empty:
-        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make records")
+        target = "scaling" if "operator" in frame else "records"
+        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make {target}")
     if "each" in term.where.values():
         return _Sample(rows.set_index("kind")["value"])
     if len(rows) > 1:
@@ -261,13 +279,13 @@ def _numbers(values: pd.Series) -> np.ndarray:
 
 def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
     allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
-    over = "seeds" if claim["analysis"] == "training" else "kinds" if "each" in claim["measure"] else "inputs"
+    by_record = {"training": "seeds", OPERATORS: "sizes"}
+    over = by_record.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
     why = (
         f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
-        f"{claim['comparison']} {claim['threshold'].replace('..', ' to ')}"
+        f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
     )
-    if over == "inputs":
-        why += "; one training seed each"
+    why += {"inputs": "; one training seed each", "sizes": "; of one device"}.get(over, "")
     return {
         "verdict": verdicts.decide(finding, allowed),
         "why": why,

@@ -18,7 +18,7 @@ VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
 OVER = (
     "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin",
-    "last layer / first layer", "tokens",
+    "last layer / first layer", "tokens", "sizes",
 )  # fmt: skip
 LEVEL = 0.95
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
