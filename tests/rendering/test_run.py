@@ -18,6 +18,7 @@ from workbench.errors import InputError, MissingResource
 from workbench.exporting import save_figure
 from workbench.provenance import read_provenance
 from workbench.rendering import render, reproduce
+from workbench.rendering.run import _Render
 
 FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json"}
 
@@ -165,6 +166,36 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
     assert "second: interrupted" in said
     assert (tmp_path / "figures" / "first.html").is_file()
     assert "first" in (tmp_path / "figures" / "index.html").read_text()
+
+
+def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):
+    path = write_notebook(tmp_path, "late", extra="open('started', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    environment = _Render._environment
+
+    def interrupted(self, *arguments):
+        self._stop_processes()  # as the main thread does after Ctrl-C, and this one is about to start a process
+        return environment(self, *arguments)
+
+    monkeypatch.setattr(_Render, "_environment", interrupted)
+    (outcome,) = render([path], out="figures", formats=["html"], progress=False).outcomes
+    assert outcome.status == "interrupted"
+    assert not Path("started").exists()
+
+
+def test_a_notebook_that_ends_as_ctrl_c_comes_is_not_run_again(tmp_path, monkeypatch):
+    path = write_notebook(tmp_path, "ended")
+    monkeypatch.setattr("workbench.rendering.run.shared_key", lambda theme, preset: {})
+
+    def interrupted(self, outcome):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_Render, "_finish", interrupted)
+        render([path], out=tmp_path / "figures", formats=["html"], progress=False)
+    (again,) = render([path], out=tmp_path / "figures", formats=["html"], progress=False).outcomes
+    assert again.status == "unchanged"
+    assert [*again.figures] == ["ended"]
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path):

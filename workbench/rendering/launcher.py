@@ -4,6 +4,7 @@ Signals go on to that process, its streams are ours, and its exit status becomes
 the module is run here. It imports the standard library alone, since it is to start at once.
 """
 
+import contextlib
 import json
 import os
 import runpy
@@ -27,11 +28,22 @@ def main() -> int:
     }  # fmt: skip
     content = json.dumps(asked).encode()
     answers = b""
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(OSError):  # the process has just ended
+            warm.send(bytes([number]))
+
     try:
-        socket.send_fds(warm, [len(content).to_bytes(8, "big")], [0, 1, 2])
-        warm.sendall(content)
-        for number in _FORWARDED:  # not before: a signal's byte would stand in the middle of the request
-            signal.signal(number, lambda number, frame: warm.send(bytes([number])))
+        # A signal waits until the whole request is sent, which its byte would break, and then goes on, since the
+        # process may be at work before the next line is.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+        try:
+            socket.send_fds(warm, [len(content).to_bytes(8, "big")], [0, 1, 2])
+            warm.sendall(content)
+            for number in _FORWARDED:
+                signal.signal(number, forward)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         while part := warm.recv(1024):
             answers += part
     except OSError:

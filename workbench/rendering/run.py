@@ -121,7 +121,9 @@ class _Render:
         self.note = ""
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.stopping = threading.Event()
+        self.starting = threading.Lock()  # no process starts unseen by who stops them all
         self.earlier = read_report(out)
+        self.unrecorded: set[str] = set()  # notebooks that have ended
 
     def run(
         self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]], force: bool
@@ -163,8 +165,8 @@ class _Render:
                         del waiting[future]
                         self._finish(future.result())
         except BaseException:
-            self.stopping.set()
             self._stop_processes()
+            pool.shutdown(cancel_futures=True)  # what has become of each notebook is settled then
             for outcome in outcomes.values():
                 if outcome.status == "waiting":
                     outcome.status = "interrupted"
@@ -208,12 +210,10 @@ class _Render:
                 for line in queue.read_text(encoding="utf-8").splitlines():
                     saved = Path(json.loads(line)["path"])
                     outcome.figures[saved.stem] = sha256_file(saved)
+        self.unrecorded.add(outcome.name)
         return outcome
 
     def _execute(self, notebook: Notebook, outcome: Outcome, scratch: Path, queue: Path) -> None:
-        if self.stopping.is_set():
-            outcome.status = "interrupted"
-            return
         values = outcome.parameters
         passed = {**values, **({"out": str(self.out)} if "out" in notebook.parameters else {})}
         job = {
@@ -225,15 +225,20 @@ class _Render:
         (scratch / "job.json").write_text(json.dumps(job), encoding="utf-8")
         started = time.perf_counter()
         with open(scratch / "errors.txt", "w+", encoding="utf-8") as errors:
-            process = subprocess.Popen(
-                [sys.executable, str(LAUNCHER), "workbench.rendering.process", str(scratch / "job.json")],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=self._environment(notebook, values, scratch, queue),
-                start_new_session=True,  # Ctrl-C reaches us, and we stop the notebooks in good order
-            )
-            self.processes[notebook.name] = process
+            environment = self._environment(notebook, values, scratch, queue)
+            with self.starting:
+                if self.stopping.is_set():
+                    outcome.status = "interrupted"
+                    return
+                process = subprocess.Popen(
+                    [sys.executable, str(LAUNCHER), "workbench.rendering.process", str(scratch / "job.json")],
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C reaches us, and we stop the notebooks in good order
+                )
+                self.processes[notebook.name] = process
             self.show.cell(notebook.name, 0)
             answer: dict[str, Any] = {}
             assert process.stdout is not None
@@ -283,7 +288,9 @@ class _Render:
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))}
 
     def _stop_processes(self) -> None:
-        running = list(self.processes.values())
+        with self.starting:
+            self.stopping.set()
+            running = list(self.processes.values())
         for process in running:
             process.send_signal(signal.SIGTERM)
         until = time.monotonic() + _STOP_SECONDS
@@ -330,11 +337,14 @@ class _Render:
 
     def _record(self, outcome: Outcome) -> None:
         self.earlier[outcome.name] = asdict(outcome)
+        self.unrecorded.discard(outcome.name)
         write_report(self.out, self.earlier)
 
     def _close(self, outcomes: list[Outcome]) -> RenderReport:
         for outcome in outcomes:
-            if outcome.status == "interrupted" and outcome.name not in self.earlier:
+            # What ended just before an interrupt has its results; its pictures are printed the next time.
+            ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
+            if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
                 self._record(outcome)
         return RenderReport(self.out, outcomes, write_gallery(self.out), self.note)
 

@@ -130,6 +130,8 @@ def serve(listener: socket.socket) -> None:
                 asking.close()
     for child in running:
         os.kill(child, signal.SIGKILL)
+    for child in running:  # whoever waits for the end of this process finds them gone
+        os.waitpid(child, 0)
 
 
 def _from_requester(asking: Any, child: int) -> None:
