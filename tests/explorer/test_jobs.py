@@ -48,6 +48,14 @@ def silent_one(value):
     pass
 
 
+async def over():
+    """Wait until the threads of all jobs have ended, and what they said last has been heard."""
+    for thread in threading.enumerate():
+        if thread.name == "workbench-explorer":
+            await asyncio.to_thread(thread.join, 120)
+    await asyncio.sleep(0)
+
+
 def test_a_cancelled_job_ends_at_its_next_word_and_is_not_heard():
     ended = threading.Event()
     go_on = threading.Event()
@@ -58,7 +66,7 @@ def test_a_cancelled_job_ends_at_its_next_word_and_is_not_heard():
 
         def work(report):
             try:
-                go_on.wait(5)
+                go_on.wait(120)
                 report("still there?")
             except Cancelled:
                 ended.set()
@@ -70,8 +78,7 @@ def test_a_cancelled_job_ends_at_its_next_word_and_is_not_heard():
         assert worker.cancel()
         assert not worker.busy
         go_on.set()
-        await asyncio.to_thread(ended.wait, 5)
-        await asyncio.sleep(0.05)
+        await over()
         return heard
 
     assert asyncio.run(scene()) == []
@@ -85,14 +92,14 @@ def test_a_newer_job_takes_the_place_of_the_one_before():
         first = threading.Event()
 
         def slow(report):
-            first.wait(5)
+            first.wait(120)
             return "old"
 
         worker.start(slow, heard.put_nowait, pytest.fail, silent)
         worker.start(lambda report: "new", heard.put_nowait, pytest.fail, silent)
         first.set()
-        found = [await asyncio.wait_for(heard.get(), 5)]
-        await asyncio.sleep(0.05)
+        found = [await asyncio.wait_for(heard.get(), 120)]
+        await over()
         return found, heard.qsize()
 
     assert asyncio.run(scene()) == (["new"], 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -106,7 +106,8 @@ class Worker:
         def post(call: Callable[..., None], *arguments: Any) -> None:
             if loop is None:
                 call(*arguments)
-            elif not loop.is_closed():
+                return
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(call, *arguments)
 
         report = Report(lambda text, share: post(deliver, tell, text, share))

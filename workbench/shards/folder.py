@@ -27,6 +27,8 @@ from workbench.shards.plan import Plan, Task
 
 FORMAT = 1
 MANIFEST, PARTS, LOCK, RUNNING = "manifest.json", "parts", ".lock", ".running"
+LOOK_SECONDS = 2.0
+"""Whoever looks whether a sweep is running holds its lock for a moment, for which a sweep that begins waits."""
 _META = b"workbench_sweep"
 
 
@@ -89,8 +91,8 @@ class SweepFolder:
         atomic_write(self.path / MANIFEST, lambda handle: handle.write(content))
 
     @contextmanager
-    def locked(self) -> Generator[None]:
-        """Hold the folder alone. Raises `InputError` where another sweep does.
+    def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
+        """Hold the folder alone. Raises `InputError` where another sweep does, for longer than ``patience`` seconds.
 
         The lock is the operating system's: it goes with the process that held it, however that ended.
         """
@@ -99,7 +101,7 @@ class SweepFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / LOCK)
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=patience)
         except Timeout:
             raise InputError(
                 f"another sweep is writing into {self.path}; wait for it, or give another --out"
@@ -118,7 +120,7 @@ class SweepFolder:
         if not (self.path / LOCK).exists():
             return False
         try:
-            with self.locked():
+            with self.locked(patience=0):
                 return False
         except InputError:
             return True
