@@ -1,8 +1,9 @@
 """The folder of a sweep: a manifest, and one Parquet file for every finished task.
 
 ``manifest.json`` holds the plan, a line for each finished part and each failed task;
-``parts/model=…/analysis=…/shard-00000.parquet`` what one task measured. Every file is written whole or not at all, and
-a part carries the plan's fingerprint and checksums of its pages, so that a damaged one is known as such.
+``parts/model=…/analysis=…/shard-00000.parquet`` what one task measured; ``merged/`` what the parts of one model and
+analysis came to when they were last read. Every file is written whole or not at all, and a part carries the plan's
+fingerprint and checksums of its pages, so that a damaged one is known as such.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -26,7 +27,8 @@ from workbench.results import atomic_write
 from workbench.shards.plan import Plan, Task
 
 FORMAT = 1
-MANIFEST, PARTS, LOCK, RUNNING = "manifest.json", "parts", ".lock", ".running"
+MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
+LOCK, RUNNING = ".lock", ".running"
 LOOK_SECONDS = 2.0
 """Whoever looks whether a sweep is running holds its lock for a moment, for which a sweep that begins waits."""
 _META = b"workbench_sweep"
@@ -129,13 +131,15 @@ class SweepFolder:
 
     def part_name(self, plan: Plan, task: Task) -> str:
         """A part's path below the folder, as the manifest names it."""
-        model, analysis = plan.models[task.model].spec, plan.analyses[task.analysis].label
-        folders = f"model={quote(model, safe='')}", f"analysis={quote(analysis, safe='')}"
-        return "/".join([PARTS, *folders, f"shard-{task.shard:05d}.parquet"])
+        return f"{PARTS}/{_names(plan, task.model, task.analysis)}/shard-{task.shard:05d}.parquet"
 
     def part_path(self, plan: Plan, task: Task) -> Path:
         """Where a part lies."""
         return self.path / self.part_name(plan, task)
+
+    def merged_path(self, plan: Plan, model: int, analysis: int) -> Path:
+        """Where the parts of one model and analysis are kept as one."""
+        return self.path / MERGED / f"{_names(plan, model, analysis)}.parquet"
 
     def write_part(self, plan: Plan, task: Task, part: Part) -> Path:
         """Write what a task measured. Raises `MissingResource` where there is no room."""
@@ -153,12 +157,12 @@ class SweepFolder:
             "told": told,
             "digests": base64.b64encode(b"".join(part.digests)).decode(),
         }
-        return atomic_write(self.part_path(plan, task), lambda handle: _write_table(table, about, handle))
+        return write_table(self.part_path(plan, task), table, about)
 
     def read_part(self, plan: Plan, task: Task) -> Part:
         """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
         path = self.part_path(plan, task)
-        table, about = _read_table(path)
+        table, about = read_table(path)
         if about.get("format") != FORMAT or about.get("plan") != plan.fingerprint:
             raise DamagedPart(f"{path} belongs to another plan")
         if about["task"] != [task.model, task.analysis, task.shard]:
@@ -219,7 +223,16 @@ class SweepFolder:
         return found
 
 
-def _write_table(table: pd.DataFrame, about: dict[str, Any], handle: IO[bytes]) -> None:
+def _names(plan: Plan, model: int, analysis: int) -> str:
+    names = {"model": plan.models[model].spec, "analysis": plan.analyses[analysis].label}
+    return "/".join(f"{kind}={quote(name, safe='')}" for kind, name in names.items())
+
+
+def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
+    """Write a table in the form of `Gathered.state` with what is told of it, as JSON has it.
+
+    Raises `MissingResource` where there is no room.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -238,10 +251,14 @@ def _write_table(table: pd.DataFrame, about: dict[str, Any], handle: IO[bytes]) 
     )
     made = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
     held = {**(made.schema.metadata or {}), _META: json.dumps(about).encode()}
-    pyarrow.parquet.write_table(made.replace_schema_metadata(held), handle, write_page_checksum=True)
+    made = made.replace_schema_metadata(held)
+    return atomic_write(
+        path, lambda handle: pyarrow.parquet.write_table(made, handle, write_page_checksum=True)
+    )
 
 
-def _read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+def read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """What `write_table` wrote. Raises `DamagedPart` where that is not there, or not whole."""
     import pyarrow
     import pyarrow.parquet
 

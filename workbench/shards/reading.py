@@ -1,18 +1,18 @@
-"""A finished sweep in the place of a run: parts merged in the order of the inputs."""
+"""A sweep in the place of a run."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from workbench.batches import skipped_note
 from workbench.errors import InputError, UnknownName
-from workbench.measurements import Gathered, Rows
+from workbench.measurements import Gathered
 from workbench.selection import parse_numbers
-from workbench.shards.folder import DamagedPart, Part, SweepFolder
-from workbench.shards.plan import Plan, Task
+from workbench.shards.folder import SweepFolder
+from workbench.shards.merging import merged_parts
+from workbench.shards.plan import Plan
 from workbench.streaming import Stream
 
 SWEEP = "sweep:"
@@ -39,42 +39,29 @@ def read_sweep(
     plan, _ = sweep.plan()
     which, analysis = _planned(sweep, plan, name, model, options, given)
     _check_settings(sweep, plan, which, settings, n)
-    merged, first = Gathered(Rows()), None
-    digests, skipped, missing, notes = [], [], [], {}
-    for shard in range(plan.shards[which]):
-        try:
-            part = sweep.read_part(plan, Task(which, analysis, shard))
-        except DamagedPart:
-            missing.append(shard)
-            continue
-        first = _same_model(sweep, first, part)
-        merged.merge(part.gathered)
-        digests += part.digests
-        skipped += part.skipped
-        notes |= dict.fromkeys(part.notes)
-    if first is None:
+    merged = merged_parts(sweep, plan, which, analysis)
+    if merged is None:
         raise InputError(
             f"{sweep.path} holds no finished shard of {plan.analyses[analysis].label} of {model} yet"
         )
-    planned = plan.models[which]
-    told = [*notes]
-    if missing:
+    planned, told = plan.models[which], [*merged.notes]
+    if merged.missing:
         told.append(
-            f"{len(missing)} of {plan.shards[which]} shards are missing: these are {len(digests)} of {planned.n} "
-            f"inputs; `workbench sweep … --resume --out {sweep.path.name}` computes the rest"
+            f"{len(merged.missing)} of {plan.shards[which]} shards are missing: these are {merged.inputs} of "
+            f"{planned.n} inputs; `workbench sweep … --resume --out {sweep.path.name}` computes the rest"
         )
-    if skipped:
-        told.append(skipped_note(skipped))
+    if merged.skipped:
+        told.append(skipped_note(merged.skipped))
     inputs = {
         "spec": planned.inputs,
-        "n": len(digests),
+        "n": merged.inputs,
         "seed": plan.seed,
         "preprocessing": plan.preprocessing,
-        "sha256": hashlib.sha256(b"".join(digests)).hexdigest(),
+        "sha256": merged.sha256,
         "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint},
     }
-    stream = Stream(first.model, inputs, len(digests), lambda each: iter(()), told)
-    return merged, stream, dict(plan.analyses[analysis].options)
+    stream = Stream(merged.model, inputs, merged.inputs, lambda each: iter(()), told)
+    return merged.gathered, stream, dict(plan.analyses[analysis].options)
 
 
 def _planned(
@@ -127,12 +114,3 @@ def _check_settings(
     ]
     if told:
         raise InputError(f"the sweep {sweep.path} has {'; '.join(told)}: ask for what it has, or sweep anew")
-
-
-def _same_model(sweep: SweepFolder, first: Part | None, part: Part) -> Part:
-    if first is not None and first.model != part.model:
-        raise InputError(
-            f"shards of {sweep.path} were measured with different weights of {part.model['spec']} "
-            f"({first.model.get('sha256')} and {part.model.get('sha256')}); sweep anew, into another folder"
-        )
-    return first or part
