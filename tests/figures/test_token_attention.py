@@ -131,11 +131,17 @@ def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds(
         labels=[[f"w{place}" for place in range(count)]], kinds=[["word"] * count], grid=None
     )
     attn = rows_that_sum_to_one(count, count)
-    fig = token_attention_figure(attn, tokens, 25, max_words=20)
-    assert list(fig.data[0].customdata) == list(range(20, 40))
+    fig = token_attention_figure(attn, tokens, 25, max_lines=2)
+    shown = list(fig.data[0].customdata)
+    first, last = shown[0], shown[-1]
+    assert first <= 25 <= last < 49
+    assert shown == list(range(first, last + 1))
+    assert set(fig.data[0].y) == {0, 1}
     said = fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
-    assert "Tokens 20 to 39 of 50 are shown" in said
-    assert f"{attn[25, 20:40].sum():.0%} of the attention from w25" in said
+    assert f"Tokens {first} to {last} of 50 are shown" in said
+    assert f"{attn[25, first : last + 1].sum():.0%} of the attention from w25" in said
+    again = token_attention_figure(attn, tokens, first, max_lines=2)
+    assert list(again.data[0].customdata) == shown  # the part does not move with the token
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from workbench.figures.levels import at_level
 from workbench.figures.overlays import OVERLAY, flat_scale, map_plate, need_columns
 from workbench.figures.patch_panels import Panel
 from workbench.figures.tokens import text_view
-from workbench.figures.word_boxes import page, page_of_lines, word_panels
+from workbench.figures.word_boxes import page, word_panels
 
 COLUMNS = ("model", "layer", "input", "head", "row", "column", "value")
 TEXT_COLUMNS = ("model", "layer", "input", "head", "token", "label", "kind", "value")
@@ -79,12 +79,13 @@ def token_membership_figure(
         if frame[column].nunique() > 1:
             raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")
     known = sorted(frame["head"].unique().tolist())
-    heads = page(known, head, max_heads)
+    before = known.index(head) // max_heads * max_heads if head in known else 0
+    heads = known[before : before + max_heads]
     by_head = {number: frame[frame["head"] == number].sort_values("token") for number in heads}
     first = by_head[heads[0]]
     view = text_view(first["token"].tolist(), first["label"].tolist(), first["kind"].tolist())
     place = None if token is None else view.place(token)
-    shown = page_of_lines(view, place, max_lines)
+    shown = page(view, place, max_lines)
     notes = [
         f"{name} {part[0]} to {part[-1]} of {count} are shown."
         for name, part, count in (

@@ -13,7 +13,7 @@ from workbench.figures.patch_panels import Panel, patch_panels
 from workbench.figures.tokens import TokenView, as_array, check_token, largest, not_finite, view_tokens
 from workbench.figures.word_boxes import page, word_panels
 
-MAX_WORDS = 120
+MAX_LINES = 8
 
 
 def token_attention_figure(
@@ -22,14 +22,14 @@ def token_attention_figure(
     token: int | None,
     image: np.ndarray | None = None,
     input: int = 0,
-    max_words: int = MAX_WORDS,
+    max_lines: int = MAX_LINES,
 ) -> go.Figure:
     """Two linked panels of one head: where a token attends (its row), and what attends to it (its column).
 
     Over a patch grid two maps, laid over the faded picture where one is given, with the class, distillation and
     register tokens as cells beneath: the cells of the first panel add up to the row. Colours are scaled to the patches,
     so that one class token does not hide them; a cell beneath has its number written with it. Over a text the words
-    in reading order as boxes; of a long text the part of ``max_words`` tokens that holds the chosen one. Padding is
+    in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen one. Padding is
     left out. Both panels share one scale from 0. Every cell and box carries its token's number as ``customdata``.
 
     Class attention, which has one query, has no second panel; nor has the mean over queries. A token that takes no part
@@ -58,7 +58,7 @@ def token_attention_figure(
         highest = largest(*(panel.values[view.patches] for panel in panels))
         scale = flat_scale(None if image is None else OVERLAY, (0.0, highest), title, notes=notes)
         return patch_panels(view, panels, [image] * len(panels), {"coloraxis": scale}, place)
-    shown = page(view.real, place, max_words)
+    shown = page(view, place, max_lines)
     highest = largest(*(panel.values[shown] for panel in panels))
     if len(shown) < len(view.real):
         held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)

@@ -79,15 +79,11 @@ def word_panels(
     )
 
 
-def page(places: list[int], chosen: int | None, most: int) -> list[int]:
-    """The part of a long text that holds a token; parts do not move when another token of the same is chosen."""
-    most = max(most, 1)
-    first = 0 if chosen is None or chosen not in places else places.index(chosen) // most * most
-    return places[first : first + most]
+def page(view: TokenView, place: int | None, most: int) -> list[int]:
+    """Places of the tokens in that part of a long text, of ``most`` lines, which holds the one at ``place``.
 
-
-def page_of_lines(view: TokenView, place: int | None, most: int) -> list[int]:
-    """The same as places of a view, a part being ``most`` lines of boxes."""
+    Parts do not move when another token of the same is chosen. Padding is left out.
+    """
     real = view.real
     part = _flow([view.labels[here] for here in real])[1] // max(most, 1)
     chosen = part[real.index(place)] if place in real else 0
