@@ -468,6 +468,13 @@ def test_pictures_and_texts_are_told_apart(vit, bert):
         inputs("bundled:prose", vit)
 
 
+def test_what_is_no_model_or_no_spec_is_told_by_its_type(vit):
+    with pytest.raises(InputError, match=r"what workbench\.load returned, not for a str"):
+        inputs("bundled:photos", "vit_tiny_patch16_224")
+    with pytest.raises(InputError, match="named by a text such as 'bundled:photos', got a Tensor"):
+        inputs(torch.zeros(2, 3), vit)
+
+
 @pytest.mark.parametrize(
     ("spec", "offer"),
     [("bundled:digit", "'digits'"), ("bundle:photos", "'bundled:photos'"), ("wikitext-2", "'wikitext-103'")],

@@ -163,6 +163,9 @@ WRONG = {
     "unknown parameter": (("render", "gram_spectra", "-p", "modle", "x"), "model"),
     "ill-typed parameter": (("render", "gram_spectra", "-p", "n", "many"), "many"),
     "unknown paper": (("claims", "--paper", "teo2025"), "teo2024"),
+    "comparison in another format": (("compare", "a.safetensors", "b.safetensors", "--out", "c.json"), ".csv"),
+    "no checkpoint": (("evaluate", "runs/epoch-030.safetensors"), "no checkpoint at runs/epoch-030.safetensors"),
+    "no such port": (("explore", "--port", "99999"), "65535"),
     "claims in another format": (("claims", "--out", "claims.parquet"), ".csv"),
     "unknown command": (("analyse",), "analyse"),
     "unknown task": (("train", "digit"), "digits"),
@@ -194,6 +197,56 @@ def test_a_result_that_cannot_be_written_ends_in_3(run, tmp_path):
     status, _, err = run("analyze", "gram-spectrum", *BUNDLED, "--n", 1, "--out", blocked / "x.csv")
     assert status == 3
     assert str(blocked) in err
+
+
+TO_A_FILE = {
+    "analyze": ("gram-spectrum", *BUNDLED, "--out", "x.csv"),
+    "capture": (*BUNDLED, "--out", "x.safetensors"),
+    "claims": ("--out", "x.csv"),
+    "compare": ("a.safetensors", "b.safetensors", "--out", "x.csv"),
+    "evaluate": ("bundled:digits-vit", "--out", "x.csv"),
+}
+
+
+@pytest.mark.parametrize("command", TO_A_FILE)
+def test_a_place_that_takes_no_file_is_refused_before_the_work(run, tmp_path, monkeypatch, command):
+    def work(*_, **__):
+        pytest.fail("the work began")
+
+    for name in (
+        "pipeline.analyze",
+        "pipeline.capture_inputs",
+        "claims",
+        "recording.compare",
+        "evaluation.evaluate",
+    ):
+        monkeypatch.setattr(f"workbench.{name}", work)
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way of a folder")
+    *arguments, out = TO_A_FILE[command]
+    status, _, err = run(command, *arguments, blocked / "folder" / out)
+    assert status == 3
+    assert f"{blocked} is no folder" in err
+    assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_capture_says_which_sites_the_attention_has(run, tmp_path):
+    out = tmp_path / "tost.safetensors"
+    status, said, err = run(
+        "capture",
+        "--model",
+        "bundled:digits-tost",
+        *BUNDLED[2:],
+        "--n",
+        1,
+        "--sites",
+        "q,output",
+        "--out",
+        out,
+    )
+    assert status == 0
+    assert "sites q, output, membership written" in said
+    assert "only layers 4, 5 of this attention has q" in err
 
 
 def test_interruption_ends_in_130(run, monkeypatch, tmp_path):

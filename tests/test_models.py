@@ -263,6 +263,16 @@ def test_a_spec_that_names_nothing(spec):
         load(spec)
 
 
+def test_a_module_in_the_place_of_a_name_is_not_written_out():
+    with pytest.raises(InputError, match=r"got a Linear; a module of your own goes to workbench\.capture"):
+        load(torch.nn.Linear(2, 3))
+
+
+def test_a_bare_name_that_ends_like_a_file_of_weights_is_a_file():
+    with pytest.raises(InputError, match=r"no checkpoint at runs/epoch-030\.safetensors"):
+        load("runs/epoch-030.safetensors")
+
+
 def test_a_name_nobody_knows_says_every_place_tried(offline):
     with pytest.raises(MissingResource, match=r"neither in the catalog(?s:.)*timm(?s:.)*the hub"):
         load("someone/their-own-model")

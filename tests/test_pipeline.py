@@ -340,6 +340,8 @@ def test_a_file_gives_what_the_tensors_give(tmp_path):
     square = (attn @ v.double()).square().mean((-2, -1))
     norms = (square / square.mean(-1, keepdim=True)).sqrt()
     np.testing.assert_allclose(maps.query("metric == 'head_output_norm'")["value"], norms.ravel(), rtol=1e-6)
+    with pytest.raises(InputError, match="read whole; leave n out"):
+        analyze("attention-map", qkv=tmp_path / "some qkv.npz", n=2)
 
 
 def test_keys_of_any_size_have_ranks_and_shares_and_are_spoken_of(tmp_path):

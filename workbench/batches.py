@@ -265,6 +265,11 @@ class ListedInputs:
 
 def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
     """Raise `InputError` unless the model takes what the pool gives."""
+    if not hasattr(model, "modality"):
+        raise InputError(
+            f"inputs are made for what workbench.load returned, not for a {type(model).__name__}; load the model, "
+            "or hand workbench.capture a batch of your own"
+        )
     if model.modality not in ("image", "text"):
         raise InputError(
             f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "

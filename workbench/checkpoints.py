@@ -222,4 +222,6 @@ def _require_file(path: Path) -> None:
         hint = f"; it holds {', '.join(inside)}: name one of them" if inside else ""
         raise InputError(f"{path} is a folder, a checkpoint is one file{hint}")
     if not path.is_file():
-        raise InputError(f"no checkpoint at {path}")
+        raise InputError(
+            f"no checkpoint at {path}; give the path of a file, or a name that `workbench models` lists"
+        )

@@ -181,11 +181,12 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     """
     from workbench.pipeline import ANALYSES, analyze
     from workbench.pipeline import check_request as check
-    from workbench.results import check_suffix, write_frame
+    from workbench.results import check_place, check_suffix, write_frame
 
     check_suffix(out)
     options = _own_options(ctx.args)
     check(name, options)
+    check_place(out)
     frame = analyze(name, progress=sys.stderr.isatty(), **arguments, **options)
     write_frame(frame, out)
     click.echo(f"{ANALYSES[name].title}: {len(frame)} rows written to {out}")
@@ -311,18 +312,40 @@ def sweep_status(folder: str, as_json: bool) -> None:
 @click.option("--inputs", "input_spec", required=True, metavar="SPEC", help="What to feed it.")
 @_apply(_SAMPLE)
 @click.option("--sites", default="q,k,v", show_default=True, metavar="LIST",
-              help="input, q, k, v, attn, output, after_attn, hidden.")  # fmt: skip
+              help="input, q, k, v, scale, mask, attn, output, before_attn, update, after_attn, hidden.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="A .safetensors file.")
 def capture(model: str, input_spec: str, out: str, layers: str | None, sites: str, **rest: Any) -> None:
     """Write the q, k, v (or other sites) of every layer to a file."""
     from workbench.pipeline import capture_inputs
 
-    if not out.endswith(".safetensors"):
-        raise InputError(f"a capture is written as .safetensors; {Path(out).name!r} ends otherwise")
+    _check_out(out, "a capture is", ".safetensors")
     names = tuple(site.strip() for site in sites.split(",") if site.strip())
     captured = capture_inputs(model, input_spec, layers=layers, sites=names, **rest)
     captured.save(out)
-    click.echo(f"{len(captured)} layers, sites {', '.join(names)} written to {out}")
+    own = dict.fromkeys(site for record in captured for site in record.extra)
+    held = [*(name for name in captured.sites if _layers_with(captured, name)), *own]
+    click.echo(f"{len(captured)} layers, sites {', '.join(held)} written to {out}")
+    for name in captured.sites:
+        layers_with = _layers_with(captured, name)
+        if name != "mask" and len(layers_with) < len(captured):
+            some = ", ".join(map(str, layers_with))
+            where = f"only layer{'s' * (len(layers_with) > 1)} {some}" if some else "no layer"
+            click.echo(f"note: {where} of this attention has {name}", err=True)
+
+
+def _layers_with(captured: Any, site: str) -> list[int]:
+    return [record.index for record in captured if getattr(record, site) is not None]
+
+
+def _check_out(out: str | None, told: str, suffix: str = ".csv") -> None:
+    """Raise where a result could not be written after all the work: another ending, or a place that takes no file."""
+    from workbench.results import check_place
+
+    if out is None:
+        return
+    if not out.endswith(suffix):
+        raise InputError(f"{told} written as {suffix}; {Path(out).name!r} ends otherwise")
+    check_place(out)
 
 
 @cli.command()
@@ -335,6 +358,7 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
     from workbench.recording import Capture, compare
     from workbench.results import atomic_write
 
+    _check_out(out, "a comparison is")
     frame = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
     _print_table(frame.to_dict("records"), f"{first} against {second}", as_json=False)
     if out:
@@ -365,8 +389,7 @@ def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
     import workbench
     from workbench.results import atomic_write, join_frames
 
-    if out and not out.endswith(".csv"):
-        raise InputError(f"claims are written as .csv; {Path(out).name!r} ends otherwise")
+    _check_out(out, "claims are")
     measured = workbench.claims(progress=sys.stderr.isatty(), **arguments)
     trained = workbench.trained_claims(arguments["paper"])
     frame = join_frames([part for part in (measured, trained) if len(part)])
@@ -576,8 +599,7 @@ def evaluate(
     from workbench.evaluation import evaluate
     from workbench.results import atomic_write
 
-    if out and not out.endswith(".csv"):
-        raise InputError(f"an evaluation is written as .csv; {Path(out).name!r} ends otherwise")
+    _check_out(out, "an evaluation is")
     budgets = None if epsilon is None else [_value(part.strip()) for part in epsilon.split(",")]
     settings = {key.replace("-", "_"): _value(text) for key, text in options}
     frame = evaluate(list(models), epsilons=budgets, settings=settings, **arguments)
@@ -730,7 +752,9 @@ def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
 @click.option("--app", is_flag=True, help="The explorer alone, as a page (needs the extra app: voila).")
 @click.option("--theme", type=click.Choice(["paper", "talk"]), help="Letters for reading or for a lecture hall. "
               "[default: WORKBENCH_THEME, or paper]")  # fmt: skip
-@click.option("--port", type=int, help="[default: the first free one from 8888; 8866 with --app]")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="[default: the first free one from 8888; 8866 with --app]"
+)
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 def explore(app: bool, theme: str | None, port: int | None, no_browser: bool) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both)."""

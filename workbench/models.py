@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.sources import ImageFormat
 
 SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
 
 
@@ -186,7 +187,11 @@ def load(
 def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
     """(scheme, name, catalog entry or None) of a model spec; touches neither weights nor network."""
     if not isinstance(spec, str) or not spec.strip():
-        raise InputError(f"a model is named by a text such as 'bundled:digits-vit', got {spec!r}")
+        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(
+            f"a model is named by a text such as 'bundled:digits-vit', got {given}; a module of your own goes to "
+            "workbench.capture as it is"
+        )
     spec = spec.strip()
     entry = catalog.find(spec)
     if entry is not None:
@@ -204,6 +209,12 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
             "kind of model", f"{scheme}:", [f"{known}:" for known in SCHEMES], "before the name"
         )
     path = Path(spec).expanduser()
+    if path.suffix in WEIGHT_SUFFIXES and not path.exists():
+        return (
+            "file",
+            spec,
+            None,
+        )  # which says that there is none; no hub repository ends like a file of weights
     if path.is_dir() and (path / "config.json").is_file():
         return "hf", spec, None
     if path.is_file():

@@ -105,6 +105,10 @@ def analyze(
     elif qkv is not None and model is None and inputs is None:
         if analysis.alter is not None:
             raise InputError(f"{name} runs a model on altered inputs; give model and inputs, not a file")
+        if n is not None:
+            raise InputError(
+                "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
+            )
         stream = stream_file(qkv, analysis.reads(chosen), layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")

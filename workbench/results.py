@@ -131,6 +131,18 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         )
 
 
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise `MissingResource` where a file certainly cannot be written: before long work, not after it.
+
+    Makes nothing; a folder that is not there yet is judged by the nearest one that is.
+    """
+    path = Path(path)
+    folder = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "may not be written to" if folder.is_dir() else "is no folder"
+        raise MissingResource(f"cannot write {path}: {folder} {reason}; give another place")
+
+
 def _caption(frame: pd.DataFrame) -> str:
     names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
     over = "inputs, and chance" if is_overall(frame).any() else "inputs and heads"

@@ -85,7 +85,8 @@ def open_pool(spec: str) -> Pool:
     MissingResource for a data set that is neither cached nor to be had.
     """
     if not isinstance(spec, str) or not spec.strip():
-        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {spec!r}")
+        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {given}")
     spec = spec.strip()
     if spec == "wikitext-103":
         return _wikitext()

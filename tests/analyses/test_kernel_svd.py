@@ -152,3 +152,6 @@ def test_what_is_no_matrix_of_tokens_is_refused():
         singular_values(bad)
     with pytest.raises(InputError, match="missing axis query"):
         singular_values(torch.ones(7))
+    for empty in (singular_values, lambda kernel: kernel_svd(kernel, 2)):
+        with pytest.raises(InputError, match=r"\(0, 3, 7, 7\); there is no matrix in it"):
+            empty(torch.ones(0, 3, 7, 7))

@@ -69,6 +69,10 @@ def test_what_does_not_fit_is_named():
     k, v = torch.randn(2, 7, 5), torch.randn(2, 6, 5)
     with pytest.raises(InputError, match=r"v of shape \(2, 6, 5\) does not fit k of shape \(2, 7, 5\)"):
         map_tokens(max, {"k": k, "v": v}, 1.0)
+    with pytest.raises(InputError, match=r"k must be a torch tensor .* got list"):
+        map_tokens(max, {"k": [[1.0, 2.0]]}, 1.0)
+    with pytest.raises(InputError, match="axis token is empty"):
+        map_tokens(max, {"k": k[:, :0]}, 1.0)
     with pytest.raises(InputError, match="1 token; at least 2"):
         map_tokens(max, {"k": k[:, :1]}, 1.0)
     with pytest.raises(InputError, match=r"leaves 1 token\(s\)"):

@@ -333,6 +333,8 @@ def test_large_keys_underflow_nowhere():
 
 def test_input_that_does_not_fit_is_refused():
     k, v = batch()
+    with pytest.raises(InputError, match="axis token is empty"):
+        value_similarity(torch.randn(2, 3, 0, 4), torch.randn(2, 3, 0, 4), 0.5)
     with pytest.raises(InputError, match=r"v of shape \(2, 3, 10, 4\) does not fit k"):
         value_similarity(k, v[:, :, 1:], SCALE)
     with pytest.raises(UnknownName, match="unknown null 'normal'"):

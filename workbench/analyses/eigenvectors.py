@@ -6,6 +6,7 @@ converse: Â = C G⁻¹ V is what V would have to be made from. The exact test: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -104,8 +105,8 @@ def eigenvector_test(
         axes = principal_axes(k, scale, v.shape[-1])
         return _test(axes, v, noise, PRECISIONS[precision], draws, nulls, seed)
 
-    if seeds is None:
-        seeds = range(k[..., 0, 0].numel()) if k.ndim >= 2 else None
+    if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
+        seeds = range(math.prod(k.shape[:-2]))
     return stack_heads(map_tokens(test_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
 
 

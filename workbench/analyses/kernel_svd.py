@@ -124,6 +124,8 @@ def span_angles(
 def _check(kernel: Tensor) -> None:
     validation.check_axes("kernel", kernel, KERNEL)
     validation.check_finite("kernel", kernel, KERNEL)
+    if not kernel.numel():
+        raise InputError(f"kernel has shape {tuple(kernel.shape)}; there is no matrix in it")
     for axis, size in zip(KERNEL, kernel.shape[-2:], strict=True):
         if size < 2:
             raise InputError(

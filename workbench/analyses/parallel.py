@@ -55,9 +55,10 @@ def map_tokens(
     values, a scale that is not finite and positive, fewer than two (real) tokens, or a wrong number of seeds.
     """
     first_name, first = next(iter(tensors.items()))
-    shape = tuple(first.shape[:-1])
     for name, tensor in tensors.items():
         validation.check_axes(name, tensor, validation.TOKENS)
+    shape = tuple(first.shape[:-1])
+    for name, tensor in tensors.items():
         if tuple(tensor.shape[:-1]) != shape:
             raise InputError(
                 f"{name} of shape {tuple(tensor.shape)} does not fit {first_name} of shape "

@@ -5,6 +5,7 @@ The measures are those of saritas2025 (§3, Tables 1 and 4).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -120,8 +121,8 @@ def value_similarity(
         nothing = {null: torch.full_like(part, torch.nan) for null, part in drawn.items()}
         return result._replace(observed=torch.full_like(observed, torch.nan), draws=nothing)
 
-    if seeds is None:
-        seeds = range(k[..., 0, 0].numel()) if k.ndim >= 2 else None
+    if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
+        seeds = range(math.prod(k.shape[:-2]))
     return stack_heads(map_tokens(of_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
 
 

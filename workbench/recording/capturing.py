@@ -109,7 +109,8 @@ def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     known = (*SITES, POSITION)
     for site in asked:
         if site not in known:
-            raise UnknownName("site", str(site), known)
+            own = "sites of an attention of its own, such as membership, come along unasked"
+            raise UnknownName("site", str(site), known, own)
     if not asked:
         raise InputError(f"sites is empty: choose from {', '.join(known)}")
     return tuple(site for site in known if site in asked)

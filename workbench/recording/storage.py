@@ -195,6 +195,8 @@ def _read(path: Path, suffix: str) -> tuple[dict[str, Tensor], dict[str, Any] | 
         raise InputError(f"{path}: no such file")
     try:
         if suffix == ".npz":
+            if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and advise to load that
+                raise InputError(f"{path}: not a readable .npz file; write it with numpy.savez")
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             text = str(arrays.pop(_KEY)) if _KEY in arrays else None
