@@ -45,6 +45,27 @@ def test_a_corrupt_picture_is_skipped_counted_and_named(run, tmp_path):
     same_numbers(*frames)
 
 
+def test_a_shard_of_corrupt_pictures_alone_is_no_failure(run, tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(5):
+        Image.new("L", (8, 8), number * 30).save(folder / f"{number}.png")
+    asked = {"inputs": f"images:{folder}", "n": 5, "batch_size": 1, "shards": 5}
+    (folder / "3.png").write_bytes(b"no picture")
+    status = run(**asked)
+    assert (status.done, status.failed, status.rows[0]["skipped"]) == (5, 0, 1)
+    frame = read(status)
+    assert frame.attrs["provenance"]["inputs"]["n"] == 4
+    same_numbers(read(status), frame)
+
+
+def test_an_analysis_with_nothing_to_measure_says_why_and_the_others_go_on(run):
+    status = run(analyses=["robust-components", "token-similarity"], n=8)
+    assert (status.done, status.failed) == (2, 2)
+    for told in status.failures.values():
+        assert told.startswith("robust-components: nothing to measure; layers 0-3 left out: ")
+
+
 def break_shard(monkeypatch, shard, error, times=None):
     """Let the measuring of one shard fail, ``times`` times or always; returns the calls so far."""
     calls, whole = [], tasks._measure

@@ -179,7 +179,8 @@ class Rows:
         told += [columns | {"form": "profile"} for columns in self._profiles.profiles()]
         told += self._means.state()
         told += [columns for held in self._moments.values() for columns in held.state()]
-        parts = [pd.DataFrame(_listed(columns)) for columns in told]
+        empty = pd.DataFrame(columns=list(STATE))  # of a shard whose pictures cannot be read
+        parts = [pd.DataFrame(_listed(columns)) for columns in told] or [empty]
         return pd.concat(parts, ignore_index=True).reindex(columns=list(STATE)).astype(STATE)
 
     @classmethod

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.batches import ListedInputs
-from workbench.errors import MissingResource, WorkbenchError
+from workbench.errors import InputError, MissingResource, WorkbenchError
 from workbench.measurements import Gathered
 from workbench.models import LoadedModel, load
 from workbench.pipeline import gather
@@ -118,6 +118,9 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
         gathered.tally.count(
             f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
         )
+    if inputs.digests and not gathered.rows:
+        told = "; ".join(gathered.layers_left_out())
+        raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {told}")
     seconds = time.perf_counter() - started
     return Part(
         gathered, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds
