@@ -17,7 +17,7 @@ from tests.folders import bert_folder, gpt2_folder, vit_folder
 from workbench import catalog, hub
 from workbench.checkpoints import write_checkpoint
 from workbench.errors import InputError, MissingResource, UnknownName
-from workbench.models import load
+from workbench.models import check_name, load
 
 CLOSED = "http://127.0.0.1:9"  # the discard port: refuses at once
 
@@ -420,6 +420,19 @@ def test_a_hub_that_answers_is_believed(refusing_hub):
         InputError, match=r"timm:vit_tiny_patch16_224: the hub has no repository timm/vit_tiny"
     ):
         load("vit_tiny_patch16_224")
+
+
+def test_a_name_is_checked_with_a_hub_that_answers_as_it_is_loaded(refusing_hub):
+    refusing_hub(404, "RepoNotFound")
+    with pytest.raises(InputError, match=r"no repository google/electra-smal.*google/electra-small-disc"):
+        check_name("hf:google/electra-smal-discriminator")
+    with pytest.raises(UnknownName, match=r"'vit_tiny_patch16_224'.*the hub does not give it either"):
+        check_name("vit_tinny_patch16_224")
+
+
+def test_a_name_that_is_gated_here_may_be_loaded_elsewhere(refusing_hub):
+    refusing_hub(403, "GatedRepo")
+    check_name("hf:some/model")
 
 
 def test_gated_models_say_how_to_get_in(refusing_hub):

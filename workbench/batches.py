@@ -275,10 +275,15 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
             f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
             "dict of tensors of your own"
         )
-    if pool.modality != model.modality:
-        takes, gives = ("texts", "pictures") if model.modality == "text" else ("pictures", "texts")
-        offer = "bundled:prose, text:FILE" if model.modality == "text" else "bundled:photos, images:FOLDER"
-        raise InputError(f"{model.spec} takes {takes}, and {spec} gives {gives}; try {offer}")
+    check_takes(model.spec, model.modality, spec, pool)
+
+
+def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
+    """Raise `InputError` unless a model of this modality takes what the pool gives."""
+    if pool.modality != modality:
+        takes, gives = ("texts", "pictures") if modality == "text" else ("pictures", "texts")
+        offer = "bundled:prose, text:FILE" if modality == "text" else "bundled:photos, images:FOLDER"
+        raise InputError(f"{model} takes {takes}, and {spec} gives {gives}; try {offer}")
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -51,12 +51,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    _require_file(path)
-    if path.suffix != ".safetensors":
-        raise InputError(
-            f"{path.name} is no checkpoint of `workbench train`, which writes .safetensors; to read weights of a timm "
-            "model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
-        )
+    require_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -185,7 +180,7 @@ def read_torch_file(path: str | Path) -> Any:
     import torch
 
     path = Path(path)
-    _require_file(path)
+    require_file(path)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -214,7 +209,18 @@ def file_sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _require_file(path: Path) -> None:
+def require_checkpoint(path: Path) -> None:
+    """Raise `InputError` unless there is a file of the kind that `workbench train` writes; reads none of it."""
+    require_file(path)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path.name} is no checkpoint of `workbench train`, which writes .safetensors; to read weights of a timm "
+            "model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
+        )
+
+
+def require_file(path: Path) -> None:
+    """Raise `InputError` unless there is a file, naming what lies in a folder of that name."""
     if path.is_dir():
         inside = sorted(
             item.name for item in path.iterdir() if item.suffix in (".safetensors", ".pt", ".pth")

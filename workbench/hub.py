@@ -121,6 +121,13 @@ def from_cache_or_hub(what: str, repo: str, fetch: Callable[[bool], Result]) -> 
     return download(what, repo, lambda: fetch(False))
 
 
+def ask(what: str, repo: str) -> None:
+    """Ask the hub whether it has a model; raises what `download` raises."""
+    from huggingface_hub import HfApi
+
+    download(what, repo, lambda: HfApi().model_info(repo, timeout=REACH_SECONDS))
+
+
 def download(what: str, repo: str, fetch: Callable[[], Result]) -> Result:
     """``fetch()``, with the hub's refusals told as they are: no such repository, no access, no answer."""
     from huggingface_hub.errors import (

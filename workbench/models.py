@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,9 +165,7 @@ def load(
         path = bundled_checkpoint(name, label)
         source = sources.from_checkpoint(path, path.stem, pretrained)
     else:
-        path = Path(name).expanduser()
-        if label is not None:
-            raise InputError(f"{canonical} is one checkpoint; leave checkpoint={label!r} out")
+        path = _one_file(name, label)
         source = sources.from_checkpoint(path, path.stem, pretrained)
     module = source.module.eval().requires_grad_(False)
     module = module.to(device=place, dtype=number) if number is not None else module.to(place)
@@ -182,6 +181,47 @@ def load(
         meta=source.meta,
         _load_tokenizer=source.load_tokenizer,
     )
+
+
+def check_name(
+    spec: str,
+    checkpoint: str | int | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> None:
+    """Raise what `load` raises for what is wrong on every machine: a name, a folder or file, a device, a type.
+
+    Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; where it cannot be
+    asked, a bare name is wrong only if it is near a known one.
+    """
+    from workbench import sources
+    from workbench.checkpoints import require_checkpoint
+
+    _dtype(dtype)
+    with suppress(MissingResource):  # the machine that loads may have a GPU
+        _device(device)
+    scheme, name, entry = resolve(spec)
+    label = None if checkpoint is None else str(checkpoint)
+    pretrained = label != sources.RANDOM
+    label = label if pretrained else None
+    if scheme == "timm":
+        sources.check_timm(name, label, pretrained)
+    elif scheme == "hf":
+        if entry is None:
+            sources.check_hugging_face(name, label)
+            _check_repository(spec, name)
+    elif scheme in ("tost", "crate"):
+        sources.check_authors(scheme, name, label)
+    elif scheme == "bundled":
+        bundled_checkpoint(name, label)
+    else:
+        require_checkpoint(_one_file(name, label))
+
+
+def known_modality(spec: str) -> str | None:
+    """``"image"`` or ``"text"`` where that is known before the model is loaded."""
+    scheme, _, entry = resolve(spec)
+    return entry.modality if entry is not None else "image" if scheme == "timm" else None
 
 
 def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
@@ -307,6 +347,27 @@ def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
     # Before they had owners, these models were cached as "bert-base-uncased", "gpt2", …
     own, old = (hub.cached_file(repo, ["config.json"]) for repo in (name, entry.alias))
     return entry.alias if old and not own else None
+
+
+def _one_file(name: str, checkpoint: str | None) -> Path:
+    if checkpoint is not None:
+        raise InputError(f"file:{name} is one checkpoint; leave checkpoint={checkpoint!r} out")
+    return Path(name).expanduser()
+
+
+def _check_repository(spec: str, name: str) -> None:
+    """Raise for a repository that the hub has not got; one that it cannot be asked about may be on another machine."""
+    if Path(name).expanduser().is_dir() or hub.cached_file(name, ["config.json"]):
+        return
+    what, problem = f"hf:{name}", hub.obstacle()
+    try:
+        if problem is not None:
+            raise hub.missing(what, name, problem)
+        hub.ask(what, name)
+    except (MissingResource, hub.NoSuchRepository) as error:
+        better = _unknown_bare_name(spec, error) if ":" not in spec else error
+        if isinstance(better, InputError):
+            raise better from error
 
 
 def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository) -> WorkbenchError:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from workbench import hub
+from workbench.checkpoints import require_file
 from workbench.errors import InputError, UnknownName, WorkbenchError
 
 if TYPE_CHECKING:
@@ -66,21 +67,15 @@ class Source:
 # timm -------------------------------------------------------------------------------------------------------
 
 
-def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
-    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
-
-    ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
-    """
+def check_timm(name: str, checkpoint: str | None, pretrained: bool) -> None:
+    """Raise `UnknownName` or `InputError` for what `from_timm` will not find; reads no weights and asks no hub."""
     import timm
     from timm.models import get_pretrained_cfg, split_model_name_tag
 
-    place, _, where = name.partition(":")
-    if place in _TIMM_PLACES:
-        architecture, module = _timm_from(place, where, pretrained and checkpoint is None)
+    if name.partition(":")[0] in _TIMM_PLACES:
         if checkpoint is not None:
             raise InputError(f"timm:{name} brings its own weights; leave checkpoint={checkpoint!r} out")
-        checkpoint = None if pretrained else RANDOM
-        return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
+        return
     architecture, tag = split_model_name_tag(name)
     if not timm.is_model(architecture):
         raise UnknownName("timm model", architecture, timm.list_models(), f"timm {timm.__version__}")
@@ -88,16 +83,34 @@ def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     if tag and tag not in tags:
         raise UnknownName(f"weights of {architecture}", tag, tags, "the part of a timm name after the dot")
     if checkpoint is not None:
+        require_file(Path(checkpoint).expanduser())
+    elif pretrained and not getattr(get_pretrained_cfg(name), "has_weights", False):
+        raise InputError(
+            f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
+            "checkpoint=FILE for a file of your own"
+        )
+
+
+def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
+    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
+
+    ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
+    """
+    import timm
+
+    check_timm(name, checkpoint, pretrained)
+    place, _, where = name.partition(":")
+    if place in _TIMM_PLACES:
+        architecture, module = _timm_from(place, where, pretrained)
+        checkpoint = None if pretrained else RANDOM
+        return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
+    architecture = timm.models.split_model_name_tag(name)[0]
+    if checkpoint is not None:
         module = _timm_with_file(architecture, Path(checkpoint).expanduser())
     elif not pretrained:
         with _seeded():
             module = timm.create_model(architecture, pretrained=False)
         checkpoint = RANDOM
-    elif not getattr(get_pretrained_cfg(name), "has_weights", False):
-        raise InputError(
-            f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
-            "checkpoint=FILE for a file of your own"
-        )
     else:
         module = _timm_pretrained(name)
     return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
@@ -189,8 +202,7 @@ def _read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str
     from workbench.checkpoints import read_torch_file
 
     if path.suffix == ".safetensors":
-        if not path.is_file():
-            raise InputError(f"no checkpoint at {path}")
+        require_file(path)
         try:
             return _without_prefix(load_file(path))
         except (SafetensorError, OSError) as error:
@@ -228,6 +240,15 @@ def _timm_format(module: nn.Module) -> ImageFormat:
 # Hugging Face -----------------------------------------------------------------------------------------------
 
 
+def check_hugging_face(name: str, checkpoint: str | None) -> None:
+    """Raise for a folder that is not there or holds no model, and for what no hub repository can be called."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _checkpoint_folder(folder, checkpoint)
+    else:
+        _check_repo_name(name)
+
+
 def from_hugging_face(
     name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None
 ) -> Source:
@@ -240,10 +261,10 @@ def from_hugging_face(
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()
     options: dict[str, Any] = {"trust_remote_code": False}
+    check_hugging_face(name, checkpoint)
     if is_folder:
         where = str(_checkpoint_folder(folder, checkpoint))
     else:
-        _check_repo_name(name)
         where = name
         if checkpoint not in (None, RANDOM):
             options["revision"] = checkpoint
@@ -455,6 +476,16 @@ def _quiet_transformers() -> Generator[None]:
 # Models of the papers' authors ------------------------------------------------------------------------------
 
 
+def check_authors(kind: str, size: str, checkpoint: str | None) -> None:
+    """Raise for a size that is not published, and for a file that is not there."""
+    from workbench.architectures.published import PUBLISHED
+
+    if size not in PUBLISHED[kind]:
+        raise UnknownName(f"size of {kind}", size, PUBLISHED[kind])
+    if checkpoint is not None:
+        require_file(Path(checkpoint).expanduser())
+
+
 def from_authors(kind: str, size: str, checkpoint: str | None, pretrained: bool) -> Source:
     """ToST (``kind`` "tost") or CRATE ("crate") at a published size; `checkpoint` is a file of their authors'.
 
@@ -463,8 +494,7 @@ def from_authors(kind: str, size: str, checkpoint: str | None, pretrained: bool)
     from workbench.architectures import build
     from workbench.architectures.published import PUBLISHED
 
-    if size not in PUBLISHED[kind]:
-        raise UnknownName(f"size of {kind}", size, PUBLISHED[kind])
+    check_authors(kind, size, checkpoint)
     if checkpoint is None or not pretrained:
         if pretrained:
             warnings.warn(

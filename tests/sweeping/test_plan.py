@@ -7,9 +7,19 @@ import pytest
 from workbench.errors import InputError, UnknownName
 from workbench.samples import Unreadable
 from workbench.shards import Plan, Task
+from workbench.shards import plan as plan_module
 from workbench.shards.plan import make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    # Imported first: the library keeps what the variable was at import, and later tests need it as it was.
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 @pytest.mark.parametrize(
@@ -64,10 +74,69 @@ def test_listing_many_pictures_reads_none_of_them(tmp_path):
 def test_a_pool_that_changed_since_is_told(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
-    plan = make_plan([("m", f"images:{tmp_path}")], ["token-similarity"])
+    plan = make_plan([("bundled:digits-vit", f"images:{tmp_path}")], ["token-similarity"])
     (tmp_path / "c.png").touch()
     with pytest.raises(InputError, match="no longer holds what it held"):
         plan.places(Task(0, 0, 0))
+
+
+def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
+    (tmp_path / "a.png").touch()
+    listed, whole = [], plan_module.open_pool
+    monkeypatch.setattr(plan_module, "open_pool", lambda spec: listed.append(spec) or whole(spec))
+    plan = make_plan(
+        [(f"bundled:digits-{name}", f"images:{tmp_path}") for name in ("vit", "tssa")], ["gram-spectrum"]
+    )
+    assert len(plan.models) == 2
+    assert len(listed) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "checkpoint", "told"),
+    [
+        ("bundled:digits-vitt", None, "did you mean .*'digits-vit'"),
+        ("bundled:digits-vit", "epoch-999", "unknown checkpoint of bundled:digits-vit 'epoch-999'"),
+        ("bundle:digits-vit", None, "did you mean 'bundled:'"),
+        ("timm:vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
+        ("timm:vit_tiny_patch16_224.augreg_in21", None, "did you mean .*'augreg_in21k'"),
+        ("timm:vit_tiny_patch16_224", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
+        ("hf:/no/such/folder", None, "there is no folder or file /no/such/folder"),
+        ("hf:tests", None, "tests has no config.json"),
+        ("tost:smal", None, "unknown size of tost 'smal'; did you mean 'small'"),
+        ("crate:smal", None, "unknown size of crate 'smal'; did you mean .*'small'"),
+        ("tost:small", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("file:no/such/epoch-003.safetensors", None, "no checkpoint at no/such/epoch-003.safetensors"),
+        ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench train`"),
+        ("", None, "a model is named by a text"),
+        ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives pictures"),
+        ("bert-base-uncased", None, "takes texts, and bundled:digits gives pictures"),
+    ],
+)
+def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_written(
+    offline, run, tmp_path, spec, checkpoint, told
+):
+    with pytest.raises(InputError, match=told):
+        run(models=spec, checkpoint=checkpoint)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_model_that_another_machine_may_have_is_no_mistake(offline):
+    for spec in ("someone/their-own-model", "hf:someone/their-own-model", "timm:vit_tiny_patch16_224"):
+        assert make_plan([(spec, "bundled:photos")], ["token-similarity"], device="cuda").models
+
+
+def test_other_requests_that_no_machine_can_run_write_nothing(run, tmp_path):
+    for wrong in (
+        {"inputs": "bundled:digit"},
+        {"inputs": f"images:{tmp_path}/none"},
+        {"analyses": ["token-similarty"]},
+        {"dtype": "flot32"},
+        {"device": "gpuu"},
+    ):
+        with pytest.raises(InputError):
+            run(**wrong)
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_requests_that_cannot_be_run_are_told_before_anything_runs():

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from workbench.batches import PREPROCESSING, check_count, drawn_places
+from workbench.batches import PREPROCESSING, check_count, check_takes, drawn_places
 from workbench.errors import InputError
-from workbench.models import bundled_checkpoint, resolve
+from workbench.models import check_name, known_modality
 from workbench.registry import ANALYSES, check_request
 from workbench.samples import Pool, open_pool
 from workbench.selection import parse_numbers
@@ -128,8 +128,8 @@ def make_plan(
     """The plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
 
     ``n`` is all the inputs there are unless given; ``shards`` about one for every `SHARD` of them. Reads the names of
-    the inputs, and no input. Raises `InputError` for a request that cannot be run, `UnknownName` for unknown names, and
-    what `open_pool` raises.
+    the inputs, and no input, and checks the names of the models without their weights. Raises `InputError` for a
+    request that cannot be run, `UnknownName` for unknown names, and what `open_pool` raises.
     """
     if not pairs or not analyses:
         raise InputError("a sweep needs at least one model with inputs, and one analysis")
@@ -137,12 +137,15 @@ def make_plan(
         parse_numbers(kind, settings.get(f"{kind}s"))
     if settings.get("preprocessing", PREPROCESSING[0]) not in PREPROCESSING:
         raise InputError(f"preprocessing is 'paper' or 'model', got {settings['preprocessing']!r}")
-    models, counts = [], []
+    models, counts, held = [], [], {}
     for spec, inputs in dict.fromkeys(pairs):
-        pool, names = _listed(inputs)
+        pool, names = held[inputs] = held.get(inputs) or _listed(inputs)
         check_count(pool, n)
         count = len(pool) if n is None else n
-        _check_name(spec)
+        check_name(spec, *(settings.get(name) for name in ("checkpoint", "device", "dtype")))
+        modality = known_modality(spec)
+        if modality is not None:
+            check_takes(spec, modality, inputs, pool)
         models.append(PlannedModel(spec, inputs, count, names))
         batches = -(-count // batch_size)
         counts.append(min(batches, shards or max(1, -(-count // SHARD))))
@@ -187,10 +190,3 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
             "put them back, or sweep into another folder"
         )
     return pool, drawn_places(len(pool), seed)
-
-
-def _check_name(spec: str) -> None:
-    """Raise `UnknownName` for a misspelt kind of model or bundled model; workers look for other weights."""
-    scheme, name, _ = resolve(spec)
-    if scheme == "bundled":
-        bundled_checkpoint(name)
