@@ -225,6 +225,19 @@ def test_a_command_asks_for_the_same_address(at_start):
     assert Explorer(**resolved).place == at_start.place
 
 
+def test_all_queries_of_an_image_are_looked_at_again_where_they_were_asked_for(at_start):
+    import shlex
+
+    at_start.move(layer=1, token=None)
+    assert "From all queries" in at_start.reading()
+    assert Explorer.at(at_start.address).place == at_start.place
+    words = shlex.split(at_start.command())
+    assert words[words.index("token") + 1] == "all"
+    assert Explorer(n=3, layer=1, token="all").place == at_start.place
+    assert Explorer(n=3).move(layer=1, token=None).place == at_start.place
+    assert Explorer(n=3, layer=1).place.token == 0
+
+
 def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_DEFER_EXPORT", str(tmp_path / "queue"))
     at_start.move(layer=1, head=2)

@@ -24,6 +24,7 @@ def command(address: Address) -> str:
     """The `workbench render` line that draws and saves the same view."""
     plain = address.to_dict()
     words = ["workbench", "render", "explorer"]
+    plain["token"] = "all" if address.token is None else address.token
     for name, value in plain.items():
         if value is None:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import InputError
 from workbench.explorer import code
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from workbench.explorer.panel import Panel
+
+
+ALL = "all"  # instead of a token: all queries alike, of an image too
 
 
 class Explorer:
@@ -38,7 +41,7 @@ class Explorer:
         index: int = 0,
         layer: int = -1,
         head: int = 0,
-        token: int | None = None,
+        token: int | Literal["all"] | None = None,
         view: str = "attention",
         metric: str = "attention_entropy",
         against: Mapping[str, Any] | str | None = None,
@@ -53,7 +56,8 @@ class Explorer:
             index: which of them.
             layer: from 0, or from the end where negative.
             head: likewise.
-            token: the token in question; None is the class token of an image, and all queries of a text.
+            token: the token in question; "all" is the mean over queries; None is the class token of an image, and
+                all queries of a text.
             view: one of `workbench.explorer.VIEWS`.
             metric: what the overview shows, one of `workbench.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
@@ -62,10 +66,11 @@ class Explorer:
             InputError: a value of the wrong kind, or an unknown view or metric.
         """
         self.asked = Address(
-            model, inputs, n, seed, index, layer, head, token, view, metric,
+            model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)),
         )  # fmt: skip
         _check_names(self.asked)
+        self._choose_token = token is None
         self.material = Material()
         self._resolved: Address | None = None
         self._panels: list[Panel] = []
@@ -73,7 +78,11 @@ class Explorer:
     @classmethod
     def at(cls, address: Mapping[str, Any] | str) -> Explorer:
         """Open a saved address, a dict or its JSON; raises as `Address.from_dict` does."""
-        return cls(**Address.from_dict(plain_address(address)).to_dict())
+        plain = plain_address(address)
+        parts = Address.from_dict(plain).to_dict()
+        if "token" in plain and plain["token"] is None:
+            parts["token"] = ALL
+        return cls(**parts)
 
     @property
     def place(self) -> Address:
@@ -104,7 +113,7 @@ class Explorer:
         """Where changes would lead; raises as `move` does."""
         if self._resolved is None:
             asked = Address.from_dict({**self.asked.to_dict(), **changes})
-            return resolve(asked, self.material, first=True)
+            return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
     def take(self, place: Address) -> None:
