@@ -399,6 +399,7 @@ def refusing_hub(monkeypatch, tmp_path):
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(hub, "REACH_SECONDS", 120.0)  # it answers, also on a busy machine
         template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

@@ -62,8 +62,11 @@ def test_a_browser_asks_the_site_alone(site):
     try:
         with sync.sync_playwright() as driver:
             arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-            browser = driver.chromium.launch(executable_path=str(find_chrome()), args=arguments)
+            browser = driver.chromium.launch(
+                executable_path=str(find_chrome()), args=arguments, timeout=120_000
+            )
             page = browser.new_page()
+            page.set_default_timeout(120_000)
             page.on("request", lambda request: asked.append(request.url))
             page.on("pageerror", lambda error: wrong.append(str(error)))
             for address in SHOWN:

@@ -24,7 +24,7 @@ from workbench.explorer.launch import NOTEBOOK, lab_command, server_environment
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-START_S = 120  # a server or a first view that is not there by then will not come: a busy machine is slow
+START_S = 300  # a server or a first view that is not there by then will not come: a busy machine is slow
 WAIT_MS = 60_000  # for anything after that
 SIZE = {"width": 1280, "height": 900}
 LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -77,6 +77,7 @@ def serve(
         cwd=folder,
         env={**os.environ, **(told or {}), **own},
         text=True,
+        stdin=subprocess.DEVNULL,  # at a terminal Jupyter would ask whether the interrupt is meant
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -142,7 +143,9 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chrome(), args=ARGUMENTS)
+        browser = playwright.chromium.launch(
+            executable_path=find_chrome(), args=ARGUMENTS, timeout=START_S * 1000
+        )
         yield browser
         browser.close()
 
@@ -230,6 +233,28 @@ def run_cells(page: Any, notebook: Path, until: str) -> None:
     page.click(".jp-Notebook .jp-Cell >> nth=0")
     for _ in range(last + 1):
         page.keyboard.press("Shift+Enter")
+
+
+def hold_back(notebook: Path, model: str, until: Path) -> None:
+    """Have the notebook wait for a file before it loads a model: what can be done meanwhile is no race."""
+    held = json.loads(notebook.read_text())
+    code = next(cell for cell in held["cells"] if cell["cell_type"] == "code")
+    waiting = _WAITING.format(model=model, until=str(until))
+    code["source"] = waiting + "".join(code["source"])
+    notebook.write_text(json.dumps(held))
+
+
+_WAITING = """\
+import pathlib, time
+import workbench.models as _models
+
+def _load(spec, *rest, _load=_models.load, **options):
+    while spec == {model!r} and not pathlib.Path({until!r}).exists():
+        time.sleep(0.05)
+    return _load(spec, *rest, **options)
+
+_models.load = _load
+"""
 
 
 def wait_for_picture(page: Any) -> None:

@@ -78,6 +78,7 @@ def fit(name, out, callbacks, **settings):
     return model.state_dict()
 
 
+# Where there are many cores it advises more workers for a loader, which eight pictures do not need.
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:.*lightning.*")
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 @pytest.mark.parametrize(

@@ -199,7 +199,9 @@ def test_a_failure_is_noted_once_and_training_goes_on(tmp_path):
         workbench.read_watch(tmp_path, "robust-components")
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings(
+    "error"
+)  # as a user may set, and then what is noted with a warning would be raised
 def test_warnings_that_are_errors_do_not_end_a_training(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(4 * 6, 3))
     watch = workbench.watch(model, sequences(), out=tmp_path, every=1, analyses=SIMILARITY)

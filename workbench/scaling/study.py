@@ -165,7 +165,7 @@ class Measurer:
         self.device = device
         self.dtype = dtype
         self._server: subprocess.Popen[str] | None = None
-        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the context is left
+        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed when the context is left
 
     def __enter__(self) -> Measurer:
         return self
