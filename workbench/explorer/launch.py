@@ -19,6 +19,7 @@ from workbench.errors import MissingResource
 
 NOTEBOOK = "explorer"
 PAGE_PORT = 8866
+_STARTUP_S = 600
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
 _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
@@ -115,6 +116,8 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
         settings.Voila.notebook_path = str(page_notebook(Path(scratch), start=Path.cwd()))
         settings.Voila.config_file_paths = []  # what lies in the current folder changes nothing
         settings.Voila.log_level = "WARN"
+        # The first visit may come before everything is imported, on a machine that is busy.
+        settings.VoilaExecutor.startup_timeout = _STARTUP_S
         settings.VoilaConfiguration.template = "explorer"
         settings.VoilaConfiguration.strip_sources = True
         settings.VoilaConfiguration.file_allowlist = []

@@ -27,6 +27,7 @@ from typing import Any
 ADDRESS = "WORKBENCH_WARM"
 """The variable that tells a launcher where the warm process listens."""
 LAUNCHER = Path(__file__).with_name("launcher.py")
+KERNEL = "ipykernel_launcher"
 POSSIBLE = sys.platform == "linux"
 FEWEST = 3
 """Notebooks from which on it pays to import first."""
@@ -91,7 +92,7 @@ def write_kernel(folder: Path) -> None:
     """
     from ipykernel.kernelspec import write_kernel_spec
 
-    command = [sys.executable, str(LAUNCHER), "ipykernel_launcher", "-f", "{connection_file}"]
+    command = [sys.executable, str(LAUNCHER), KERNEL, "-f", "{connection_file}"]
     write_kernel_spec(folder / "kernels" / "python3", overrides={"argv": command})
 
 
@@ -186,13 +187,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         os.close(descriptor)
     os.setsid()
     os.environ.clear()
-    # its parent is the warm process, and not the one that a kernel would be told to watch
-    os.environ.update(
-        {name: value for name, value in request["environment"].items() if name != "JPY_PARENT_PID"}
-    )
+    os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.path.insert(0, request["folder"])  # as `python -m` does
     sys.argv = [request["module"], *request["arguments"]]
+    if request["module"] == KERNEL:  # it is to end with its parent, which is not the one that its starter named
+        sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
