@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -163,21 +164,18 @@ def _prose() -> Pool:
 
 def _image_folder(path: Path) -> Pool:
     if path.is_file():
-        files = [path]
+        folder, names = path.parent, [path.name]
     elif path.is_dir():
-        files = sorted(file for file in path.iterdir() if _is_picture(file))
+        folder, names = path, _pictures(path)
     else:
         raise InputError(f"there is no folder {path}")
-    if not files:
-        nested = any(
-            _is_picture(file) for folder in path.iterdir() if folder.is_dir() for file in folder.iterdir()
-        )
+    if not names:
+        nested = any(_pictures(inner) for inner in path.iterdir() if inner.is_dir())
         hint = (
             f"; its subfolders have some: imagenet:{path} reads a folder of class folders" if nested else ""
         )
         raise InputError(f"no images in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are read{hint}")
-    ids = [file.name for file in files]
-    return Pool("image", ids, lambda i: Sample(ids[i], read_picture(files[i])), str(path))
+    return Pool("image", names, lambda i: Sample(names[i], read_picture(folder / names[i])), str(path))
 
 
 def _imagenet(path: Path) -> Pool:
@@ -185,22 +183,18 @@ def _imagenet(path: Path) -> Pool:
         raise InputError(f"there is no folder {path}")
     root = path / "val" if (path / "val").is_dir() else path
     classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
-    files = [
-        (target, file)
-        for target, folder in enumerate(classes)
-        for file in sorted(folder.iterdir())
-        if _is_picture(file)
-    ]
+    files = [(target, name) for target, folder in enumerate(classes) for name in _pictures(folder)]
     if not files:
         raise InputError(
             f"no images in class folders of {root} ({len(classes)} subfolders): expected FOLDER/CLASS/IMAGE, "
             f"images ending in {', '.join(IMAGE_SUFFIXES)}; for a folder of images use images:{path}"
         )
-    ids = [f"{file.parent.name}/{file.name}" for _, file in files]
+    labels = [folder.name for folder in classes]
+    ids = [f"{labels[target]}/{name}" for target, name in files]
 
     def read(i: int) -> Sample:
-        target, file = files[i]
-        return Sample(ids[i], read_picture(file), target)
+        target, name = files[i]
+        return Sample(ids[i], read_picture(classes[target] / name), target)
 
     return Pool("image", ids, read, f"{len(classes)} class folders of {root}")
 
@@ -284,8 +278,15 @@ def read_picture(path: Path) -> np.ndarray:
         raise Unreadable(reason or type(error).__name__) from error
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and path.is_file()
+def _pictures(folder: Path) -> list[str]:
+    """Names of the files that end as pictures do; listing tells files from folders without asking about each."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if _is_picture(entry))
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    suffix = os.path.splitext(entry.name)[1].lower()
+    return suffix in IMAGE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
 
 
 def _read_lines(path: Path, prefix: str) -> list[Sample]:

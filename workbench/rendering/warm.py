@@ -191,7 +191,9 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(request["folder"])
     sys.path.insert(0, request["folder"])  # as `python -m` does
     sys.argv = [request["module"], *request["arguments"]]
-    if request["module"] == KERNEL:  # it is to end with its parent, which is not the one that its starter named
+    if (
+        request["module"] == KERNEL
+    ):  # it is to end with its parent, which is not the one that its starter named
         sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
