@@ -56,6 +56,26 @@ def test_sampling_stands_above_and_models_below():
     assert len(named(fig, "chance")) == 1
 
 
+def test_random_logits_and_models_have_a_legend_each():
+    fig = softmax_sensitivity_figure(
+        sampled(), FIT, pd.concat([measured(), measured("bundled:prose-softmax")])
+    )
+    told = {}
+    for trace in fig.data:
+        if trace.name and trace.showlegend is not False:
+            told.setdefault(trace.legend or "legend", []).append(trace.name)
+    assert told == {
+        "legend": ["pairs, spread 1", "fit a/√N + b", "spread 1", "spread 10"],
+        "legend2": ["digits-vit", "prose-softmax", "chance"],
+    }
+    assert (fig.layout.legend.title.text.strip(), fig.layout.legend2.title.text.strip()) == (
+        "Random logits:",
+        "Models:",
+    )
+    crowd = pd.concat([measured(f"bundled:a-model-with-a-long-name-{number}") for number in range(6)])
+    assert softmax_sensitivity_figure(sampled(), FIT, crowd).layout.margin.t > fig.layout.margin.t
+
+
 def test_a_frame_of_something_else_is_refused():
     with pytest.raises(InputError, match="no column spread"):
         softmax_sensitivity_figure(sampled().drop(columns="spread"), FIT, measured())

@@ -202,11 +202,11 @@ LEGEND_ABOVE = {
 }
 
 
-def legend_rows(fig: go.Figure, width: float = PAGE) -> int:
+def legend_rows(fig: go.Figure, width: float = PAGE, legend: str = "legend") -> int:
     """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it."""
     rows, used = 1, 0.0
     for trace in fig.data:
-        if trace.name and trace.showlegend is not False:
+        if trace.name and trace.showlegend is not False and (trace.legend or "legend") == legend:
             entry = 46 + 5.2 * len(trace.name)  # line or marker, gaps, and letters of 8 pt
             if used and used + entry > width - 16:
                 rows, used = rows + 1, 0.0

@@ -21,9 +21,11 @@ from workbench.figures.frames import (
     whole_numbers,
 )
 from workbench.figures.levels import layer_traces
-from workbench.figures.theme import GREY, series_style, translucent
+from workbench.figures.theme import GREY, PAGE, series_style, translucent
 
 CONSTANT, CITED = 0.5, 1.0  # the Lipschitz constant of softmax, and the one that the paper cites
+_MODELS = "legend2"
+_HEIGHT, _ROW = 410, 20  # px; a row of a legend
 _SAMPLED = ("metric", "candidate", "tokens", "spread", "value", "low", "high")
 # metric, the rows meant, title
 _BY_LAYER = (
@@ -62,7 +64,7 @@ def softmax_sensitivity_figure(
         6,
         specs=[[{"colspan": 3}, None, None] * 2, [{"colspan": 2}, None] * 3],
         horizontal_spacing=0.06,
-        vertical_spacing=0.2,
+        vertical_spacing=0.24,
         subplot_titles=[
             "Random logits: Lipschitz constant",
             "Random logits: expected move under noise",
@@ -101,8 +103,22 @@ def softmax_sensitivity_figure(
     fig.update_yaxes(range=[0, 1.08], row=1, col=1)
     fig.update_yaxes(rangemode="tozero", row=1, col=4)
     fig.update_annotations(font={"size": None})
-    margin = {"l": 40, "r": 8, "t": 28 + 18 * legend_rows(fig), "b": 38}
-    return fig.update_layout(height=400, legend=LEGEND_ABOVE, margin=margin)
+    titles = "Random logits:  ", "Models:  "
+    above, below = (
+        legend_rows(fig, PAGE - 6 * len(title), legend)
+        for title, legend in zip(titles, ("legend", _MODELS), strict=True)
+    )
+    return fig.update_layout(
+        height=_HEIGHT,
+        legend={**LEGEND_ABOVE, "title": {"text": titles[0]}},
+        legend2={
+            **LEGEND_ABOVE,
+            "title": {"text": titles[1]},
+            "y": 1 - _ROW * above / _HEIGHT,
+            "bgcolor": "rgba(0, 0, 0, 0)",  # the first legend's letters reach below its row
+        },
+        margin={"l": 40, "r": 8, "t": 26 + _ROW * (above + below), "b": 38},
+    )
 
 
 def _add_pairs(fig: go.Figure, rows: pd.DataFrame, spread: float, fit: Sequence[tuple[float, float]]) -> None:
@@ -152,10 +168,11 @@ def _add_layers(fig: go.Figure, rows: pd.DataFrame, first: int) -> None:
         for label, part in series_of(chosen):
             style = series_style(first + labels.index(label))
             for trace in layer_traces(part, label, style, show=number == 0):
-                fig.add_trace(trace, **place)
+                fig.add_trace(trace.update(legend=_MODELS), **place)
         fig.update_yaxes(rangemode="tozero", **place)
         if metric == "softmax_lipschitz":
             fig.add_hline(y=CONSTANT, line={"color": "black", "width": 0.75}, **place)
             fig.update_yaxes(range=[0, 1.08 * CONSTANT], **place)
         fig.update_xaxes(title_text="Layer", **whole_numbers(int(rows["layer"].max()) + 1), **place)
     name_chance(fig)
+    fig.data[-1].legend = _MODELS
