@@ -139,7 +139,8 @@ def test_a_planted_curve_is_fitted_with_intervals_that_hold_it():
     tokens = (2, 5, 10, 50, 100, 1000)
     exact = fit_root(tokens, [0.7 / math.sqrt(n) - 0.02 for n in tokens])
     assert (exact.a, exact.b) == pytest.approx((0.7, -0.02))
-    assert exact.a_high - exact.a_low < 1e-12
+    # nothing but the root of a rounding error, and which that is depends on the processor
+    assert exact.a_high - exact.a_low < 1e-6
     rng = np.random.default_rng(0)
     held = []
     for _ in range(300):

@@ -103,6 +103,18 @@ def test_a_launcher_that_is_killed_takes_its_process_along(warm):
     assert gone(number)
 
 
+def test_a_launcher_whose_starter_is_killed_takes_its_process_along(warm):
+    command = [sys.executable, str(LAUNCHER), "probe", "wait"]
+    starter = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.call({command!r})"],
+        env=warm, text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    number = int(starter.stdout.readline())
+    starter.kill()
+    starter.communicate(timeout=120)  # the stream ends with all who hold it
+    assert gone(number)
+
+
 def test_several_run_at_a_time_and_all_end_with_the_warm_process(environment, tmp_path):
     with WarmProcess(tmp_path, environment) as process:
         asked = {**environment, ADDRESS: process.address}

@@ -1,7 +1,8 @@
 """Runs a module in a process forked from the warm one, and stands for it: `python launcher.py MODULE ARGUMENT…`.
 
-Signals go on to that process, its streams are ours, and its exit status becomes ours. Where no warm process answers,
-the module is run here. It imports the standard library alone, since it is to start at once.
+Signals go on to that process, its streams are ours, and its exit status becomes ours; it ends with whoever started
+us. Where no warm process answers, the module is run here. It imports the standard library alone, since it is to start
+at once.
 """
 
 import contextlib
@@ -13,11 +14,12 @@ import socket
 import sys
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
+_LOOK_SECONDS = 1.0
 
 
 def main() -> int:
     """Ask for the process and wait for its end."""
-    module, arguments = sys.argv[1], sys.argv[2:]
+    module, arguments, starter = sys.argv[1], sys.argv[2:], os.getppid()
     warm = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         warm.connect(os.environ.get("WORKBENCH_WARM", ""))
@@ -44,7 +46,8 @@ def main() -> int:
                 signal.signal(number, forward)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-        while part := warm.recv(1024):
+        warm.settimeout(_LOOK_SECONDS)
+        while part := _next(warm, starter):
             answers += part
     except OSError:
         pass
@@ -56,6 +59,17 @@ def main() -> int:
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -status)
     return status
+
+
+def _next(warm: socket.socket, starter: int) -> bytes:
+    """What the warm process says next; nothing once it has said all, or once our starter is gone.
+
+    A notebook's process that is killed leaves its kernel, which would hold the streams of both open for ever.
+    """
+    while os.getppid() == starter:
+        with contextlib.suppress(TimeoutError):
+            return warm.recv(1024)
+    return b""
 
 
 def _here(module: str, arguments: list[str]) -> int:
