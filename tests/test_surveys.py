@@ -37,6 +37,12 @@ def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():
         workbench.survey("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
 
 
+def test_what_is_no_pair_is_told_as_it_came():
+    for runs in ("bundled:digits-vit", [("bundled:digits-vit",)], ["bundled:digits-vit"]):
+        with pytest.raises(InputError, match=r"pairs \(model, inputs\), got .*bundled:digits-vit"):
+            workbench.survey("gram-spectrum", runs)
+
+
 def test_a_misspelt_model_is_a_mistake_not_an_absence():
     with pytest.raises(UnknownName, match="digits-vit"):
         workbench.survey("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)

@@ -46,9 +46,16 @@ def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments
     optional package not installed) is listed in ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure
     can say so in its place. ``frame.attrs["notes"]`` holds the notes of all runs, each beginning with its model.
 
-    Raises `InputError` without any pair, `MissingResource` if no model is here, and what `analyze` raises.
+    Raises `InputError` without any pair or for what is none, `MissingResource` if no model is here, and what `analyze`
+    raises.
     """
-    pairs = [(model, inputs) for model, inputs in runs if model is not None]
+    listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
+    wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
+    if wrong is not None:
+        raise InputError(
+            f"a survey runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
+        )
+    pairs = [(model, inputs) for model, inputs in listed if model is not None]
     if not pairs:
         raise InputError("no model to run; give at least one (model, inputs) pair")
     frames, absent, notes = [], {}, []

@@ -87,3 +87,11 @@ def test_observed_sites_give_the_output_again():
 def test_has_no_causal_form():
     with pytest.raises(InputError, match="no causal form"):
         CrossCovarianceAttention(HEADS * WIDTH, HEADS, causal=True)
+
+
+def test_operands_of_several_shapes_are_refused():
+    q, k, v = torch.randn(3, 2, 3, 7, 5)
+    with pytest.raises(InputError, match=r"q, k and v of one shape, got .* v \(2, 3, 7, 4\)"):
+        cross_covariance_attention(q, k, v[..., :4])
+    with pytest.raises(InputError, match="one value for each key"):
+        cross_covariance_attention(q, k, v[:, :, :4])

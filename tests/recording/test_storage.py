@@ -250,6 +250,8 @@ def test_captures_that_cannot_be_compared():
         InputError, match="layer 0, q: the token axis is 17 in the first capture, 18 in the second"
     ):
         compare(a, b)
+    with pytest.raises(InputError, match="captures are compared, not str"):
+        compare(a, "b.safetensors")
     with pytest.raises(InputError, match="different layers"):
         compare(a, capture(vit.build(), vit.batch(), layers=0))
     with pytest.raises(InputError, match="share no site"):

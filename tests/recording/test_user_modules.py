@@ -479,6 +479,15 @@ def test_attention_modules_are_found_without_running():
     assert [path for path, _ in attention_modules(model)] == ["layers.0", "layers.2"]
 
 
+def test_an_empty_batch_is_refused_and_one_the_model_refuses_is_told_with_the_model_s_own_error():
+    model = Stack(Functional(), Functional())
+    with pytest.raises(InputError, match=rf"the batch is empty: \(0, 5, {WIDTH}\)"):
+        capture(model, torch.randn(0, 5, WIDTH))
+    with pytest.raises(RuntimeError) as caught:
+        capture(model, torch.randn(2, 5, WIDTH + 1))
+    assert caught.value.__notes__ == [f"Stack was given: torch.float32 (2, 5, {WIDTH + 1})"]
+
+
 # Memory --------------------------------------------------------------------------------------------
 
 

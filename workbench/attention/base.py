@@ -133,6 +133,38 @@ def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) ->
         raise UnknownName("convention", convention, choices)
 
 
+def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InputError unless q, k and v fit: leading axes that broadcast, one width of q and k, one number of keys.
+
+    The fused kernel does not look: where there are fewer values than keys it reads past their end.
+    """
+    shapes = {}
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor) or tensor.ndim < 2 or not tensor.is_floating_point():
+            what = (
+                f"{tensor.dtype} {tuple(tensor.shape)}"
+                if isinstance(tensor, Tensor)
+                else type(tensor).__name__
+            )
+            raise InputError(
+                f"{name} must be a floating point tensor (batch, head, token, head_dim), got {what}"
+            )
+        shapes[name] = tuple(tensor.shape)
+    leading = [shape[:-2] for shape in shapes.values()]
+    fit = len(set(map(len, leading))) == 1 and all(
+        len({*sizes} - {1}) < 2 for sizes in zip(*leading, strict=False)
+    )
+    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    if not fit:
+        raise InputError(
+            f"q, k and v must agree in batch and heads, got {told}; repeat grouped k and v per query head"
+        )
+    if q.shape[-1] != k.shape[-1]:
+        raise InputError(f"queries and keys must have one head_dim, got {told}")
+    if k.shape[-2] != v.shape[-2]:
+        raise InputError(f"there must be one value for each key, got {told}")
+
+
 def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token head_dim"]) -> float | Tensor:
     """``scale``, or 1/√head_dim of ``x`` where it is None."""
     return 1 / math.sqrt(x.shape[-1]) if scale is None else scale

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
+    check_operands,
     default_scale,
     masked_softmax,
     required_tokens,
@@ -199,6 +200,7 @@ def _attend(
 
     The scale goes into q, because the kernel's own is a number without a gradient.
     """
+    check_operands(q, k, v)
     bias = _joined(added, attention_mask(mask, q), q)
     return F.scaled_dot_product_attention(q * scale, k, v, attn_mask=bias, scale=1.0)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask
+from workbench.attention.base import AttentionModule, attention_mask, check_operands
 
 
 def softmax_attention(
@@ -23,7 +23,9 @@ def softmax_attention(
     """softmax(scale q kᵀ) v over the keys that ``mask`` (true = attend) allows; scale None is 1/√head_dim.
 
     q = k is symmetric attention. ``causal`` allows no later key. A query that may attend to nothing gets 0.
+    Raises InputError for operands that do not fit one another, and for a mask that does not fit them.
     """
+    check_operands(q, k, v)
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     mask = attention_mask(mask, q, causal=causal)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.errors import InputError, UnknownName
+from workbench.errors import InputError, UnknownName, WorkbenchError
 from workbench.recording.keeping import Keeper, tensors_in
 from workbench.recording.layout import (
     class_path,
@@ -66,6 +66,9 @@ def capture(
     sites = _check_sites(sites)
     chosen = parse_numbers("layer", layers)
     arguments = _place(getattr(batch, "batch", batch), module)
+    given = tensors_in(arguments)
+    if given and not any(tensor.numel() for tensor in given):
+        raise InputError(f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in given)}")
     name = getattr(model, "spec", None) or type(module).__name__
 
     known = getattr(batch, "tokens", None)
@@ -184,12 +187,20 @@ def _run(
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(watch_attention(recorder))
-        if isinstance(arguments, Tensor):
-            recorder.result = module(arguments)
-        elif isinstance(arguments, dict):
-            recorder.result = module(**arguments)
-        else:
-            recorder.result = module(*arguments)
+        try:
+            if isinstance(arguments, Tensor):
+                recorder.result = module(arguments)
+            elif isinstance(arguments, dict):
+                recorder.result = module(**arguments)
+            else:
+                recorder.result = module(*arguments)
+        except WorkbenchError:
+            raise
+        except Exception as error:
+            # What a model says of a batch that it cannot take is its own affair; what the batch was is ours.
+            held = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
+            error.add_note(f"{name} was given: {held}")
+            raise
     if recorder.failure is not None:
         raise recorder.failure
     return recorder

@@ -19,9 +19,14 @@ def compare(a: Capture, b: Capture, tolerance: float = 1e-5) -> pd.DataFrame:
     one of them, or where a is all zero and b is not. ``within`` says whether it is at most ``tolerance``.
     ``frame.attrs["first_layer"]`` is the first layer past the tolerance, None where there is none.
 
-    Raises InputError where the captures hold different layers, or tensors of different shapes (which layer,
-    site and axis).
+    Raises InputError for what is no capture, and where the captures hold different layers, or tensors of
+    different shapes (which layer, site and axis).
     """
+    for capture in (a, b):
+        if not isinstance(capture, Capture):
+            raise InputError(
+                f"captures are compared, not {type(capture).__name__}; Capture.load reads one from a file"
+            )
     if not (isinstance(tolerance, (int, float)) and tolerance >= 0):
         raise InputError(f"tolerance must be a number that is not negative, got {tolerance!r}")
     numbers = [record.index for record in a]
