@@ -54,6 +54,11 @@ class Canvas:
         self.box = widgets.Box(self._slots, layout=widgets.Layout(overflow="auto hidden", min_width="0"))
         self._clicked: Callable[[Any], None] = lambda place: None
 
+    @property
+    def wide(self) -> int:
+        """Pixels that its figures take across."""
+        return SLIDE[self.width] if self.theme == "talk" else THEMES["paper"].widths[self.width]
+
     def on_click(self, callback: Callable[[Any], None]) -> None:
         """Call ``callback(customdata)`` for every cell or point clicked that has some."""
         self._clicked = callback
@@ -107,7 +112,7 @@ class Canvas:
         tall = figure.layout.height
         themed = apply_theme(figure, self.theme, self.width, tall and round(tall * self.height))
         if self.theme == "talk":
-            room = SLIDE[self.width]
+            room = self.wide
             size = {"width": room, "height": round(room * TALL)}
             if tall and any(
                 axis.scaleanchor for axis in figure.select_yaxes()

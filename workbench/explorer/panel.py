@@ -170,7 +170,8 @@ class Panel:
         self.main.on_click(
             lambda token: self._moved_by({"token": token[0] if isinstance(token, list) else token})
         )
-        self.map_note = widgets.HTML()
+        # a long one would make its column wide, and push the view beneath it
+        self.map_note = widgets.HTML(layout=widgets.Layout(max_width=f"{self.map.wide}px"))
 
     def _make_drawer(self) -> None:
         """Pins, and what is taken away."""
