@@ -31,6 +31,9 @@ MODELS = {  # figures of another model than the plain one
     **dict.fromkeys(
         [f"class_attention{part}" for part in ("", "_heads", "_summary", "_masks")], "bundled:photos-tost"
     ),
+    "attention_in_one_hour_text": "bundled:prose-softmax",
+    "attention_in_one_hour_words": "bundled:prose-softmax",
+    "attention_in_one_hour_members": "bundled:prose-tost",
     "language_modelling": "bundled:prose-softmax",
     "language_modelling_twins": "bundled:prose-softmax",
 }
@@ -143,6 +146,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
             f"attention_in_one_hour_{part}"
             for part in ("norms", "image", "patch", "matrix", "distance", "entropy", "spectrum", "depth")
         ],
+        *[f"attention_in_one_hour_{part}" for part in ("text", "words", "members")],
     ],
 )
 def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):
