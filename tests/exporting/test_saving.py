@@ -13,7 +13,7 @@ from pypdf import PdfReader
 
 from tests.browser import needs_chrome
 from workbench.errors import InputError, MissingResource, UnknownName
-from workbench.exporting import save_figure
+from workbench.exporting import check_formats, save_figure
 from workbench.provenance import read_provenance, sha256_file
 from workbench.results import make_frame
 
@@ -142,6 +142,11 @@ def test_half_a_figure_is_refused_before_anything_is_written(tmp_path, changes):
     with pytest.raises(InputError):
         save(tmp_path / "figures", **changes)
     assert not (tmp_path / "figures").exists()
+
+
+def test_one_format_may_be_given_by_its_name():
+    assert check_formats("svg") == ["svg"]
+    assert check_formats(("svg", "pdf")) == ["pdf", "svg"]
 
 
 def test_an_unknown_format_offers_the_nearest(tmp_path):

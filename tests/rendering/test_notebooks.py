@@ -82,6 +82,8 @@ def test_notebooks_go_by_name_or_path_and_the_nearest_is_offered(folder):
     write_notebook(folder, "explorer", metadata={"render": False})
     assert [item.name for item in find_notebooks()] == ["gram_spectra"]
     assert find_notebooks(["explorer"])[0].name == "explorer"
+    assert [item.name for item in find_notebooks("explorer")] == ["explorer"]  # one, and not its letters
+    assert [item.path for item in find_notebooks(path)] == [path.resolve()]
     assert find_notebooks([path])[0].path == find_notebooks(["gram_spectra.ipynb"])[0].path == path.resolve()
     with pytest.raises(UnknownName, match="gram_spectra"):
         find_notebooks(["gram_spectrum"])

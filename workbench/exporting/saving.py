@@ -162,8 +162,8 @@ def _allowed() -> Sequence[str]:
 
 
 def check_formats(formats: Sequence[str] | None) -> list[str]:
-    """The formats asked for, in a fixed order; all for None. Raises `UnknownName`."""
-    asked = FORMATS if formats is None else tuple(formats)
+    """The formats asked for (several, or one by its name), in a fixed order; all for None. Raises `UnknownName`."""
+    asked = FORMATS if formats is None else (formats,) if isinstance(formats, str) else tuple(formats)
     for format in asked:
         if format not in FORMATS:
             raise UnknownName("format", str(format), FORMATS)

@@ -206,8 +206,10 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
     return ANY
 
 
-def find_notebooks(names: Iterable[str | os.PathLike[str]] | None = None) -> list[Notebook]:
-    """The notebooks asked for, by bundled name or by path; all bundled ones that are rendered, for None.
+def find_notebooks(
+    names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+) -> list[Notebook]:
+    """The notebooks asked for (several, or one), by bundled name or by path; for None all that are rendered.
 
     Raises:
         UnknownName: a name that is neither (the nearest ones are offered).
@@ -220,7 +222,7 @@ def find_notebooks(names: Iterable[str | os.PathLike[str]] | None = None) -> lis
             raise InputError(f"there are no notebooks in {folder}; name one by its path")
         return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
     found: dict[str, Notebook] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str | os.PathLike) else names:
         text = os.fspath(name)
         if text in bundled:
             path = bundled[text]

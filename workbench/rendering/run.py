@@ -56,7 +56,7 @@ class RenderReport:
 
 
 def render(
-    names: Sequence[str | os.PathLike[str]] | None = None,
+    names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
     preset: str = "default",
@@ -94,7 +94,7 @@ def render(
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; at least one notebook runs at a time")
     notebooks = find_notebooks(names)
-    wanted = check_formats(tuple(formats))
+    wanted = check_formats(formats)
     find_theme(theme)
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     folder = Path(out).resolve()
