@@ -75,12 +75,20 @@ def wide(frame, metric, index="input"):
     return rows.pivot_table(index=index, columns=places, values="value", sort=False, dropna=False)
 
 
-def same(a, b, rtol=1e-4, atol=1e-10):
-    """The same rows in the same order, and the same numbers up to rounding of the model's own float32."""
+def same(a, b, rtol=1e-4, atol=1e-6):
+    """The same rows in the same order, and the same numbers up to rounding of the model's own float32.
+
+    What is nearly 0 beside the other numbers of its metric is rounding itself, which differs between processors:
+    ``atol`` is a share of the largest of them, and z of draws that differ by less says nothing.
+    """
     numbers = ["value", "null_mean", "null_low", "null_high", "z"]
     pd.testing.assert_frame_equal(a.drop(columns=numbers), b.drop(columns=numbers))
+    largest = b[numbers].where(np.isfinite(b[numbers])).abs().groupby(b["metric"]).transform("max")
+    largest = largest.fillna(1).replace(0, 1)
+    told = ~(b["null_high"] - b["null_low"] < atol * largest["value"])
     for name in numbers:
-        np.testing.assert_allclose(a[name], b[name], rtol=rtol, atol=atol, err_msg=name)
+        found, wanted = (frame[name].where(told | (name != "z")) / largest[name] for frame in (a, b))
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize(

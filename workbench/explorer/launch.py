@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
 
 
 @contextmanager
-def server_environment(theme: str | None = None) -> Iterator[dict[str, str]]:
+def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
     """The environment of a server: where figures go, how large letters are, and kernels that start warm.
 
     What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
