@@ -126,6 +126,16 @@ def test_several_run_at_a_time_and_all_end_with_the_warm_process(environment, tm
         assert one.returncode != 0
 
 
+def test_it_ends_while_it_still_imports(environment, tmp_path):
+    (tmp_path / "endless.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(3600)\n"
+    )
+    own = {**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
+    with WarmProcess(tmp_path, own, ["endless"]):
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+
+
 def test_without_a_warm_process_the_launcher_runs_it_itself(environment, place, tmp_path):
     asked = {**environment, ADDRESS: str(tmp_path / "nobody"), "NAME": "here"}
     process = start(asked, "tell", "x", cwd=place)

@@ -66,6 +66,7 @@ class WarmProcess:
     ) -> None:
         assert self._process.stdin is not None  # a pipe was asked for
         self._process.stdin.close()
+        self._process.terminate()  # heard while it still imports; after that it heeds the end of its input
         self._process.wait()
 
 
@@ -103,6 +104,8 @@ def short_folder() -> str | None:
 
 def serve(listener: socket.socket) -> None:
     """Fork a process for every request until standard input ends; a requester that goes takes its process along."""
+    # It ends by its input, and takes along what it forked; in what it forks this waits for the handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     running: dict[int, socket.socket] = {}
     watched = selectors.DefaultSelector()
     watched.register(listener, selectors.EVENT_READ)
@@ -182,6 +185,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Run a module as a program, with the requester's arguments, environment, folder and streams."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)
@@ -191,9 +195,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(request["folder"])
     sys.path.insert(0, request["folder"])  # as `python -m` does
     sys.argv = [request["module"], *request["arguments"]]
-    if (
-        request["module"] == KERNEL
-    ):  # it is to end with its parent, which is not the one that its starter named
+    # A kernel is to end with its parent, which is not the one that its starter named.
+    if request["module"] == KERNEL:
         sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
