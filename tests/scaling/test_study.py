@@ -21,7 +21,6 @@ def test_points_are_really_measured_in_processes_of_their_own():
     assert len(known) == 2 * 2 * 4
     assert (known > 0).drop("device_memory", level="metric").all()
     assert known["forward", 66, "macs"] == 2 * known["forward", 33, "macs"]
-    assert known["forward + backward", 66, "seconds_per_sample"] > known["forward", 66, "seconds_per_sample"]
     times = frame[frame["metric"] == "seconds_per_sample"]
     assert ((times["low"] <= times["value"]) & (times["value"] <= times["high"])).all()
     assert (times["passes"] >= 3).all()
