@@ -92,6 +92,7 @@ def test_rollout_of_one_layer_is_half_itself_and_of_many_still_sums_to_one():
     cls = one_hot(0, 0)
     torch.testing.assert_close(attention_rollout(layers[:1], cls), (layers[0].mean(1)[:, 0] + cls) / 2)
     torch.testing.assert_close(attention_rollout(layers, cls).sum(-1), torch.ones(BATCH, dtype=torch.float64))
+    torch.testing.assert_close(attention_rollout(torch.stack([*layers]), cls), attention_rollout(layers, cls))
     order = attention_rollout(layers[::-1], cls)
     assert not torch.allclose(order, attention_rollout(layers, cls))
 

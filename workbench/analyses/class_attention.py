@@ -29,7 +29,7 @@ def query_attention(
 ) -> Float[Tensor, "*batch head key"]:
     """The row of attention of one query, or the mean of several: ``query`` holds the weight of each, summing to 1.
 
-    float64; rows of weight 0 do not matter, whatever they hold.
+    float64; rows of weight 0 do not matter, whatever they hold. Raises `InputError` where the weights do not fit.
     """
     validation.check_axes("attn", attn, validation.ATTENTION)
     if query.shape != (*attn.shape[:-3], attn.shape[-2]):
@@ -56,9 +56,10 @@ def attention_rollout(
     """What a query draws from each input token through several layers: query · Ã_L ⋯ Ã_1 (Abnar & Zuidema 2020).
 
     Ã is the mean of A over heads plus the identity, for the residual connection, its rows scaled to 1. ``maps`` come in
-    the order of the layers, the first one first; ``query`` as in `query_attention`. float64.
+    the order of the layers, the first one first; ``query`` as in `query_attention`. float64. Raises `InputError`
+    without a layer, and for maps of another number of tokens.
     """
-    if not maps:
+    if not len(maps):  # a stack of maps has no truth value
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
     for number, attn in reversed(list(enumerate(maps))):

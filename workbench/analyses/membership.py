@@ -33,7 +33,8 @@ def subspace_membership(
     Each token belongs to the subspaces U_k near it, in a mixture of Gaussians on them with noise ηI. η is the mean
     over the input's (real) tokens of the squared distance to the nearest subspace, per dimension outside it. Tokens
     that all lie inside one belong to their nearest subspace alone, in equal parts where several are as near.
-    Memberships of padding are those of a zero token. float64.
+    Memberships of padding are those of a zero token. float64. Raises `InputError` for a missing axis, and for bases
+    or a mask that do not fit.
     """
     validation.check_axes("z", z, ("token", "width"))
     if bases.ndim != 3 or bases.shape[1] != z.shape[-1]:
@@ -134,7 +135,7 @@ def agreement(
     ari (Hubert & Arabie 1985) is 1 for the same partition and 0 on average for tokens permuted at random. iou: for
     each segment the intersection over union with the one head that has most, then the mean over the segments that
     hold a token; one head may be the best of several. Both are NaN where all tokens lie in one segment: there is
-    nothing to agree with.
+    nothing to agree with. Raises `InputError` for clusters and segments of several numbers of tokens.
     """
     if clusters.shape[-1] != segments.shape[-1]:
         raise InputError(

@@ -123,7 +123,7 @@ def primal_kernel(
 
     For looking at, as the attention matrix of softmax attention is: token × token. ``samples``: how many tokens
     of ``x`` make F (the rows of the weights). Not a softmax: entries may be negative, rows sum to anything.
-    Rows and columns of padding are zero.
+    Rows and columns of padding are zero. Raises InputError for ``x`` without samples or with ``causal``.
     """
     tokens = token_mask(mask, q, _WHAT)
     phi_q, phi_k = primal_features(q, k, causal=causal, mask=mask)
@@ -175,7 +175,8 @@ def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> F
     """What η multiplies in the total loss, task + η · penalty, from `ksvd_loss` of every primal layer.
 
     ``objectives`` has what `ksvd_loss` gave for each layer, by the same ``convention``. text: Σ_layers of the mean over
-    inputs and heads of J² (chen2023 eq. 10); code: the mean over layers.
+    inputs and heads of J² (chen2023 eq. 10); code: the mean over layers. Raises InputError without a layer,
+    UnknownName for another convention.
     """
     check_convention(convention)
     if not objectives:

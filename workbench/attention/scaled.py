@@ -39,7 +39,7 @@ def scaled_values(
     *,
     mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head token value_dim"]:
-    """(I − S) v, with S zero where ``mask`` allows no attention."""
+    """(I − S) v, with S zero where ``mask`` allows no attention. Raises InputError for S of another size."""
     tokens = v.shape[-2]
     if s.shape[-2:] != (tokens, tokens):
         raise InputError(
