@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,7 +71,7 @@ class WarmProcess:
 
 
 @contextlib.contextmanager
-def warm_kernels(imports: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+def warm_kernels(imports: Sequence[str] = ()) -> Generator[dict[str, str]]:
     """What a Jupyter server is told so that its kernels are forked from a warm process; nothing where none can be."""
     if not POSSIBLE:
         yield {}
