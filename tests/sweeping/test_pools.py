@@ -1,5 +1,6 @@
 """The same numbers from several processes: joblib's own, and the workers of a real Dask scheduler."""
 
+import subprocess
 import sys
 import threading
 import time
@@ -39,6 +40,35 @@ def test_two_workers_give_the_numbers_of_one_and_outlive_a_worker(run, tmp_path)
     assert len(killed) == 1
     assert (status.done, status.failed) == (12, 0)  # micro-batches of 4
     same_numbers(read(status), whole)
+
+
+AT_WORK = """
+import os, pathlib, sys, time
+from workbench.sweeping.pools import open_pool
+
+def work(folder):
+    pathlib.Path(folder, str(os.getpid())).touch()
+    time.sleep(3600)
+
+with open_pool("loky", 2) as pool:
+    list(pool.run(work, [(sys.argv[1],)] * 2))
+"""
+
+
+def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", AT_WORK, str(tmp_path)])
+    end = time.monotonic() + 600
+    while len([*tmp_path.iterdir()]) < 2:  # both are at work
+        assert parent.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    workers = [psutil.Process(int(found.name)) for found in tmp_path.iterdir()]
+    parent.kill()
+    parent.wait()
+    left = psutil.wait_procs(workers, timeout=300)[1]
+    for worker in left:
+        worker.kill()
+    assert not left
 
 
 def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run):

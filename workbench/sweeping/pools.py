@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from importlib import import_module
 from itertools import islice
 from typing import Any
@@ -12,6 +16,8 @@ from workbench.errors import InputError, MissingResource
 
 BACKENDS = ("loky", "dask", "ray")
 CONNECT_SECONDS = 30
+LOOK_SECONDS = 1.0
+"""A worker looks this often whether its parent is there."""
 
 
 class Pool:
@@ -25,10 +31,10 @@ class Pool:
         """Results in the order in which they come; raises what the pool raises when one of its workers is lost."""
         from joblib import Parallel, delayed, parallel_config
 
-        call = delayed(function)
         if self.backend == "loky" and self.workers == 1:
             yield from (function(*each) for each in arguments)
             return
+        call = delayed(partial(_for_parent, os.getpid(), function) if self.backend == "loky" else function)
         with parallel_config(backend=self.backend, n_jobs=self.workers, **self._config):
             if (
                 self.backend == "ray"
@@ -46,6 +52,23 @@ class Pool:
             from joblib.externals.loky import get_reusable_executor
 
             get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def _for_parent(parent: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a worker that ends with its parent, also where that is killed: loky's stay for minutes."""
+    _end_with(parent)
+    return function(*arguments)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
+        os._exit(1)
+
+    if os.getppid() == parent:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
