@@ -80,6 +80,15 @@ def test_what_is_missing_is_blank_and_says_why():
     assert "this layer has heads 0-1" in trace.hovertext[3][2]
 
 
+def test_layers_after_the_last_value_are_drawn_where_the_model_has_them():
+    _, frame = measured(layers=3, heads=2)
+    fig = head_grid_figure(frame, "attention_entropy_share", layers=5)
+    assert list(fig.layout.yaxis.range) == [4.5, -0.5]
+    assert np.isnan(np.asarray(cells(fig).z)[3:]).all()
+    assert "leaves this layer out" in cells(fig).hovertext[4][1]
+    assert len(cells(head_grid_figure(frame, "attention_entropy_share", layers=1)).z) == 3
+
+
 def test_chance_is_marked_on_the_bar_and_in_the_hover_text():
     _, frame = measured("MOC", inputs=1, statistic="mean", axis="features")
     both = pd.concat([frame.assign(null=name, null_mean=0.2, z=4.0) for name in ("gaussian", "permutation")])

@@ -346,8 +346,9 @@ def _read_compare(address: Address, material: Material) -> str:
 def overview(address: Address, material: Material) -> go.Figure:
     """All layers and heads, coloured by the address' metric; the address' own is outlined."""
     frame = measure(address.metric).frame(address, material)
+    layers = max(layer.index for layer in material.outline(address)) + 1
     return figures.head_grid_figure(
-        frame, frame["metric"].iloc[0], chosen=(address.layer, address.head), by_data=True
+        frame, frame["metric"].iloc[0], chosen=(address.layer, address.head), by_data=True, layers=layers
     )
 
 

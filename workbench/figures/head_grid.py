@@ -29,6 +29,7 @@ def head_grid_figure(
     metric: str,
     chosen: tuple[int, int | None] | None = None,
     by_data: bool = False,
+    layers: int | None = None,
 ) -> go.Figure:
     """A cell per layer and head, coloured by a metric: its mean over the frame's inputs.
 
@@ -46,6 +47,7 @@ def head_grid_figure(
         metric: its name, one per head or per layer.
         chosen: (layer, head) of the cell that is framed.
         by_data: let the colours of every metric run from the data's lowest to the highest value, to see differences.
+        layers: so many are drawn at least; by default none after the last that has a value.
 
     Raises:
         InputError: no values of the metric by layer, several models, or several ways of measuring it that the frame
@@ -53,7 +55,8 @@ def head_grid_figure(
     """
     rows = _one_way(rows_of(without_provenance(frame), metric, needs=("layer",)))
     by_head = bool(rows["head"].notna().any())
-    shape = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1 if by_head else 1
+    last = int(rows["layer"].max()) + 1
+    shape = max(last, layers or 0), int(rows["head"].max()) + 1 if by_head else 1
     values = _means(rows, "value", shape)
     chances = _chances(rows, shape)
     mark = float(np.nanmean([chance.mean for chance in chances])) if chances else None
@@ -61,26 +64,26 @@ def head_grid_figure(
     scale = np.log10([low, high]) if by_log else np.array([low, high])
     if mark is not None and by_log:
         mark = float(np.log10(mark))
-    layers, heads = list(range(shape[0])), list(range(shape[1]))
+    depth, heads = list(range(shape[0])), list(range(shape[1]))
     label = METRICS[metric].axis_title if metric in METRICS else metric
     cells = go.Heatmap(
         z=np.log10(values) if by_log else values,
         x=heads if by_head else [ALL_HEADS],
-        y=layers,
+        y=depth,
         coloraxis="coloraxis",
         xgap=1,
         ygap=1,
-        customdata=[[[layer, head if by_head else None] for head in heads] for layer in layers],
+        customdata=[[[layer, head if by_head else None] for head in heads] for layer in depth],
         hovertext=_words(values, label, rows["input"].nunique(), by_head, chances),
         hovertemplate="%{hovertext}<extra></extra>",
     )
-    inner = min(max(24 * len(layers), 112), 420)
+    inner = min(max(24 * len(depth), 112), 420)
     title = {"text": axis_title(metric, round(inner / 6)), "side": "right"}
     across = {"title": {"text": "Head"}, **whole_numbers(len(heads))} if by_head else {"type": "category"}
     layout = {
         "xaxis": {"range": [-0.5, len(heads) - 0.5], **across},
         "yaxis": {
-            "range": [len(layers) - 0.5, -0.5], "title": {"text": "Layer"}, **whole_numbers(len(layers))
+            "range": [len(depth) - 0.5, -0.5], "title": {"text": "Layer"}, **whole_numbers(len(depth))
         },
         "coloraxis": {
             "colorscale": SEQUENTIAL,  # else plotly takes a diverging one where values may be negative
@@ -88,7 +91,7 @@ def head_grid_figure(
             "cmax": float(scale[1]),
             "colorbar": {"title": title, "len": 1, **_ticks(scale, by_log, mark, 14 / inner)},
         },
-        "shapes": _frame_of(chosen, layers, heads, by_head),
+        "shapes": _frame_of(chosen, depth, heads, by_head),
         "margin": {"l": 44, "r": 90, "t": 10, "b": 38},
         "height": inner + 48,
     }  # fmt: skip
