@@ -104,7 +104,9 @@ def short_folder() -> str | None:
 
 def serve(listener: socket.socket) -> None:
     """Fork a process for every request until standard input ends; a requester that goes takes its process along."""
-    # It ends by its input, and takes along what it forked; in what it forks this waits for the handler.
+    # It ends by its input, and takes along what it forked. No thread of a library's is to take this signal either; and
+    # one meant for what is just forked waits there until it is handled.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     running: dict[int, socket.socket] = {}
     watched = selectors.DefaultSelector()
