@@ -134,8 +134,9 @@ def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) ->
 
 
 def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise InputError unless q, k and v fit: leading axes that broadcast, one width of q and k, one number of keys.
+    """Raise InputError unless ``q``, ``k`` and ``v``, each (…, token, head_dim), fit together.
 
+    Their leading axes broadcast, q and k have one width, k and v one number of tokens.
     The fused kernel does not look: where there are fewer values than keys it reads past their end.
     """
     shapes = {}
