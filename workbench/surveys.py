@@ -28,7 +28,7 @@ from workbench.models import load
 from workbench.pipeline import ANALYSES, analyze
 from workbench.results import join_frames
 from workbench.selection import Numbers, parse_numbers
-from workbench.streaming import stream_model, stream_weights
+from workbench.streaming import Stream, stream_model, stream_weights
 from workbench.verdicts import average
 
 if TYPE_CHECKING:
@@ -263,11 +263,16 @@ def class_attention_frame(
         raise InputError(f"no class attention: {told}")
     columns = ["model", "input", "layer", "candidate", "head", "query"]
     columns += ["key", "label", "kind", "row", "column", "value"]
-    frame = pd.concat(parts, ignore_index=True).assign(model=stream.model["spec"])[columns]
-    frame = frame.astype(dict.fromkeys(["head", "row", "column"], "Int64"))
+    frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["head", "row", "column"], "Int64"))
+    return _told(frame, columns, "class-attention", stream)
+
+
+def _told(frame: pd.DataFrame, columns: list[str], analysis: str, stream: Stream) -> pd.DataFrame:
+    """The columns of rows measured on a stream, with its model's name and where they come from."""
+    frame = frame.assign(model=stream.model["spec"])[columns]
     frame.attrs["provenance"] = [
         {
-            "analysis": "class-attention",
+            "analysis": analysis,
             "model": stream.model,
             "inputs": stream.inputs,
             "seed": stream.inputs.get("seed"),
@@ -387,17 +392,8 @@ def membership_frame(
             ]
     columns = ["model", "input", "layer", "convention", "head"]
     columns += ["token", "label", "kind", "row", "column", "value"]
-    frame = pd.concat(parts, ignore_index=True).assign(model=stream.model["spec"])[columns]
-    frame = frame.astype(dict.fromkeys(["row", "column"], "Int64"))
-    frame.attrs["provenance"] = [
-        {
-            "analysis": "membership-frame",
-            "model": stream.model,
-            "inputs": stream.inputs,
-            "seed": stream.inputs.get("seed"),
-        }
-    ]
-    return frame
+    frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["row", "column"], "Int64"))
+    return _told(frame, columns, "membership-frame", stream)
 
 
 def _membership(layer: Layer, convention: str | None) -> tuple[str, Float[Tensor, "batch head token"]]:
