@@ -254,7 +254,7 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
             "file",
             spec,
             None,
-        )  # which says that there is none; no hub repository ends like a file of weights
+        )  # whose reader says that there is none: no repository ends like a file of weights
     if path.is_dir() and (path / "config.json").is_file():
         return "hf", spec, None
     if path.is_file():

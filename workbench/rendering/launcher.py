@@ -54,7 +54,7 @@ def main() -> int:
     said = [json.loads(line) for line in answers.splitlines()]
     status = next((one["status"] for one in said if "status" in one), None)
     if status is None:
-        return _here(module, arguments) if not said else 1
+        return 1 if said or os.getppid() != starter else _here(module, arguments)
     if status < 0:  # it was killed: so are we, for those who watch
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -status)
