@@ -2,6 +2,8 @@
 
 import base64
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -283,6 +285,47 @@ def test_grouped_heads_read_the_keys_of_their_group(tmp_path):
     look = explorer.material.look(explorer.place)
     assert torch.allclose(norms(look, 4)["k"], look.record.k[0, 1].double().norm(dim=-1))
     assert torch.allclose(norms(look, 4)["q"], look.record.q[0, 4].double().norm(dim=-1))
+
+
+@pytest.mark.parametrize("model", ["bundled:digits-xcit", "bundled:photos-tost"])
+def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
+    explorer = Explorer(model, n=2, layer=-1, head=1, view="norms")
+    record = explorer.material.look(explorer.place).record
+    rows = VIEWS["norms"].numbers(explorer.place, explorer.material).set_index("operand")
+    lengths = {name: getattr(record, name)[0, 1].double().norm(dim=-1) for name in "qkv"}
+    assert rows.loc[["q"]][["token", "label"]].to_numpy().tolist() == [[0, "[CLS]"]]
+    for name in "kv":
+        assert rows.loc[name]["label"].tolist()[:3] == ["[CLS]", "0,0", "0,1"]
+        assert rows.loc[name]["token"].tolist() == list(range(65))
+        assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
+    said = VIEWS["norms"].read(explorer.place, explorer.material)
+    assert said.startswith(f"‖q‖ {lengths['q'][0]:.2f} in the median, {lengths['q'][0]:.2f} at '[CLS]'")
+
+
+def test_norms_before_the_class_token_joins_are_those_of_the_patches():
+    explorer = Explorer("bundled:digits-xcit", n=2, layer=0, view="norms")
+    rows = VIEWS["norms"].numbers(explorer.place, explorer.material)
+    keys = rows[rows["operand"] == "k"]
+    assert keys["token"].tolist() == list(range(1, 65))
+    assert keys["label"].tolist() == [f"{row},{column}" for row in range(8) for column in range(8)]
+
+
+def test_attention_among_patches_alone_is_that_of_the_patches():
+    explorer = Explorer("bundled:digits-xcit", n=2, layer=0)
+    look = explorer.material.look(explorer.place)
+    attn = torch.full((1, 3, 64, 64), 0.5 / 63, dtype=torch.float64)
+    attn[..., range(64), range(64)] = 0.5
+    record = replace(look.record, kind="token", attn=attn)  # as CaiT's first layers
+    material = SimpleNamespace(look=lambda address: replace(look, record=record))
+    rows = VIEWS["attention"].numbers(explorer.place, material)
+    own = rows[rows["query"] == rows["key"]]
+    assert own["query"].tolist() == list(range(1, 65))
+    assert own["from"].tolist()[:2] == ["0,0", "0,1"]
+    assert (own["attention"] == 0.5).all()
+    at_patch = explorer.place.moved(token=3)
+    said = VIEWS["attention"].read(at_patch, material)
+    assert said == "From '0,2', most attention goes to '0,2': 50.0%, 32.0 times an even share."
+    assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
 
 
 def test_the_notebook_of_a_checkout_opens_in_place_and_a_copy_is_kept(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from workbench.explorer import code
 from workbench.explorer.address import Address
 from workbench.explorer.material import Look, Material
 from workbench.explorer.measures import DRAWS, measure
+from workbench.figures.tokens import view_tokens
 from workbench.results import join_frames
 
 SIMILARITY = ("token-similarity", "coding-rate")
@@ -58,7 +59,7 @@ def attention(look: Look, head: int) -> Float[Tensor, "query key"]:
     if record.origin is not None:
         raise NotShown(
             f"layer {record.index} attends within windows, so there is no matrix over all tokens; "
-            "norms and the trajectory show it"
+            "the spectrum of its keys and the trajectory show it"
         )
     if record.kind == "channel":
         raise NotShown(
@@ -74,8 +75,16 @@ def attention(look: Look, head: int) -> Float[Tensor, "query key"]:
 
 
 def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
-    """Length of the query, key and value of every token in one head; grouped heads share keys and values."""
+    """Length of the query, key and value of every token in one head; grouped heads share keys and values.
+
+    Raises `NotShown` where the layer has none, or has them by window.
+    """
     record = look.record
+    if record.origin is not None:
+        raise NotShown(
+            f"layer {record.index} attends within windows, so its queries, keys and values are not those of all "
+            "tokens in order; the spectrum of its keys and the trajectory show it"
+        )
     held = {name: getattr(record, name) for name in ("q", "k", "v")}
     heads = next((value.shape[1] for value in held.values() if value is not None), 0)
     heads = record.output.shape[1] if record.output is not None else heads
@@ -124,34 +133,50 @@ def _draw_attention(address: Address, material: Material) -> go.Figure:
     )
 
 
+def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
+    """The numbers of the tokens that so many rows (or columns) of the layer belong to.
+
+    A layer may hold other tokens than the model: the patches before the class token joins them, and one query after.
+    """
+    view = view_tokens(look.tokens, 0, max(counts))
+    return [[view.index[place] for place in view.places(count)] for count in counts]
+
+
+def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], list[int]]:
+    """One head's attention between real tokens, and the numbers of its queries and keys."""
+    attn = attention(look, address.head).cpu()
+    queries, keys = _tokens_of(look, *attn.shape)
+    real = look.tokens.mask[0]
+    attn = attn[real[queries]][:, real[keys]]
+    return attn, [q for q in queries if real[q]], [k for k in keys if real[k]]
+
+
 def _attention_rows(address: Address, material: Material) -> pd.DataFrame:
     """One row per pair of real tokens."""
     look = material.look(address)
-    attn = attention(look, address.head).cpu()
-    labels, real = look.tokens.labels[0], look.tokens.mask[0].nonzero()[:, 0].tolist()
-    queries = real if attn.shape[0] > 1 else real[:1]
+    attn, queries, keys = _real_attention(address, look)
+    labels = look.tokens.labels[0]
     return pd.DataFrame(
         [
             {"query": q, "key": k, "from": labels[q], "to": labels[k], "attention": value}
-            for row, q in enumerate(queries)
-            for k, value in zip(real, attn[q if attn.shape[0] > 1 else row, real].tolist(), strict=True)
+            for q, row in zip(queries, attn.tolist(), strict=True)
+            for k, value in zip(keys, row, strict=True)
         ]
     )
 
 
 def _read_attention(address: Address, material: Material) -> str:
     look = material.look(address)
-    attn, token = attention(look, address.head).cpu(), _token(address, look)
-    real = look.tokens.mask[0]
-    if token is None:
-        row = attn[real].mean(0) if attn.shape[0] > 1 else attn[0]
-    else:
-        row = attn[min(token, attn.shape[0] - 1)]
+    token = _token(address, look)
+    attn, queries, keys = _real_attention(address, look)
+    if token in queries:
+        row = attn[queries.index(token)]
+    else:  # a single query is that of no token in question, and a token that takes no part asks nothing
+        row, token = attn.mean(0), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
-    even = 1 / int(real.sum())
     return (
-        f"From {_label(look, token)}, most attention goes to {look.tokens.labels[0][top]!r}: {row[top]:.1%}, "
-        f"{row[top] / even:.1f} times an even share."
+        f"From {_label(look, token)}, most attention goes to {look.tokens.labels[0][keys[top]]!r}: {row[top]:.1%}, "
+        f"{row[top] * len(keys):.1f} times an even share."
     )
 
 
@@ -164,18 +189,15 @@ def _draw_matrix(address: Address, material: Material) -> go.Figure:
 
 def _read_matrix(address: Address, material: Material) -> str:
     look = material.look(address)
-    attn = attention(look, address.head).cpu()
-    real = look.tokens.mask[0]
-    if attn.shape[0] == 1:
-        return f"One query attends to {int(real.sum())} tokens."
-    attn = attn[real][:, real]
+    attn, queries, keys = _real_attention(address, look)
+    if len(queries) == 1:
+        return f"One query attends to {len(keys)} tokens."
     own = attn.diagonal().mean()
     received = attn.mean(0)
     top = int(received.argmax())
-    label = [label for label, here in zip(look.tokens.labels[0], real.tolist(), strict=True) if here][top]
     return (
-        f"A token gives itself {own:.1%} on average (even: {1 / len(attn):.1%}); {label!r} receives most, "
-        f"{received[top]:.1%} of all attention."
+        f"A token gives itself {own:.1%} on average (even: {1 / len(keys):.1%}); "
+        f"{look.tokens.labels[0][keys[top]]!r} receives most, {received[top]:.1%} of all attention."
     )
 
 
@@ -189,12 +211,13 @@ def _draw_norms(address: Address, material: Material) -> go.Figure:
 
 def _norm_rows(address: Address, material: Material) -> pd.DataFrame:
     look = material.look(address)
-    labels = look.tokens.labels[0]
+    labels, lengths = look.tokens.labels[0], norms(look, address.head)
+    tokens = _tokens_of(look, *map(len, lengths.values()))
     return pd.DataFrame(
         [
-            {"operand": name, "token": number, "label": labels[number - len(values)], "norm": value}
-            for name, values in norms(look, address.head).items()
-            for number, value in enumerate(values.tolist(), start=len(labels) - len(values))
+            {"operand": name, "token": number, "label": labels[number], "norm": value}
+            for (name, values), numbers in zip(lengths.items(), tokens, strict=True)
+            for number, value in zip(numbers, values.tolist(), strict=True)
         ]
     )
 

@@ -51,13 +51,14 @@ def token_norms_figure(
 
 def _of_view(name: str, values: np.ndarray, view: TokenView) -> np.ndarray:
     """A norm per token of the view, NaN where a token has none."""
-    count = len(view.index)
-    if len(values) == count:
-        return values
-    places = {1: [view.asking], len(view.patches): view.patches}.get(len(values))
-    if places is None:
-        raise InputError(f"{len(values)} norms of {name} do not fit {count} tokens")
-    found = np.full(count, np.nan)
+    try:
+        places = view.places(len(values))
+    except InputError as error:
+        raise InputError(
+            f"{len(values)} norms of {name} do not fit {len(view.index)} tokens; give one per token, one per patch, or "
+            "that of a single query"
+        ) from error
+    found = np.full(len(view.index), np.nan)
     found[places] = values
     return found
 

@@ -67,6 +67,17 @@ class TokenView:
         """Places of the class, distillation and register tokens."""
         return [place for place, kind in enumerate(self.kinds) if kind in PREFIX]
 
+    def places(self, count: int) -> list[int]:
+        """Places of the tokens that ``count`` rows of the layer belong to: all, the one that asks, or the patches.
+
+        Raises:
+            InputError: so many rows fit none of them.
+        """
+        for places in (list(range(len(self.index))), [self.asking], self.patches):
+            if len(places) == count:
+                return places
+        raise InputError(f"{count} rows do not fit {len(self.index)} tokens")
+
     def place(self, token: int) -> int | None:
         """Where one of the model's tokens stands; None where it takes no part in the layer."""
         return self.index.index(token) if token in self.index else None
