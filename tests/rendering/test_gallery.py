@@ -1,13 +1,14 @@
 """The gallery page, from what lies in a folder."""
 
-import json
+from dataclasses import asdict
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 from workbench.exporting import save_figure
-from workbench.rendering.gallery import read_report, write_gallery
+from workbench.rendering.gallery import write_gallery
+from workbench.rendering.state import Outcome, read_report, write_report
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(folder):
-    page = write_gallery(folder).read_text()
+    page = write_gallery(folder).index.read_text()
     assert page.count("<article") == 2
     assert "Caption of &lt;first&gt;." in page
     assert "<dt>layers</dt><dd>[0, 3]</dd>" in page
@@ -33,44 +34,53 @@ def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(
 
 
 def test_without_pictures_it_links_the_interactive_page_and_says_why(folder):
-    page = write_gallery(folder).read_text()
+    page = write_gallery(folder).index.read_text()
     assert "<img" not in page
     assert "make chrome" in page
     (folder / "first.png").write_bytes(b"")
-    page = write_gallery(folder).read_text()
+    page = write_gallery(folder).index.read_text()
     assert '<img src="first.png" alt="A &#34;line&#34;."' in page
 
 
 def test_files_that_are_no_figures_are_passed_over(folder):
-    (folder / "notes.json").write_text("[1]")
-    (folder / "broken.json").write_text("{")
-    assert write_gallery(folder).read_text().count("<article") == 2
+    foreign = {
+        "notes": "[1]",
+        "broken": "{",
+        "deep": "[" * 100_000,
+        "other": '{"schema": 1, "figure": {}}',
+        "settings": '{"schema": 1, "figure": "wide", "parameters": []}',
+        "later": '{"schema": 99, "figure": {}}',
+    }
+    for name, text in foreign.items():
+        (folder / f"{name}.json").write_text(text)
+    index, named = write_gallery(folder)
+    assert index.read_text().count("<article") == 2
+    assert named == sorted(f"{name}.json" for name in foreign)
 
 
 def test_failures_of_the_last_render_are_shown(folder):
-    entry = {
-        "name": "third",
-        "status": "failed",
-        "cell": 4,
-        "error": "ValueError",
-        "message": "<no>",
-        "exports": {},
-    }
-    lost = {"name": "first", "status": "done", "exports": {"first.pdf": "the PDF is blank"}}
-    (folder / "report.json").write_text(
-        json.dumps({"schema": 1, "notebooks": {"third": entry, "first": lost}})
-    )
-    page = write_gallery(folder).read_text()
+    failed = Outcome("third", status="failed", cell=4, error="ValueError", message="<no>")
+    lost = Outcome("first", status="done", exports={"first.pdf": "the PDF is blank"})
+    write_report(folder, {"third": asdict(failed), "first": asdict(lost)})
+    page = write_gallery(folder).index.read_text()
     assert "third failed" in page
     assert "ValueError: &lt;no&gt;" in page
     assert "the PDF is blank" in page
 
 
-def test_a_report_cut_short_counts_as_none(folder):
-    (folder / "report.json").write_text('{"notebooks": {')
-    assert read_report(folder) == {}
-    write_gallery(folder)
+@pytest.mark.parametrize(
+    "text",
+    ['{"notebooks": {', "[1]", '{"notebooks": {}}', '{"notebooks": ["one"]}', '{"notebooks": {"one": 1}}',
+     '{"notebooks": {"one": {"status": "failed", "exports": 3}}}', '{"passed": 3}'],
+)  # fmt: skip
+def test_a_report_of_another_kind_is_left_alone_and_named(folder, text):
+    (folder / "report.json").write_text(text)
+    assert read_report(folder) is None
+    index, foreign = write_gallery(folder)
+    assert foreign == ["report.json"]
+    assert index.read_text().count("<article") == 2
+    assert (folder / "report.json").read_text() == text
 
 
 def test_an_empty_folder_has_a_page_too(tmp_path):
-    assert "workbench render" in write_gallery(tmp_path).read_text()
+    assert "workbench render" in write_gallery(tmp_path).index.read_text()

@@ -167,6 +167,19 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
     assert "first" in (tmp_path / "figures" / "index.html").read_text()
 
 
+def test_foreign_files_in_the_folder_are_left_alone_and_named(tmp_path):
+    path, out = write_notebook(tmp_path, "mine"), tmp_path / "figures"
+    out.mkdir()
+    foreign = {"other.json": '{"schema": 1, "figure": {}}', "report.json": '{"notebooks": ["one"]}'}
+    for name, text in foreign.items():
+        (out / name).write_text(text)
+    report = render([path], out=out, formats=["html"], progress=False)
+    assert str(report.outcomes[0]).startswith("mine: done")
+    assert '<article id="mine"' in report.index.read_text()
+    assert "'other.json', 'report.json'" in str(report)
+    assert {name: (out / name).read_text() for name in foreign} == foreign
+
+
 def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):
     path = write_notebook(tmp_path, "late", extra="open('started', 'w').close()")
     monkeypatch.chdir(tmp_path)

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.provenance import SCHEMA_VERSION, jsonable
+from workbench.rendering.state import REPORT, read_report
 from workbench.results import atomic_write
 
-REPORT = "report.json"
 _LINKS = (
     ("pdf", "PDF"),
     ("svg", "SVG"),
@@ -43,8 +43,17 @@ class Entry:
     facts: dict[str, str] = field(default_factory=dict)
 
 
-def write_gallery(out: str | os.PathLike[str]) -> Path:
-    """Write index.html from every figure's NAME.json in a folder, and from report.json what failed.
+class Gallery(NamedTuple):
+    """The page that was written, and the JSON files beside it that no render wrote."""
+
+    index: Path
+    foreign: list[str]
+
+
+def write_gallery(
+    out: str | os.PathLike[str], report: Mapping[str, Mapping[str, Any]] | None = None
+) -> Gallery:
+    """Write index.html from every figure's NAME.json in a folder; what failed is in `report`, else in report.json.
 
     The page is one file without scripts: it works from a disk, offline, with a keyboard and a screen reader.
     Raises `MissingResource` where the folder cannot be written.
@@ -58,8 +67,13 @@ def write_gallery(out: str | os.PathLike[str]) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    report = read_report(folder)
-    entries = [entry for path in sorted(folder.glob("*.json")) if (entry := _entry(path)) is not None]
+    held = read_report(folder)
+    if report is None:
+        report = held or {}
+    sources = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(".figure.json")]
+    read = {path.name: _entry(path) for path in sources if path.name != REPORT}
+    entries = [entry for entry in read.values() if entry is not None]
+    foreign = [name for name, entry in read.items() if entry is None] + ([REPORT] if held is None else [])
     troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
     page = environment.get_template("gallery.html").render(
         entries=entries,
@@ -67,19 +81,21 @@ def write_gallery(out: str | os.PathLike[str]) -> Path:
         interrupted=[name for name, item in report.items() if item.get("status") == "interrupted"],
         static=any(entry.picture for entry in entries),
     )
-    return atomic_write(folder / "index.html", lambda handle: handle.write(page.encode()))
+    # A name that is no Unicode must not end a render after all its work.
+    content = page.encode(errors="replace")
+    return Gallery(atomic_write(folder / "index.html", lambda handle: handle.write(content)), foreign)
 
 
 def _entry(path: Path) -> Entry | None:
     """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
-    if path.name == REPORT or path.name.endswith(".figure.json"):
-        return None
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _described(path, held) if held["schema"] == SCHEMA_VERSION else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None  # a file of the user's own, in a folder of theirs
-    if not isinstance(held, dict) or held.get("schema") != SCHEMA_VERSION or "figure" not in held:
-        return None
+
+
+def _described(path: Path, held: Mapping[str, Any]) -> Entry:
     name, figure = path.stem, held["figure"]
     links = [
         (f"{name}.{suffix}", label)
@@ -136,12 +152,3 @@ def _join(before: str | None, text: str) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(jsonable(value))
-
-
-def read_report(out: Path) -> dict[str, dict[str, Any]]:
-    """What earlier renders into a folder left in report.json: notebook name to its outcome."""
-    try:
-        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # no report, or one cut short by an older version: everything is rendered
-    return held.get("notebooks", {}) if isinstance(held, dict) else {}

@@ -24,16 +24,17 @@ from workbench.exporting.saving import ALLOWED, DEFER, FORMATS, OUT, check_forma
 from workbench.exporting.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
 from workbench.provenance import dump, jsonable, sha256_file
-from workbench.rendering.gallery import read_report, write_gallery
+from workbench.rendering.gallery import write_gallery
 from workbench.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.rendering.progress import Progress
-from workbench.rendering.state import Outcome, result_key, shared_key, write_report
+from workbench.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
 from workbench.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess, short_folder, write_kernel
 from workbench.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.results import atomic_write
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
 _STOP_SECONDS = 10
+_NAMED = 8  # files that a note names
 
 
 @dataclass
@@ -43,7 +44,7 @@ class RenderReport:
     out: Path
     outcomes: list[Outcome]
     index: Path
-    note: str = ""  # why there are no static pictures, where this machine has no Chrome
+    note: str = ""  # why there are no static pictures, and which files in the folder are not ours
 
     @property
     def failed(self) -> list[Outcome]:
@@ -122,7 +123,9 @@ class _Render:
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.stopping = threading.Event()
         self.starting = threading.Lock()  # no process starts unseen by who stops them all
-        self.earlier = read_report(out)
+        held = read_report(out)
+        self.reporting = held is not None  # another's report.json is left alone
+        self.earlier = held or {}
         self.unrecorded: set[str] = set()  # notebooks that have ended
 
     def run(
@@ -338,7 +341,8 @@ class _Render:
     def _record(self, outcome: Outcome) -> None:
         self.earlier[outcome.name] = asdict(outcome)
         self.unrecorded.discard(outcome.name)
-        write_report(self.out, self.earlier)
+        if self.reporting:
+            write_report(self.out, self.earlier)
 
     def _close(self, outcomes: list[Outcome]) -> RenderReport:
         for outcome in outcomes:
@@ -346,7 +350,19 @@ class _Render:
             ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
             if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
                 self._record(outcome)
-        return RenderReport(self.out, outcomes, write_gallery(self.out), self.note)
+        index, foreign = write_gallery(self.out, self.earlier)
+        notes = [self.note, _foreign_note(foreign)]
+        return RenderReport(self.out, outcomes, index, "\n".join(filter(None, notes)))
+
+
+def _foreign_note(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    few = ", ".join(map(repr, names[:_NAMED])) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )
+    lost = "; without a report of ours the next render runs every notebook again" if REPORT in names else ""
+    return f"left alone, since no render wrote it: {few}{lost}"
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -10,9 +10,14 @@ from typing import Any
 
 from workbench import paths
 from workbench.provenance import dump, jsonable, sha256_bytes, sha256_file, versions
-from workbench.rendering.gallery import REPORT
 from workbench.rendering.notebooks import Notebook
 from workbench.results import atomic_write
+
+REPORT = "report.json"
+_KINDS = {
+    "name": str, "status": str, "seconds": (int, float), "figures": dict, "error": str, "message": str,
+    "exports": dict, "key": str,
+}  # fmt: skip
 
 
 @dataclass
@@ -54,6 +59,21 @@ class Outcome:
 def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     text = json.dumps({"schema": 1, "notebooks": jsonable(entries)}, indent=1)
     atomic_write(out / REPORT, lambda handle: handle.write(text.encode()))
+
+
+def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
+    """What earlier renders left in report.json: notebook name to its outcome; None for a file that is no report."""
+    try:
+        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        entries = held["notebooks"]
+        ours = held["schema"] == 1 and all(
+            isinstance(item[key], kind) for item in entries.values() for key, kind in _KINDS.items()
+        )
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return entries if ours else None
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:
