@@ -33,6 +33,7 @@ lab: $(READY) ## open the explorer in JupyterLab
 lint: $(READY) ## style, types, spelling, notebooks without outputs
 	@$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m ty check workbench
+	@$(BIN)/lint-imports --no-cache --config pyproject.toml >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(BIN)/python -m codespell_lib workbench tests benchmarks docs notebooks scripts *.md
 	@$(BIN)/python -m nbstripout --verify --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb
 
@@ -48,13 +49,13 @@ pictures: $(READY) ## take the README's screenshots of the explorer again
 	@$(BIN)/python scripts/explorer-pictures
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
-	@$(BIN)/python -m workbench.training.bundle $(FLAGS)
+	@$(BIN)/python -m workbench.studies.training.bundle $(FLAGS)
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
-	@$(BIN)/python -m workbench.evaluation.records --jobs 2 $(FLAGS)
+	@$(BIN)/python -m workbench.studies.evaluation.records --jobs 2 $(FLAGS)
 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
-	@$(BIN)/python -m workbench.scaling.records $(FLAGS)
+	@$(BIN)/python -m workbench.studies.scaling.records $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

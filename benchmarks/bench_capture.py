@@ -16,9 +16,9 @@ def run() -> list[dict[str, Any]]:
     import timm
     import torch
 
-    from workbench.pipeline import analyze
-    from workbench.recording import capture
-    from workbench.training.measuring import in_turns
+    from workbench.captures import capture
+    from workbench.runs.analyze import analyze
+    from workbench.studies.training.measuring import in_turns
 
     torch.manual_seed(0)
     model = timm.create_model("vit_small_patch16_224").eval()

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tests.explorer.browser import (
+from tests.apps.explorer.browser import (
     MAIN,
     MAP,
     Server,
@@ -26,8 +26,8 @@ from tests.explorer.browser import (
     wait_for_picture,
     watched,
 )
-from workbench.chrome import find_chrome
-from workbench.rendering.warm import POSSIBLE
+from workbench.apps.rendering.warm import POSSIBLE
+from workbench.figures.export.chrome import find_chrome
 
 CHANGES = 500
 CACHED = 40
@@ -81,7 +81,7 @@ def _memory(page: Any, kernel: psutil.Process) -> tuple[float, float]:
 def _kernel(server: psutil.Process) -> psutil.Process:
     """The process that computes: the one forked from the warm process where there is one, else the server's child."""
     of = psutil.Process() if POSSIBLE else server
-    name = "workbench.rendering.warm" if POSSIBLE else "ipykernel_launcher"
+    name = "workbench.apps.rendering.warm" if POSSIBLE else "ipykernel_launcher"
     return [child for child in of.children(recursive=True) if name in " ".join(child.cmdline())][-1]
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.chrome import find_chrome
-from workbench.exporting import STATIC, ExportJob, WarmChrome, export_static
 from workbench.figures import apply_theme
+from workbench.figures.export import STATIC, ExportJob, WarmChrome, export_static
+from workbench.figures.export.chrome import find_chrome
 
 AIM_SECONDS = 0.5
 ROUNDS = 5

@@ -52,8 +52,8 @@ def measure(way: str, depth: int) -> float:
     import torch
     import transformers
 
-    from workbench.pipeline import analyze
-    from workbench.training.measuring import memory_growth
+    from workbench.runs.analyze import analyze
+    from workbench.studies.training.measuring import memory_growth
 
     side = round((TOKENS - 1) ** 0.5)
     config = transformers.ViTConfig(

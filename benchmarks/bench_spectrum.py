@@ -11,7 +11,7 @@ import torch
 from workbench.analyses.kernel_pca import centred_gram, gram_spectrum
 from workbench.analyses.leading import iterates, leading_eigenpairs
 from workbench.analyses.similarity import token_cosine_similarity
-from workbench.training.measuring import in_turns
+from workbench.studies.training.measuring import in_turns
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels
 LONG = ((1024, 64, 5), (2048, 129, 1), (4096, 64, 0))  # tokens, axes, rounds after the first

@@ -30,7 +30,7 @@ def run() -> list[dict[str, Any]]:
 
 def _sweep(out: Path, **asked: Any) -> tuple[float, float]:
     """Seconds and CPU seconds of one sweep."""
-    from workbench.sweeping import sweep
+    from workbench.runs.sweep import sweep
 
     shutil.rmtree(out, ignore_errors=True)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -91,8 +91,8 @@ def _soak(folder: Path) -> dict[str, Any]:
     """Kill workers at random, a few times, going on as often as it takes; then compare with one process."""
     import numpy as np
 
-    from workbench.pipeline import analyze
-    from workbench.sweeping import sweep
+    from workbench.runs.analyze import analyze
+    from workbench.runs.sweep import sweep
 
     out, whole, over = folder / "soak", folder / "whole", threading.Event()
     killed: list[int] = []

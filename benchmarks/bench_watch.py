@@ -20,7 +20,7 @@ def run() -> list[dict[str, Any]]:
     import torch
 
     import workbench
-    from workbench.watching.core import ANALYSES_WATCHED, EVERY
+    from workbench.runs.watch.core import ANALYSES_WATCHED, EVERY
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from workbench.shards import PlannedAnalysis
+    from workbench.runs.sweep.parts import PlannedAnalysis
 
 MODELS, ANALYSES = "bundled:digits-vit", "token-similarity,attention-map:draws=0"
 PICTURES, SIZE, SEED = 50_000, 16, 0
@@ -68,7 +68,7 @@ def write_pictures(folder: Path, n: int) -> None:
     from PIL import Image
     from skimage.transform import AffineTransform, warp
 
-    from workbench.datasets import digits_split
+    from workbench.data.digits import digits_split
 
     digits = digits_split("train")
     for label in set(digits.labels.tolist()):
@@ -128,7 +128,7 @@ def _keep(path: Path, starts: list[dict[str, Any]]) -> None:
 
 
 def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str, str, str]]:
-    from workbench.shards import SweepFolder
+    from workbench.runs.sweep.parts import SweepFolder
 
     plan, held = SweepFolder(out).plan()
     seconds = sum(start["seconds"] for start in starts)
@@ -164,10 +164,10 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
 
 def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     """What it takes to plan, to look, to read and to resume, in this process."""
-    from workbench.pipeline import analyze
-    from workbench.shards import SweepFolder
-    from workbench.shards.plan import make_plan
-    from workbench.sweeping import sweep, sweep_status
+    from workbench.runs.analyze import analyze
+    from workbench.runs.sweep import sweep, sweep_status
+    from workbench.runs.sweep.parts import SweepFolder
+    from workbench.runs.sweep.plan import make_plan
 
     plan, _ = SweepFolder(out).plan()
     specs, inputs = [model.spec for model in plan.models], plan.models[0].inputs

@@ -19,8 +19,8 @@ out = "figures"
 BODY = """\
 import numpy as np
 import plotly.graph_objects as go
-from workbench.exporting import save_figure
-from workbench.results import make_frame
+from workbench.figures.export import save_figure
+from workbench.frames.results import make_frame
 
 x = np.random.default_rng(seed).normal(size=(n, 3, 5))
 eigenvalues = scale * np.linalg.eigvalsh(x @ x.transpose(0, 2, 1))[..., ::-1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workbench.contents import content_sha256
-from workbench.results import make_frame
+from workbench.core.hashing import content_sha256
+from workbench.frames.results import make_frame
 
 
 def number_frame(number, rows=50):

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from workbench import cli
+from workbench.apps import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

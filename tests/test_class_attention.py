@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 import workbench
-from tests.recording.families import FAMILIES
-from tests.test_pipeline import bert, gpt2, same, texts
-from workbench.errors import InputError, UnknownName
+from tests.captures.families import FAMILIES
+from tests.runs.test_analyze import bert, gpt2, same, texts
+from workbench.captures.tokens import prefix_kinds
+from workbench.core.errors import InputError, UnknownName
 from workbench.measurements.segments import patch_foreground
-from workbench.pipeline import analyze
-from workbench.recording.tokens import prefix_kinds
+from workbench.runs.analyze import analyze
 
 HEADS, DIM, LAYERS = 3, 5, 2
 PATCHES = (4, 2)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench import cli
+from workbench.apps import cli
+from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.attention import VARIANTS
-from workbench.evaluation.protocols import PROTOCOLS
-from workbench.publications import PAPERS, published
-from workbench.rendering.notebooks import find_notebooks
-from workbench.training import recipes
+from workbench.papers.published import PAPERS, published
+from workbench.studies.evaluation.protocols import PROTOCOLS
+from workbench.studies.training import recipes
 
 TEXT = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
 ROMAN = ("I", "II", "III", "IV", "V")

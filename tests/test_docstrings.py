@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench.publications import PAPERS
+from workbench.papers.published import PAPERS
 
 PACKAGE = Path(workbench.__file__).parent
 # Tools of our own: they have shapes and a meaning, and no paper.

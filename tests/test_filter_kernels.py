@@ -7,12 +7,12 @@ import timm
 import torch
 
 import workbench
-from tests.test_pipeline import bert, images, same, texts, vit
+from tests.runs.test_analyze import bert, images, same, texts, vit
 from workbench.analyses.attention_maps import grid_positions
 from workbench.analyses.filter_kernels import fit_filter, squared_distances
-from workbench.errors import InputError
-from workbench.pipeline import analyze
-from workbench.recording import capture
+from workbench.captures import capture
+from workbench.core.errors import InputError
+from workbench.runs.analyze import analyze
 
 ROWS, COLUMNS = 4, 4
 METRICS = {"filter_share", "filter_position", "filter_content"}

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.test_pipeline import bert, grouped_llama, images, same, swin, texts, vit
-from workbench.analyses.chance import derived_seed
+from tests.runs.test_analyze import bert, grouped_llama, images, same, swin, texts, vit
 from workbench.analyses.kernel_pca import effective_rank, gram_eigenvalues
 from workbench.analyses.null_values import null_values
-from workbench.pipeline import analyze
-from workbench.recording import capture
+from workbench.captures import capture
+from workbench.core.null_distributions import derived_seed
+from workbench.runs.analyze import analyze
 
 DRAWS, SEED = 3, 5
 

@@ -8,13 +8,13 @@ import timm
 import torch
 
 import workbench
-from tests.test_pipeline import bert, gpt2, grouped_llama, images, same, texts, vit
+from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
 from workbench.analyses.kernel_svd import kernel_svd, left_out, singular_values
 from workbench.attention import replace_attention
-from workbench.errors import InputError
+from workbench.captures import attention_weights
+from workbench.core.errors import InputError
 from workbench.measurements import Layer, attention_spectrum
-from workbench.pipeline import analyze, check_request
-from workbench.recording import attention_weights
+from workbench.runs.analyze import analyze, check_request
 
 HEADS, DIM, TOKENS = 2, 4, 17
 PRIMAL = "bundled:digits-primal"

@@ -6,9 +6,9 @@ import nbformat
 import pandas as pd
 import pytest
 
-from workbench.paths import notebooks_dir
-from workbench.rendering import render
-from workbench.rendering.notebooks import find_notebooks
+from workbench.apps.rendering import render
+from workbench.apps.rendering.notebooks import find_notebooks
+from workbench.core.paths import notebooks_dir
 
 NOTEBOOKS = sorted(notebooks_dir().glob("*.ipynb"))
 COMMON = {"model", "inputs", "n", "seed", "out"}

@@ -10,9 +10,9 @@ import pytest
 
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
 from workbench import METRICS, read_watch
+from workbench.analyses.registry import ANALYSES
 from workbench.attention import VARIANTS
-from workbench.recording.adapters import _ADAPTERS, _find_by_class
-from workbench.registry import ANALYSES
+from workbench.captures.adapters import _ADAPTERS, _find_by_class
 
 
 def _name(page):

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 import workbench
-from tests.recording.families import FAMILIES
-from tests.test_pipeline import bert, gpt2, same, texts, vit
-from tests.test_pipeline import images as pictures
+from tests.captures.families import FAMILIES
+from tests.runs.test_analyze import bert, gpt2, same, texts, vit
+from tests.runs.test_analyze import images as pictures
 from workbench.analyses.position_logits import logit_shares, within_rows
-from workbench.errors import InputError
+from workbench.captures import capture
+from workbench.captures.positions import NoAdditivePositions
+from workbench.core.errors import InputError
 from workbench.measurements import Layer
 from workbench.measurements.position_logits import terms_of_layer
-from workbench.pipeline import ANALYSES, analyze
-from workbench.recording import capture
-from workbench.recording.positions import NoAdditivePositions
+from workbench.runs.analyze import ANALYSES, analyze
 
 SITES = ANALYSES["position-logits"].sites
 ADDITIVE = ["vit", "deit", "deit-distilled", "hf-vit", "bert", "minilm", "roberta", "electra", "luke", "distilbert",

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import workbench
-from tests.test_pipeline import bert, same, texts, vit
+from tests.runs.test_analyze import bert, same, texts, vit
 from workbench.analyses.coding_rate import (
     coding_rate,
     coding_rate_compression,
@@ -17,11 +17,11 @@ from workbench.analyses.coding_rate import (
 from workbench.analyses.subspaces import head_bases, mean_coherence, subspace_angles
 from workbench.attention import replace_attention
 from workbench.attention.tssa import token_membership
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.measurements import Layer
 from workbench.measurements.membership import memberships
 from workbench.measurements.segments import patch_segments
-from workbench.pipeline import analyze
+from workbench.runs.analyze import analyze
 
 HEADS, DIM, LAYERS = 3, 5, 2
 TSSA, VIT, DIGITS = "bundled:digits-tssa", "bundled:digits-vit", "bundled:digits"

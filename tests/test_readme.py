@@ -3,7 +3,7 @@
 import re
 
 from tests.pages import ROOT
-from workbench.paths import notebooks_dir
+from workbench.core.paths import notebooks_dir
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

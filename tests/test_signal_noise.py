@@ -6,15 +6,15 @@ import timm
 import torch
 
 import workbench
-from tests.test_pipeline import bert, same, texts
-from workbench.analyses.chance import derived_seed
-from workbench.batches import NoPictures
-from workbench.corruptions import corrupt
-from workbench.errors import InputError
-from workbench.metrics import METRICS
-from workbench.pipeline import analyze
-from workbench.recording import capture
-from workbench.results import COLUMNS
+from tests.runs.test_analyze import bert, same, texts
+from workbench.captures import capture
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import derived_seed
+from workbench.data.batches import NoPictures
+from workbench.data.corruptions import corrupt
+from workbench.frames.metrics import METRICS
+from workbench.frames.results import COLUMNS
+from workbench.runs.analyze import analyze
 
 DIGITS, PLAIN, BOOSTED = "bundled:digits", "bundled:digits-vit", "bundled:digits-softmax-boost"
 LAYERS = 4

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.recording.families import FAMILIES
-from tests.test_pipeline import LAYERS, TOKENS, bert, gpt2, images, same, texts, vit
+from tests.captures.families import FAMILIES
+from tests.runs.test_analyze import LAYERS, TOKENS, bert, gpt2, images, same, texts, vit
 from workbench.analyses.similarity import (
     effective_token_rank,
     growth_rate,
     token_cosine_similarity,
     without_mean_token,
 )
-from workbench.errors import InputError
+from workbench.captures import capture
+from workbench.core.errors import InputError
 from workbench.figures.levels import interval
-from workbench.pipeline import analyze
-from workbench.recording import capture
+from workbench.runs.analyze import analyze
 
 EVERYTHING = {"sites": "all", "prefix": "both", "mean_token": "both", "effective_rank": True, "rate": "fit"}
 KINDS = ["metric", "candidate", "axis", "standardize"]

@@ -17,9 +17,9 @@ import pytest
 
 from tests.pages import ROOT
 from workbench import analyses
-from workbench.chrome import find_chrome, missing_chrome
-from workbench.paths import notebooks_dir
-from workbench.publications import PAPERS, stated_claims
+from workbench.core.paths import notebooks_dir
+from workbench.figures.export.chrome import find_chrome, missing_chrome
+from workbench.papers.published import PAPERS, stated_claims
 
 pytest.importorskip("mkdocs", reason="the site's packages are installed by `make docs`")
 

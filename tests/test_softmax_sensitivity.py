@@ -7,11 +7,11 @@ import timm
 import torch
 
 import workbench
-from tests.test_pipeline import bert, gpt2, grouped_llama, images, same, texts, vit
+from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
 from workbench.analyses.softmax_sensitivity import local_lipschitz, sampled_lipschitz, sampled_perturbation
 from workbench.attention import replace_attention
-from workbench.errors import InputError
-from workbench.pipeline import analyze
+from workbench.core.errors import InputError
+from workbench.runs.analyze import analyze
 
 
 def rows(**arguments):

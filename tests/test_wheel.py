@@ -33,7 +33,7 @@ def _workbench(installed, cwd, *arguments):
 
 def test_the_wheel_is_what_answers(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    code = "from workbench import paths as p; print(p.__file__, p.data_dir(), p.notebooks_dir())"
+    code = "from workbench.core import paths as p; print(p.__file__, p.data_dir(), p.notebooks_dir())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

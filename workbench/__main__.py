@@ -1,6 +1,6 @@
 """`python -m workbench` is the `workbench` command."""
 
-from workbench.cli import main
+from workbench.apps.cli import main
 
 if __name__ == "__main__":
     main()

@@ -12,8 +12,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from workbench.publications import PAPERS
-from workbench.rendering.notebooks import Notebook, read_notebook
+from workbench.apps.rendering.notebooks import Notebook, read_notebook
+from workbench.papers.published import PAPERS
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from mkdocs.structure.pages import Page
 
-from workbench.publications import RECORDED, published, stated_claims
+from workbench.papers.published import RECORDED, published, stated_claims
 
 COVERAGE = Path(__file__).parents[1] / "coverage.md"
 _WORDS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}

@@ -14,8 +14,8 @@ from workbench.analyses.attention_maps import (
     positions_of,
     visible_keys,
 )
-from workbench.errors import InputError
-from workbench.results import join_frames, make_frame
+from workbench.core.errors import InputError
+from workbench.frames.results import join_frames, make_frame
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 

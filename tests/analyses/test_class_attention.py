@@ -17,7 +17,7 @@ from workbench.analyses.class_attention import (
     permuted_heads,
     query_attention,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, LAYERS = 2, 3, 7, 4
 ROWS, COLUMNS = 2, 5

@@ -13,7 +13,7 @@ from workbench.analyses.coding_rate import (
     compression_shares,
     variational_compression,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH, DIM = 2, 3, 7, 11, 4
 EPS = 0.8

@@ -9,7 +9,7 @@ from workbench.analyses.eigenvectors import CANDIDATES, eigenvector_test
 from workbench.analyses.kernel_pca import centred_gram
 from workbench.analyses.null_values import null_values
 from workbench.analyses.principal_axes import kpca_values, principal_axes
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 7, 5, 4
 SCALE = DIM**-0.5

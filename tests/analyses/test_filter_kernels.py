@@ -7,7 +7,7 @@ import torch
 
 from workbench.analyses.attention_maps import grid_positions
 from workbench.analyses.filter_kernels import KERNELS, fit_filter, squared_distances
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 HEADS, ROWS, COLUMNS, WIDTH = 3, 4, 5, 6
 TOKENS = ROWS * COLUMNS

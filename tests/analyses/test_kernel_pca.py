@@ -15,7 +15,7 @@ from workbench.analyses.kernel_pca import (
     spectrum_share,
     standardize,
 )
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 SCALE = DIM**-0.5

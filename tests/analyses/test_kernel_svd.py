@@ -18,8 +18,8 @@ from workbench.analyses.kernel_svd import (
     span_angles,
 )
 from workbench.analyses.subspaces import head_bases
-from workbench.errors import InputError
-from workbench.recording import attention_output
+from workbench.captures import attention_output
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 11, 4
 

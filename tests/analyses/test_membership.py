@@ -15,7 +15,7 @@ from workbench.analyses.membership import (
     subspace_membership,
 )
 from workbench.analyses.subspaces import head_bases
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH, DIM = 2, 3, 7, 11, 4
 ROWS, COLUMNS = 4, 6

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workbench.analyses.parallel import map_heads, map_tokens
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def test_results_come_in_order_and_threads_are_put_back():

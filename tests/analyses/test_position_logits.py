@@ -17,7 +17,7 @@ from workbench.analyses.position_logits import (
     split_projection,
     within_rows,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH, DIM = 2, 3, 7, 11, 5
 

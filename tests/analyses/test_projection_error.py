@@ -14,7 +14,7 @@ from workbench.analyses.projection_error import (
     projection_errors,
     projections,
 )
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 7, 5, 4
 SCALE = 0.6

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from workbench.analyses.robust_components import detection_auc, marked_share, split_of, token_size
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 

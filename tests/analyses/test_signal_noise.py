@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workbench.analyses.signal_noise import residual_noise, signal_to_noise
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, TOKENS, WIDTH = 3, 7, 5
 

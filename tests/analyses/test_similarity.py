@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.analyses.chance import derived_seed, generator, null_of_draws
 from workbench.analyses.similarity import (
     effective_token_rank,
     growth_rate,
@@ -13,7 +12,8 @@ from workbench.analyses.similarity import (
     token_cosine_similarity,
     without_mean_token,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import derived_seed, generator, null_of_draws
 
 BATCH, TOKENS, WIDTH = 3, 7, 5
 

@@ -16,7 +16,7 @@ from workbench.analyses.softmax_sensitivity import (
     sampled_perturbation,
     slope,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, QUERIES, KEYS = 2, 5, 7
 

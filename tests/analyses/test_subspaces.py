@@ -9,7 +9,7 @@ import scipy.linalg
 import torch
 
 from workbench.analyses.subspaces import coherence, head_bases, mean_coherence, subspace_angles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, WIDTH, DIM = 2, 3, 11, 4
 

@@ -6,7 +6,7 @@ from scipy.linalg import subspace_angles
 
 from workbench.analyses.principal_axes import kpca_values, principal_axes
 from workbench.analyses.value_similarity import QUANTITIES, Quantity, similarities, value_similarity
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 TOKENS, KEY_DIM, DIM = 11, 5, 4
 SCALE = KEY_DIM**-0.5

@@ -21,7 +21,7 @@ from workbench.attention.bilateral import (
     sinusoidal_positions,
     twicing_attention,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 MODULES = {

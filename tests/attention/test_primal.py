@@ -17,7 +17,7 @@ from workbench.attention.primal import (
     primal_scores,
     sampled_tokens,
 )
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, WIDTH, SAMPLES, RANK = 2, 3, 11, 7, 5, 4
 

@@ -5,9 +5,9 @@ from timm.models.vision_transformer import VisionTransformer
 
 import workbench
 from tests.attention.modules import randn
-from workbench.architectures import build
 from workbench.attention import VARIANTS, attention_module, replace_attention
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
+from workbench.models.architectures import build
 
 
 def tiny(**options):

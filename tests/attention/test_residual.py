@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workbench.attention.residual import BoostedResidual, boosted_residual, residual_lipschitz
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def test_at_zero_it_is_the_ordinary_residual():

@@ -17,7 +17,7 @@ from tests.attention.modules import (
 from workbench.attention import attention_module
 from workbench.attention.rpc import principal_component_pursuit, rpc_attention
 from workbench.attention.softmax import softmax_attention
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 
 def planted(rows, columns, rank, share, seed=0):

@@ -18,7 +18,7 @@ from workbench.attention import attention_module
 from workbench.attention.base import causal_mask
 from workbench.attention.scaled import exact_scaling, log_exact_scaling, scaled_attention
 from workbench.attention.softmax import softmax_attention
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def test_a_zero_s_is_softmax_attention():

@@ -17,7 +17,7 @@ from tests.attention.modules import (
 from workbench.attention import attention_module
 from workbench.attention.bilateral import nonlocal_attention, twicing_attention
 from workbench.attention.softmax import softmax_attention
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def naive(q, k, v, scale, allowed):

@@ -11,7 +11,7 @@ from workbench.attention.tssa import (
     token_membership,
     token_statistics_attention,
 )
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 3, 7, 5
 

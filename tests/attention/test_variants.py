@@ -7,7 +7,7 @@ import torch
 
 from tests.attention.modules import BATCH, TOKENS, assert_observing_changes_nothing, randn
 from workbench.attention import SHARED_OPTIONS, VARIANTS, AttentionModule, attention_module
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 
 def build(name, **options):

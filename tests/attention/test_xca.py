@@ -5,7 +5,7 @@ from torch import nn
 
 from tests.attention.allocations import largest_tensor
 from workbench.attention.xca import CrossCovarianceAttention, cross_covariance_attention
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 3, 7, 5
 

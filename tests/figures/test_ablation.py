@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import ablation_figure
 
 LABELS = {"a": "first<br>softmax", "b": "second", "c": "third"}

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
-from workbench.results import make_frame
+from workbench.frames.results import make_frame
 
 
 class Captured(list):

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import titles
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures import claim_pages, claims_figure
 from workbench.figures.claims import VERDICTS
 

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import coding_rate_figure
 
 SITES = ("input", "after_attn", "hidden")

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import levels, named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import comparison_figure, with_range
 from workbench.figures.levels import interval
 

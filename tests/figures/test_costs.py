@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import cost_figure
 
 

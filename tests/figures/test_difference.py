@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.figures.tokens import GRID, picture_tokens, rows_that_sum_to_one, text_tokens
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import difference_figure
 
 NAMES = ("layer 1", "layer 2")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import eigenvector_figure, eigenvector_layers_figure
 
 SIZES = {"true": 1e-18, "perturbed": 1e-6, "values": 3e-6}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import filter_share_figure, filtered_figure
 
 KINDS = (

@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import legend_rows, log_ticks
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import apply_theme, head_grid_figure
-from workbench.results import make_frame
+from workbench.frames.results import make_frame
 
 
 def measured(metric="attention_entropy_share", inputs=2, layers=3, heads=5, **constant):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from workbench.analyses.kernel_pca import effective_rank, rank_holding
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import head_spectrum_figure, singular_values_figure
-from workbench.results import make_frame
+from workbench.frames.results import make_frame
 
 
 def spectra(layers=(0, 1, 3), inputs=3, ranks=5, **constant):

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import levels, named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import attention_rank_figure, attention_spectrum_figure
 
 NULL = {"null": "gaussian", "null_low": 0.0, "null_high": 1.0}

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import perplexity_figure
 
 MODELS = {"prose-softmax": "softmax", "prose-tssa-causal": "tssa-causal"}

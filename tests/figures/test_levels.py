@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from tests.figures.study import levels, study
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import model_pages, page_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 

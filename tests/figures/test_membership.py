@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import membership_agreement_figure, membership_figure, token_membership_figure
 
 ROWS, COLUMNS, HEADS = 2, 5, 3

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import plate
 from workbench.figures.theme import PANEL_LETTER
 

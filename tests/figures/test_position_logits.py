@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import position_logit_figure, position_share_figure
-from workbench.results import conform
+from workbench.frames.results import conform
 
 TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
 TOKENS = 5

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import levels, named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}

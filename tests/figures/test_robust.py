@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import levels, named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import contamination_figure, recovery_figure, sparse_map_figure
 
 ROWS, COLUMNS = 4, 5

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named, titles
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures import corruptions_figure, foreign_figure, robustness_figure, robustness_models_figure
 from workbench.figures.corruptions import ALL
 from workbench.figures.variants import look_of

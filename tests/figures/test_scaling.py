@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import exponents_figure, scaling_figure
-from workbench.records import conform_scaling
-from workbench.scaling import CONDITIONS, SWEEPS, printed_exponents, scaling_exponents
+from workbench.studies.records import conform_scaling
+from workbench.studies.scaling import CONDITIONS, SWEEPS, printed_exponents, scaling_exponents
 
 
 def _frame(sweeps=tuple(SWEEPS), steps=4):

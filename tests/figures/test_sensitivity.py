@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import levels, named, study, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import softmax_sensitivity_figure
 
 TOKENS, SPREADS = (2, 10, 100), (1.0, 10.0)

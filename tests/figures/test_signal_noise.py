@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import snr_depth_figure, snr_gain_figure, snr_share_figure
 
 NOISES, SEVERITIES, LAYERS = ("gaussian-noise", "defocus-blur"), (1, 3, 5), 3

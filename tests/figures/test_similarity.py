@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, similarity_sites_figure
-from workbench.results import make_frame
+from workbench.frames.results import make_frame
 
 
 def cosines(layers=5, inputs=7, model="bundled:digits-vit", **more):

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import spectrum_figure
-from workbench.metrics import METRICS
-from workbench.results import make_frame
+from workbench.frames.metrics import METRICS
+from workbench.frames.results import make_frame
 
 
 def spectra(layers=3, heads=2, inputs=5, tokens=11, model="bundled:digits-vit"):

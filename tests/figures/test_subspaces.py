@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import subspace_coherence_figure, subspace_figure
 
 HEADS, DIRECTIONS = 3, (2, 5)

@@ -8,7 +8,7 @@ import pytest
 from plotly.colors import unlabel_rgb
 from skimage.color import rgb2lab
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures import theme
 
 # Machado, Oliveira & Fernandes 2009, severity 1: what a colour looks like without one kind of cone.

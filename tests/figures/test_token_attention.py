@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.figures.tokens import GRID, picture_tokens, rows_that_sum_to_one, text_tokens
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.figures.tokens import GRID, picture_tokens, text_tokens
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import token_norms_figure
 
 LENGTHS = {name: torch.arange(8.0) + 10 * number for number, name in enumerate("qkv")}

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named, titles
-from workbench.comparisons import COLUMNS
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures import beside_twin_figure, training_curves_figure
 from workbench.figures.variants import look_of
+from workbench.studies.comparisons import COLUMNS
 
 VARIANTS = {"m-tssa": "tssa", "m-plain": "softmax", "m-two": "bilateral"}
 FACTORS = (1.0, 4.0, 2.0)  # of three seeds, not in order

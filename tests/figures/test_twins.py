@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.figures.study import named, titles
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures import twins_figure, twins_frame
 
 PAIR = "model=digits-rpc-sym, twin=digits-softmax-sym"

@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.figures.test_theme import DEFICIENT, _seen
-from workbench.errors import UnknownName
+from workbench.core.errors import UnknownName
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.training.bundle import MODELS
-from workbench.training.recipes import load_recipe
+from workbench.studies.training.bundle import MODELS
+from workbench.studies.training.recipes import load_recipe
 
 ATTENTIONS = {
     load_recipe(model.recipe or model.task, model.attention).attention + ("+boost" if model.boost else "")

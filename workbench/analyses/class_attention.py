@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 PREFIX = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""

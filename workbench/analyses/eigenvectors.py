@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses.chance import derived_seed
 from workbench.analyses.kernel_pca import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.parallel import map_tokens
 from workbench.analyses.principal_axes import PrincipalAxes, principal_axes
 from workbench.analyses.stacking import stack_heads
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.null_distributions import derived_seed
 
 CANDIDATES = ("true", "perturbed", "values")
 PAIR_STATISTICS = ("mean", "std")

@@ -18,7 +18,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 KERNELS = {
     "gaussian": ("position",),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from workbench.analyses import validation
 from workbench.analyses.parallel import map_heads
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 EPSILON = torch.finfo(torch.float64).eps
 SIGNIFICANT_NEGATIVE = 1e-5  # of the largest eigenvalue; the ratio scikit-learn refuses in double precision

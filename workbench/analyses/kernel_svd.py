@@ -16,7 +16,7 @@ from torch import Tensor
 from workbench.analyses import validation
 from workbench.analyses.parallel import map_heads
 from workbench.analyses.stacking import stack_heads
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 KERNEL = ("query", "key")
 

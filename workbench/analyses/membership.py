@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 MEMBERSHIP = ("head", "token")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 NULLS = ("gaussian", "permutation")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 Result = TypeVar("Result")
 

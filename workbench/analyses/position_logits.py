@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 TERMS = ("token-token", "token-position", "position-token", "position-position")
 """Query, then key: "token-position" is the content of the query with the position of the key."""

@@ -22,7 +22,7 @@ from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.parallel import map_heads
 from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.stacking import stack_heads
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 CONVENTIONS = ("teo2024-text", "teo2024-code", "saritas2025", "exact")
 STANDARDS = ("none", "per-token")

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 class Split(NamedTuple):

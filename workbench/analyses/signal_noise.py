@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 class ResidualNoise(NamedTuple):

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.chance import Null, null_of_draws
 from workbench.analyses.kernel_pca import effective_rank
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import Null, null_of_draws
 
 
 def token_cosine_similarity(

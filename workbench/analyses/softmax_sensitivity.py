@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import chance, validation
-from workbench.errors import InputError
+from workbench.analyses import validation
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError
 
 CONSTANT = 0.5
 _STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 TOKENS = ("token", "head_dim")
 ATTENTION = ("head", "query", "key")

@@ -20,7 +20,7 @@ from workbench.analyses.parallel import map_tokens
 from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.stacking import stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
-from workbench.errors import UnknownName
+from workbench.core.errors import UnknownName
 
 
 class Quantity(NamedTuple):

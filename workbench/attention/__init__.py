@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 
-from workbench.errors import InputError, UnknownName
-from workbench.plugins import Registry, instance_of
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.plugins import Registry, instance_of
 
 if TYPE_CHECKING:
     from workbench.attention.base import AttentionModule

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 CONVENTIONS = ("text", "code")
 

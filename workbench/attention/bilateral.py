@@ -23,7 +23,7 @@ from workbench.attention.base import (
     required_tokens,
     split_heads,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 Bandwidth = float | Tensor | None
 """Width of a kernel: a number, a tensor that broadcasts against (head, 1, 1), or None for head_dim^¼."""

@@ -22,7 +22,7 @@ from workbench.attention.base import (
     split_heads,
     token_mask,
 )
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 _WHAT = "primal attention"
 SCORES = ("both", "e")

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def boosted_residual(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from workbench.attention.base import AttentionModule, attention_mask, check_convention
 from workbench.attention.softmax import softmax_attention
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 SYMMETRIES = ("sym", "asym", "sym-asym")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from workbench.attention.base import AttentionModule, attention_mask, default_scale, required_tokens
 from workbench.attention.softmax import softmax_attention
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def scaled_attention(

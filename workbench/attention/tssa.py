@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.attention.base import AttentionModule, check_convention, required_tokens, token_mask
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def token_statistics_attention(

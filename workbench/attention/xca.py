@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.attention.base import AttentionModule, check_operands, token_mask
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 
 def cross_covariance_attention(

@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.core.selection import Numbers, parse_numbers, ranges
 from workbench.figures.frames import (
     axis_title,
     band,
@@ -23,7 +24,6 @@ from workbench.figures.frames import (
 from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
 from workbench.figures.tokens import PREFIX, as_array
-from workbench.selection import Numbers, parse_numbers, ranges
 
 MAX_LAYERS = 4
 MAX_HEADS = 4

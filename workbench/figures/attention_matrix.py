@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.overlays import CHOSEN, shared_scale
 from workbench.figures.patch_panels import WIDTH
 from workbench.figures.token_attention import head_weights
@@ -27,7 +27,7 @@ def attention_matrix_figure(
 
     Args:
         attn: attention weights of one head, (query, key), dimensionless; or (1, key), of class attention.
-        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them.
         input: which input of ``tokens``.
         token: number of the chosen token, counted as in ``tokens``.
         log: colour by the logarithm.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures.frames import short_name
 from workbench.figures.theme import COLOURS, GREY, PAGE
 

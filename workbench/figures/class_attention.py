@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.frames import rows_of
 from workbench.figures.layer_marks import layer_marks_figure

@@ -10,11 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, legend_rows, log_ticks, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
 from workbench.figures.theme import COLOURS, PAGE
-from workbench.metrics import METRICS, Metric
+from workbench.frames.metrics import METRICS, Metric
 
 # What tells one quantity from another; a panel for each.
 KEYS = ("metric", "axis", "statistic", "convention", "candidate")

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, legend_rows, rows_of
 from workbench.figures.theme import COLOURS, GREY, PAGE, SYMBOLS
 from workbench.figures.variants import in_order, look_of
@@ -27,7 +27,8 @@ def corruptions_figure(
     Bars are 95 % intervals. The last line is the geometric mean of all types.
 
     Args:
-        ratios: the result of `workbench.twins.against_twins` for corruption_error, with the column attention.
+        ratios: the result of `workbench.studies.baselines.against_twins` for corruption_error, with the column
+            attention.
         groups: title → attention variants of a panel; those that have no rows are left out.
         published: columns attention, kind (a corruption, or `ALL`) and ratio.
 
@@ -80,7 +81,7 @@ def foreign_figure(frame: pd.DataFrame) -> go.Figure:
     """AUPR of telling foreign images from the model's own by the largest probability, a row per model; chance is 1/2.
 
     Args:
-        frame: rows of an evaluation with the column attention, as `workbench.records.recorded` gives them.
+        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
 
     Raises:
         InputError: no AUPR in the frame.

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, legend_rows
 from workbench.figures.theme import COLOURS, GREY, PAGE
 from workbench.figures.variants import LOOKS
@@ -32,7 +32,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     baselines; squares what was counted at the papers' own sizes. Rows are grouped by baseline.
 
     Args:
-        frame: the result of `workbench.training.variant_costs`, and under it as wanted `published_costs` and
+        frame: the result of `workbench.studies.training.variant_costs`, and under it as wanted `published_costs` and
             `papers_counts`, whose variants are drawn where they are measured too.
 
     Raises:
@@ -45,7 +45,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             "the frame holds no measured costs"
             + f" (no column {', '.join(missing)})" * bool(missing)
             + "; give the "
-            "result of workbench.training.variant_costs"
+            "result of workbench.studies.training.variant_costs"
         )
     panels = [
         (metric, condition)

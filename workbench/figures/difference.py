@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.attention_matrix import asked_and_seen, matrix_cells
 from workbench.figures.overlays import DIFFERENCE, OVERLAY, flat_scale
 from workbench.figures.patch_panels import BAR, WIDTH, Panel, panel_domains, patch_panels
@@ -47,7 +47,7 @@ def difference_figure(
         first: attention of one head, (query, key), or of one query, (key,); dimensionless.
         second: likewise.
         names: what to call them.
-        tokens: of each, labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        tokens: of each, labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them.
         image: height × width (× 3) array, uint8 or float in 0..1, under all maps; or a pair, one for each.
         token: number of the chosen token, counted as in ``tokens``.
         input: which input of ``tokens``.

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import band, chance_traces, legend_rows, log_ticks, rows_of, series_of
 from workbench.figures.levels import at_level, values_once
 from workbench.figures.spectra import add_depth_key

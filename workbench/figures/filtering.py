@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
@@ -91,7 +91,7 @@ def filtered_figure(filtered: Any, columns: int = 4) -> go.Figure:
     """The clean and the noisy photograph and what every filter makes of it, each with its PSNR.
 
     Args:
-        filtered: the result of `workbench.evaluation.filtering.filter_photograph`.
+        filtered: the result of `workbench.studies.evaluation.filtering.filter_photograph`.
         columns: pictures in a row.
 
     Raises:

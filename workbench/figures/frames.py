@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.theme import CHANCE, GREY, PAGE
-from workbench.metrics import METRICS
+from workbench.frames.metrics import METRICS
 
 
 def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[str] = ()) -> pd.DataFrame:

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.core.selection import ranges
 from workbench.figures.frames import axis_title, rows_of, whole_numbers, without_provenance
 from workbench.figures.overlays import outline
 from workbench.figures.theme import SEQUENTIAL
-from workbench.metrics import METRICS
-from workbench.selection import ranges
+from workbench.frames.metrics import METRICS
 
 ALL_HEADS = "all heads"
 # Of a metric measured in several ways this one is shown, as in the figures by layer; else the caller chooses.
@@ -34,7 +34,7 @@ def head_grid_figure(
     """A cell per layer and head, coloured by a metric: its mean over the frame's inputs.
 
     Layers go downwards from 0, heads to the right; a metric of whole layers (token similarity, coding rates) has one
-    column, "all heads". Colours run from the metric's lowest possible value (`workbench.metrics`; from 0 where that is
+    column, "all heads". Colours run from the metric's lowest possible value (`workbench.METRICS`; from 0 where that is
     negative and no value is) to its highest. Where one of these is infinite they run from the data's lowest value to
     the highest, chance included, and by the logarithm where these span more than three decades. A tick "chance"
     marks the mean chance level on the colour bar; each cell's own, and with one input its z, are in its hover text.

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.core.selection import ranges
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
@@ -21,7 +22,6 @@ from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.spectra import depth_key, round_off
 from workbench.figures.theme import COLOURS, GREY, depth_colours, series_style
 from workbench.figures.tokens import as_array
-from workbench.selection import ranges
 
 
 def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import band, log_ticks, short_name
 from workbench.figures.robustness import NOW
 from workbench.figures.theme import GREY, PAGE, translucent
@@ -26,8 +26,8 @@ def perplexity_figure(
     same divided by the twin's. Bands are 95 % intervals over texts. Panels about which nothing is on record say so.
 
     Args:
-        frame: rows of word-swap with the column attention, as `workbench.records.recorded` gives them.
-        ratios: the results of `workbench.twins.against_twins` for both perplexities, under one another.
+        frame: rows of word-swap with the column attention, as `workbench.studies.records.recorded` gives them.
+        ratios: the results of `workbench.studies.baselines.against_twins` for both perplexities, under one another.
         training: the training record of the models, all of which get a row.
         now: rows of `workbench.evaluate` for one model, drawn as stars above.
 

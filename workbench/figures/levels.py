@@ -7,7 +7,7 @@ from typing import Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import chance_line
 
 Level = Literal["layer", "input", "overall"]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, short_name
 from workbench.figures.layer_marks import layer_marks_figure
 from workbench.figures.levels import at_level

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.theme import PAGE, find_theme, panel_letter, series_style
 
 # Kinds of subplot that own a rectangle of the page, and the trace attribute that names them.

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
 from workbench.figures.projection import BOUNDS, add_share, share_of_baseline

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.comparison import comparison_figure
 from workbench.figures.frames import LEGEND_ABOVE, rows_of
 from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
@@ -34,8 +34,8 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     changed, |contaminated − clean|.
 
     Args:
-        maps: a `workbench.evaluation.contamination.SparseMaps`, or anything with its ``values`` (image, input, row,
-            column), ``marked``, ``pictures`` and ``ids``.
+        maps: a `workbench.studies.evaluation.contamination.SparseMaps`, or anything with its ``values`` (image,
+            input, row, column), ``marked``, ``pictures`` and ``ids``.
         most: how many images are shown, the first ones.
 
     Raises:
@@ -94,7 +94,7 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     Dots with their 95 % interval over images, and the band that permuted patches give.
 
     Args:
-        frame: the results of `workbench.evaluation.contamination.contamination_frame`, one under the other.
+        frame: the results of `workbench.studies.evaluation.contamination.contamination_frame`, one under the other.
 
     Raises:
         InputError: the frame holds none of their measures.
@@ -123,7 +123,7 @@ def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) ->
     number of steps, which nobody could know. Dotted: the error of finding nothing, and the paper's number of steps.
 
     Args:
-        frame: the result of `workbench.evaluation.planted.pursuit_recovery`.
+        frame: the result of `workbench.studies.evaluation.planted.pursuit_recovery`.
         weight: the paper's λ.
         steps: the paper's number of steps.
 

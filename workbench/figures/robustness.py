@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, rows_of, short_name
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
@@ -40,7 +40,7 @@ def robustness_figure(
     Attacks that the frame does not hold have no panel, and a model that did not undergo one has no line in it.
 
     Args:
-        frame: rows of an evaluation with the column attention, as `workbench.records.recorded` gives them.
+        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
         now: rows of `workbench.evaluate` for one model, drawn as stars above the lines.
         chance: accuracy of guessing, a dotted line.
 
@@ -112,7 +112,7 @@ def robustness_models_figure(
     attack.
 
     Args:
-        frame: rows of an evaluation with the column attention, as `workbench.records.recorded` gives them.
+        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
         training: the training record of the models, all of which get a row.
         budgets: protocol → budget ε, a panel each.
 

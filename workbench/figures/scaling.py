@@ -10,11 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import LOOKS, Look
-from workbench.scaling.sweeps import CONDITIONS, SWEEPS
+from workbench.studies.scaling.sweeps import CONDITIONS, SWEEPS
 
 _OPERATORS: dict[str, Look] = {
     "softmax": LOOKS["softmax"],
@@ -34,7 +34,7 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
     take too long, or not fit.
 
     Args:
-        frame: the result of `workbench.scaling.scaling_study`, or `workbench.records.scaling_record`.
+        frame: the result of `workbench.studies.scaling.scaling_study`, or `workbench.studies.records.scaling_record`.
         sweeps: those to draw, two columns of panels each.
 
     Raises:
@@ -52,7 +52,7 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
         if drawn.empty:
             raise InputError(
                 f"the frame holds no {metric} of the sweep {sweep!r}; give the result of "
-                "workbench.scaling.scaling_study"
+                "workbench.studies.scaling.scaling_study"
             )
         name, unit, factor = _METRICS[metric]
         axis = SWEEPS[sweep].axis
@@ -132,8 +132,8 @@ def exponents_figure(exponents: pd.DataFrame, printed: pd.DataFrame) -> go.Figur
     the counted multiply–accumulates, or bytes of tensors, come to at the same sizes; diamonds what is printed.
 
     Args:
-        exponents: the result of `workbench.scaling.scaling_exponents`.
-        printed: that of `workbench.scaling.printed_exponents`.
+        exponents: the result of `workbench.studies.scaling.scaling_exponents`.
+        printed: that of `workbench.studies.scaling.printed_exponents`.
 
     Raises:
         InputError: no fitted exponent.

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import axis_title, band, log_ticks, quartiles, rows_of, series_of, whole_numbers
 from workbench.figures.theme import GREY, depth_colours, depth_scale, even_choice, translucent
 

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.colors import sample_colorscale
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 
 PIXELS_PER_INCH = 96
 COLUMN = 312  # 3.25 in

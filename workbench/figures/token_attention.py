@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.overlays import OVERLAY, flat_scale
 from workbench.figures.patch_panels import Panel, patch_panels
 from workbench.figures.tokens import TokenView, as_array, check_token, largest, not_finite, view_tokens
@@ -37,7 +37,7 @@ def token_attention_figure(
 
     Args:
         attn: attention weights of one head, (query, key), dimensionless; or (1, key).
-        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them.
         token: number of the chosen token, counted as in ``tokens``; None is the mean over all queries but padding.
         image: height × width (× 3) array, uint8 or float in 0..1.
         input: which input of ``tokens``.

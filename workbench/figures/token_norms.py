@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.overlays import OVERLAY, flat_scale
 from workbench.figures.patch_panels import Panel, panel_domains, patch_panels
 from workbench.figures.theme import COLOURS
@@ -29,7 +29,7 @@ def token_norms_figure(
     Args:
         norms: operand ("q", "k", "v", or another name) to (token,) norms, in the unit of the operand; a single query,
             as class attention has, is that of the class token, and as many as there are patches are theirs.
-        tokens: labels, kinds and grid of the batch, as `workbench.recording.TokenInfo` holds them.
+        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them.
         image: height × width (× 3) array, uint8 or float in 0..1.
         input: which input of ``tokens``.
 

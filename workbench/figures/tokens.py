@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 
 PREFIX = ("class", "distillation", "register")
 
@@ -38,7 +38,7 @@ class TokenView:
     """The tokens of one input that a layer attends over: those of the model, or its patches alone.
 
     ``index`` holds the number of each in the model's tokens, ``labels`` what a box or an axis shows, ``names`` what a
-    sentence says, ``kinds`` as in `workbench.recording.TokenInfo`; ``grid`` is (rows, columns) of the patches.
+    sentence says, ``kinds`` as in `workbench.captures.TokenInfo`; ``grid`` is (rows, columns) of the patches.
     """
 
     index: list[int]
@@ -87,7 +87,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
     """The ``count`` tokens of one input that a layer holds, with names to call them by.
 
     Args:
-        tokens: labels, kinds and grid of a batch, as `workbench.recording.TokenInfo` holds them.
+        tokens: labels, kinds and grid of a batch, as `workbench.captures.TokenInfo` holds them.
 
     Raises:
         InputError: there is no such input, or ``count`` is neither the number of its tokens nor of its patches.

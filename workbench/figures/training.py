@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from workbench.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks
 from workbench.figures.theme import CHANCE, GREY, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
@@ -117,7 +117,7 @@ def beside_twin_figure(
     shows chance and a stroke the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
 
     Args:
-        frame: rows of `workbench.comparisons` (its `COLUMNS`), one model per variant.
+        frame: rows of `workbench.studies.comparisons` (its `COLUMNS`), one model per variant.
         panels: quantity → title of its panel, in order. Accuracies are drawn in per cent.
         log: the quantities with logarithmic axes.
         lines: quantity → where its dotted line stands instead, e.g. at 1 for no change.
@@ -240,7 +240,7 @@ def _stroke(value: float, y: int) -> go.Scatter:
 def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:
     """The variants in the order of figures, each of which must stand for one model."""
     if rows.empty:
-        raise InputError(f"{nothing}; give the result of workbench.comparisons")
+        raise InputError(f"{nothing}; give the result of workbench.studies.comparisons")
     models = rows.groupby("attention")["model"].unique()
     for attention, own in models.items():
         if len(own) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,

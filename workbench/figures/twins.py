@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.errors import InputError
+from workbench.core.errors import InputError
 from workbench.figures.claims import VERDICTS
 from workbench.figures.frames import LEGEND_ABOVE
 from workbench.figures.robustness import ATTACKS
 from workbench.figures.theme import COLOURS, GREY, PAGE
-from workbench.verdicts import parse_measure
+from workbench.papers.verdicts import parse_measure
 
 COLUMNS = ("group", "label", "source", "row", "value", "low", "high", "n", "verdict", "why")
 Over = Literal["difference", "ratio"]
@@ -42,8 +42,8 @@ def twins_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.Dat
 
     Args:
         claims: the result of `workbench.trained_claims`.
-        pairs: the result of `workbench.publications.published_pairs`; pairs without a bundled counterpart are groups of
-            their own.
+        pairs: the result of `workbench.papers.published.published_pairs`; pairs without a bundled counterpart are
+            groups of their own.
         over: which kind of effect.
     """
     rows = [*_measured(claims[claims["over"] == _OVER[over]], over), *_published(pairs, over)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from workbench.errors import UnknownName
+from workbench.core.errors import UnknownName
 
 
 @dataclass(frozen=True)

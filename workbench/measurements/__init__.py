@@ -4,11 +4,12 @@ The functions in ``workbench.analyses`` know tensors; these know which tokens ar
 lie, which windows belong to one input, and which layers a measure does not apply to.
 """
 
+from workbench.frames.gathered import Gathered
+from workbench.frames.rows import Measurement, Rows
 from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.filter_kernels import filter_kernels
-from workbench.measurements.gathered import Gathered
 from workbench.measurements.kernel_svd import attention_spectrum
 from workbench.measurements.layers import Layer, NotMeasured, Tally
 from workbench.measurements.maps import attention_map
@@ -16,7 +17,6 @@ from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.position_logits import position_logits
 from workbench.measurements.projections import errors_of_projection
 from workbench.measurements.robust_components import robust_components
-from workbench.measurements.rows import Measurement, Rows
 from workbench.measurements.signal_noise import noisy_inputs, signal_and_noise
 from workbench.measurements.similarity import rates_of_similarity, sites_of_similarity, token_similarity
 from workbench.measurements.softmax_sensitivity import softmax_sensitivity

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import chance
 from workbench.analyses.class_attention import (
     PREFIX,
     attention_rollout,
@@ -22,12 +21,13 @@ from workbench.analyses.class_attention import (
     query_attention,
 )
 from workbench.analyses.membership import patch_places
-from workbench.errors import InputError
+from workbench.captures import LayerRecord
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError
+from workbench.core.selection import ranges
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention, token_attention
-from workbench.measurements.rows import Measurement
 from workbench.measurements.segments import patch_foreground
-from workbench.recording import LayerRecord
-from workbench.selection import ranges
 
 QUERIES = ("auto", "mean", "first", "last")
 HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from workbench.analyses.coding_rate import coding_rate, coding_rate_compression, variational_compression
 from workbench.analyses.subspaces import head_bases
-from workbench.errors import InputError
+from workbench.captures import first_norm
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer
 from workbench.measurements.membership import memberships, own_convention
-from workbench.measurements.rows import Measurement
-from workbench.recording import first_norm
 
 STREAMS = ("input", "after_attn", "hidden")
 

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from workbench.analyses.eigenvectors import CANDIDATES, PAIR_STATISTICS, eigenvector_test
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.keys import chance_of, chosen_keys, standardize_column, tell_of_axes
 from workbench.measurements.layers import Layer, need_token_attention
-from workbench.measurements.rows import Measurement
 
 RANKED = ("input", "head", "rank")
 

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses.filter_kernels import KERNELS, FilterFit, fit_filter, squared_distances
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
 from workbench.measurements.maps import visible_of
-from workbench.measurements.rows import Measurement
 
 CONTENTS = ("tokens", "heads")
 

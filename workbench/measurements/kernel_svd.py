@@ -21,7 +21,8 @@ from workbench.analyses.kernel_svd import (
 from workbench.analyses.null_values import null_values
 from workbench.analyses.subspaces import head_bases
 from workbench.attention.primal import PrimalAttention
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.keys import chance_of
 from workbench.measurements.layers import Layer, NotMeasured
 from workbench.measurements.operators import (
@@ -35,7 +36,6 @@ from workbench.measurements.operators import (
     softmax_operator,
     together,
 )
-from workbench.measurements.rows import Measurement
 
 
 def attention_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

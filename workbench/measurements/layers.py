@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.analyses import attention_maps, chance
-from workbench.errors import InputError
-from workbench.recording import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
-from workbench.selection import parse_numbers
+from workbench.analyses import attention_maps
+from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError
+from workbench.core.selection import parse_numbers
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
@@ -103,7 +104,7 @@ class Layer:
         return self.model.get_submodule(self.record.path)
 
     def projection(self, name: str = "v") -> Projection:
-        """How the layer's input is projected to its heads; see `workbench.recording.head_projection`.
+        """How the layer's input is projected to its heads; see `workbench.captures.head_projection`.
 
         Raises `NotMeasured` where the captured operand is not that projection of the captured input.
         """

@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.analyses import attention_maps, chance
-from workbench.analyses.chance import Null
+from workbench.analyses import attention_maps
 from workbench.analyses.class_attention import map_diversity, permuted_heads
+from workbench.captures import attention_output
+from workbench.core import null_distributions as chance
+from workbench.core.null_distributions import Null
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import (
     Layer,
     need_token_attention,
     over_windows,
     token_attention,
 )
-from workbench.measurements.rows import Measurement
-from workbench.recording import attention_output
 
 # timm's Swin keeps tokens of a shifted window apart with an additive −100, beside a position bias of a few
 # units.

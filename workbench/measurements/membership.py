@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import chance
 from workbench.analyses.membership import (
     Agreement,
     agreement,
@@ -20,8 +19,9 @@ from workbench.analyses.membership import (
 from workbench.analyses.subspaces import head_bases
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
+from workbench.core import null_distributions as chance
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
-from workbench.measurements.rows import Measurement
 from workbench.measurements.segments import patch_segments
 
 OURS = "ours"

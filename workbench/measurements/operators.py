@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import attention_maps, chance
+from workbench.analyses import attention_maps
 from workbench.analyses.null_values import null_values
 from workbench.attention.base import split_heads
 from workbench.attention.primal import PrimalAttention, primal_kernel
+from workbench.captures import attention_weights
+from workbench.core import null_distributions as chance
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, need_token_attention
 from workbench.measurements.maps import WINDOW_MASK
-from workbench.measurements.rows import Measurement
-from workbench.recording import attention_weights
 
 # Of an entry of attention, which is at most 1: beyond the rounding of single precision.
 _SAME = 1e-3

@@ -17,10 +17,10 @@ from workbench.analyses.position_logits import (
     shuffled_orders,
     split_projection,
 )
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
 from workbench.measurements.maps import visible_of
-from workbench.measurements.rows import Measurement
 
 CORRELATED = ("token-position", "position-token", "cross")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from workbench.analyses.projection_error import CONVENTIONS, NORM_STATISTICS, projection_errors
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.keys import chance_of, standardize_column, tell_of_axes
 from workbench.measurements.layers import Layer, need_token_attention
-from workbench.measurements.rows import Measurement
 
 
 def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from workbench.errors import InputError
-from workbench.samples import IMAGE_SUFFIXES, Unreadable, read_picture
+from workbench.core.errors import InputError
+from workbench.data.pools import IMAGE_SUFFIXES, Unreadable, read_picture
 
 INK = "ink"
 _HALF = 127.5  # of white

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.analyses import chance
 from workbench.analyses.signal_noise import residual_noise, signal_to_noise
 from workbench.attention.residual import BoostedResidual
-from workbench.corruptions import corrupt
+from workbench.captures import block_path
+from workbench.core import null_distributions as chance
+from workbench.data.corruptions import corrupt
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
-from workbench.measurements.rows import Measurement
-from workbench.recording import block_path
 
 if TYPE_CHECKING:
-    from workbench.batches import Inputs
+    from workbench.data.batches import Inputs
 
 STREAMS = ("before_attn", "after_attn", "hidden")
 

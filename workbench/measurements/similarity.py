@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import chance, similarity
-from workbench.analyses.chance import Null
-from workbench.errors import InputError
+from workbench.analyses import similarity
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import Null
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, over_windows
-from workbench.measurements.rows import Measurement
 
 STREAMS = ("input", "after_attn", "hidden")
 PREFIX = ("class", "distillation", "register")

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.analyses import chance
 from workbench.analyses.softmax_sensitivity import local_lipschitz, perturbation
-from workbench.errors import InputError
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
 from workbench.measurements.operators import (
     Found,
@@ -21,7 +22,6 @@ from workbench.measurements.operators import (
     softmax_operator,
     together,
 )
-from workbench.measurements.rows import Measurement
 
 
 def softmax_sensitivity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

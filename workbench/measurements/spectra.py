@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from workbench.analyses import kernel_pca
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.keys import chosen_keys, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
 from workbench.measurements.operators import groups_of, noise_like
-from workbench.measurements.rows import Measurement
 
 
 def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

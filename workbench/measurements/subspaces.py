@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from workbench.analyses import chance
 from workbench.analyses.null_values import null_values
 from workbench.analyses.subspaces import mean_coherence, subspace_angles
+from workbench.core import null_distributions as chance
+from workbench.frames.rows import Measurement
 from workbench.measurements.layers import Layer
-from workbench.measurements.rows import Measurement
 
 
 def subspaces_of_heads(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workbench.analyses.value_similarity import QUANTITIES, Quantity, value_similarity
-from workbench.errors import InputError
+from workbench.core.errors import InputError
+from workbench.frames.rows import Measurement
 from workbench.measurements.keys import (
     chance_of,
     chosen_keys,
@@ -14,7 +15,6 @@ from workbench.measurements.keys import (
     tell_of_axes,
 )
 from workbench.measurements.layers import Layer, need_token_attention
-from workbench.measurements.rows import Measurement
 
 
 def similarity_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:

@@ -1,0 +1,316 @@
+"""A real JupyterLab, the real page of the explorer, and a real Chromium that tells all that went wrong in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from workbench.apps.explorer.launch import NOTEBOOK, lab_command, server_environment
+from workbench.core import paths
+from workbench.figures.export.chrome import find_chrome
+
+ROOT = Path(__file__).parents[3]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+START_S = 300  # a server or a first view that is not there by then will not come: a busy machine is slow
+WAIT_MS = 60_000  # for anything after that
+SIZE = {"width": 1280, "height": 900}
+LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+# plotly draws the line of some colour bars once before the bar has its place; the picture is whole after it.
+HARMLESS = 'attribute d: Expected number, "MNaN'
+PAGE_ADDRESS = r"http://localhost:\d+/\?token=\w+"
+LAB_ADDRESS = r"http://localhost:\d+/lab\S*\?token=\w+"
+
+
+@dataclass
+class Server:
+    """A running server: the address that opens it, the folder it works in, and where its figures go."""
+
+    address: str
+    folder: Path
+    figures: Path
+    process: subprocess.Popen[str]
+    said: list[str] = field(repr=False)
+
+    def stop(self) -> int:
+        """Interrupt it as Ctrl-C does, and wait for its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+@contextmanager
+def serve(
+    command: list[str], folder: Path, pattern: str, told: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """Run `command` in `folder` until the ``with`` ends, once it has printed an address that matches `pattern`.
+
+    What the machine's user has set (a theme, open tabs) is kept away; `told` is its environment besides.
+    """
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "WORKBENCH_OUT": str(folder / "figures"),
+        "WORKBENCH_CACHE": str(folder / "cache"),
+        **{f"JUPYTER_{name}_DIR": str(folder / "jupyter") for name in ("CONFIG", "DATA", "RUNTIME")},
+        **{f"JUPYTERLAB_{name}_DIR": str(folder / "lab") for name in ("SETTINGS", "WORKSPACES")},
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **(told or {}), **own},
+        text=True,
+        stdin=subprocess.DEVNULL,  # at a terminal Jupyter would ask whether the interrupt is meant
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said: list[str] = []
+    answered = threading.Event()
+
+    def listen() -> None:
+        for line in process.stdout or ():  # to the end: a full pipe would stop the server
+            said.append(line)
+            if re.search(pattern, line):
+                answered.set()
+        answered.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    answered.wait(START_S)
+    found = next((match.group() for line in said if (match := re.search(pattern, line))), "")
+    server = Server(found, folder, folder / "figures", process, said)
+    try:
+        if not found:
+            raise RuntimeError(f"{' '.join(command)} gave no address")
+        yield server
+    except BaseException as error:
+        error.add_note(f"the server's last words:\n{''.join(said[-20:])}")
+        raise
+    finally:
+        server.stop()
+
+
+@contextmanager
+def page_server(folder: Path, *options: str) -> Iterator[Server]:
+    """The explorer as a page of its own, as a person starts it."""
+    command = [sys.executable, "-m", "workbench", "explore", "--app", "--no-browser", f"--port={free_port()}"]
+    with serve([*command, *options], folder, PAGE_ADDRESS) as server:
+        yield server
+
+
+@contextmanager
+def lab_server(folder: Path, warm: bool = True) -> Iterator[Server]:
+    """JupyterLab as `workbench explore` starts it, on a copy of the explorer notebook, since Lab writes into it.
+
+    Without `warm` it is a JupyterLab that somebody started otherwise: its kernels import for themselves.
+    """
+    copy = Path(shutil.copy(paths.notebooks_dir() / f"{NOTEBOOK}.ipynb", folder))
+    quiet = folder / "lab" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    quiet.parent.mkdir(parents=True)
+    quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
+    command = lab_command(copy, free_port(), browser=False)
+    environment = server_environment() if warm else nullcontext({})
+    with environment as told, serve(command, folder, LAB_ADDRESS, told) as server:
+        yield server
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as held:
+        held.bind(("localhost", 0))
+        return held.getsockname()[1]
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, headless."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find_chrome(), args=ARGUMENTS, timeout=START_S * 1000
+        )
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page of a browser, and what it did that it should not: ask the world outside this machine, or fail.
+
+    Attributes:
+        page: Playwright's page.
+        outside: addresses not on this machine that were asked for.
+        wrong: errors of its scripts, and errors in its console.
+    """
+
+    def __init__(self, browser: Any, pictures: Path, size: dict[str, int] | None = None) -> None:
+        self.outside: list[str] = []
+        self.wrong: list[str] = []
+        self.pictures = pictures
+        self.context = browser.new_context(viewport=size or SIZE)
+        self.context.set_default_timeout(WAIT_MS)
+        self.page = self.context.new_page()
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("websocket", lambda socket: self._asked(socket.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(f"page: {error}"))
+        self.page.on("console", self._said)
+
+    def _asked(self, address: str) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in {"data", "blob", "about"} and parts.hostname not in LOCAL:
+            self.outside.append(address)
+
+    def _said(self, message: Any) -> None:
+        if message.type == "error" and HARMLESS not in message.text:
+            self.wrong.append(f"console: {message.text} ({message.location.get('url')})")
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Any]:
+        """One step of a walk. Whatever goes wrong in it is an error, and leaves a picture of the page."""
+        try:
+            yield self.page
+            assert self.outside == [], "the page asked for what is not on this machine"
+            assert self.wrong == [], "the page reported errors"
+        except BaseException as error:
+            picture = self.pictures / f"{name}.png"
+            self.page.screenshot(path=picture)
+            error.add_note(f"the page as it was: {picture}; its errors: {self.wrong}")
+            raise
+
+
+@contextmanager
+def watched(browser: Any, pictures: Path, size: dict[str, int] | None = None) -> Iterator[Watched]:
+    """A page in a browser profile of its own."""
+    found = Watched(browser, pictures, size)
+    try:
+        yield found
+    finally:
+        found.context.close()
+
+
+# ---------------------------------------------------------------------------------------------- in the explorer
+
+BOX = ".workbench-explorer"
+MAP = f"{BOX} .workbench-overview .workbench-shown .js-plotly-plot"  # the overview of layers and heads
+MAIN = f"{BOX} .workbench-view .workbench-shown .js-plotly-plot"  # the chosen view
+
+
+def open_page(page: Any, server: Server) -> None:
+    """Open the explorer's own page and wait for its first picture."""
+    page.goto(server.address, wait_until="commit")  # the page goes on loading while the notebook runs
+    wait_for_picture(page)
+
+
+def open_lab(page: Any, server: Server) -> None:
+    """Open the notebook in JupyterLab and wait until its kernel waits for us."""
+    page.goto(server.address)
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=START_S * 1000)
+    page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=START_S * 1000)
+
+
+def run_cells(page: Any, notebook: Path, until: str) -> None:
+    """Run the notebook's cells from the first to the one whose code contains `until`."""
+    cells = json.loads(notebook.read_text())["cells"]
+    last = next(
+        i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and until in "".join(cell["source"])
+    )
+    page.click(".jp-Notebook .jp-Cell >> nth=0")
+    for _ in range(last + 1):
+        page.keyboard.press("Shift+Enter")
+
+
+def hold_back(notebook: Path, model: str, until: Path) -> None:
+    """Have the notebook wait for a file before it loads a model: what can be done meanwhile is no race."""
+    held = json.loads(notebook.read_text())
+    code = next(cell for cell in held["cells"] if cell["cell_type"] == "code")
+    waiting = _WAITING.format(model=model, until=str(until))
+    code["source"] = waiting + "".join(code["source"])
+    notebook.write_text(json.dumps(held))
+
+
+_WAITING = """\
+import pathlib, time
+import workbench.models.loading as _models
+
+def _load(spec, *rest, _load=_models.load, **options):
+    while spec == {model!r} and not pathlib.Path({until!r}).exists():
+        time.sleep(0.05)
+    return _load(spec, *rest, **options)
+
+_models.load = _load
+"""
+
+
+def wait_for_picture(page: Any) -> None:
+    """Wait for the first picture of the explorer."""
+    page.wait_for_selector(f"{MAIN} .main-svg", timeout=START_S * 1000)
+
+
+def wait_until_says(page: Any, words: str) -> None:
+    """Wait for the explorer to say `words`."""
+    page.wait_for_function(
+        "words => [...document.querySelectorAll('.workbench-message')].some(e => e.innerText.includes(words))",
+        arg=words,
+    )
+
+
+def labelled(page: Any, name: str, kind: str = "select, input") -> Any:
+    """The control of the explorer whose description is `name`."""
+    label = f"label:text-is('{name}')"
+    return page.locator(f"{BOX} .lm-Widget:has(> {label}) :is({kind})").first
+
+
+def slider(page: Any, name: str) -> Any:
+    """The handle of a slider, to be moved by keys."""
+    return labelled(page, name, "[role=slider]")
+
+
+def numbers_drawn(page: Any, plot: str = MAIN) -> str:
+    """The numbers that a plot holds in the page, as text: other numbers, another text."""
+    return page.eval_on_selector(plot, "gd => JSON.stringify(gd.data.map(trace => [trace.z, trace.y]))")
+
+
+def click_cell(page: Any, plot: str, x: float, y: float) -> None:
+    """Click the cell at (x, y), in the axes of the plot's first trace that can be clicked."""
+    page.locator(plot).scroll_into_view_if_needed()
+    place = page.eval_on_selector(
+        plot,
+        """(gd, [x, y]) => {
+          const trace = gd._fullData.find(t => t.customdata);
+          const axis = name => gd._fullLayout[name.replace(/^([xy])/, "$1axis")];
+          const across = axis(trace.xaxis), down = axis(trace.yaxis), box = gd.getBoundingClientRect();
+          return [box.left + across._offset + across.d2p(x), box.top + down._offset + down.d2p(y)];
+        }""",
+        [x, y],
+    )
+    page.mouse.move(*place)
+    page.wait_for_function(
+        "plot => document.querySelector(plot)._hoverdata", arg=plot
+    )  # what plotly takes as hit
+    page.mouse.click(*place)
+
+
+def press_button(page: Any, name: str) -> None:
+    """Press the explorer's button of that name."""
+    page.locator(BOX).get_by_role("button", name=name, exact=True).first.click()
+
+
+def open_drawer(page: Any, name: str) -> None:
+    """Open a drawer of the explorer: what is folded away under a title."""
+    page.locator(f"{BOX} .jupyter-widget-Collapse-header").filter(has_text=name).first.click()

@@ -1,0 +1,41 @@
+"""An address: complete in itself, saved and opened again, and strict about what it is given."""
+
+import json
+
+import pytest
+
+from workbench.apps.explorer import Address
+from workbench.core.errors import InputError, UnknownName
+
+
+def test_a_saved_address_opens_the_same_place():
+    pinned = Address(layer=1, head=2)
+    place = Address("bundled:photos-vit", "bundled:photos", 5, 3, 4, 2, 1, 7, "compare", "MOC", pinned)
+    saved = json.loads(json.dumps(place.to_dict()))
+    assert Address.from_dict(saved) == place
+    assert saved["against"]["head"] == 2
+
+
+def test_what_is_not_said_has_its_usual_value():
+    assert Address.from_dict({"layer": 2}) == Address(layer=2)
+
+
+def test_an_unknown_part_is_named_with_its_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'layer'"):
+        Address.from_dict({"layr": 2})
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("layer", "2"), ("head", True), ("token", 1.5), ("model", ""), ("inputs", 4), ("n", 0),
+     ("index", -1), ("seed", -2)],
+)  # fmt: skip
+def test_a_value_of_the_wrong_kind_is_refused(part, value):
+    with pytest.raises(InputError, match=part):
+        Address.from_dict({part: value})
+
+
+@pytest.mark.parametrize("saved", [[1], "layer", None])
+def test_something_else_than_a_dict_is_refused(saved):
+    with pytest.raises(InputError, match="dict"):
+        Address.from_dict(saved)

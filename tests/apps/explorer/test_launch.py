@@ -1,0 +1,92 @@
+"""How the explorer is started: what it needs, whom it lets in, and that it leaves nothing behind."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from tests.apps.explorer.browser import LAB_ADDRESS, free_port, page_server, serve
+from workbench.apps.cli import cli
+from workbench.apps.explorer import launch
+from workbench.core.errors import MissingResource, UnknownName
+
+
+def test_a_missing_voila_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "voila.app", None)
+    with pytest.raises(MissingResource, match=r"pip install 'attention-workbench\[app\]'") as told:
+        launch.open_page()
+    assert told.value.exit_code == 3
+
+
+def test_an_unknown_theme_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_THEME", "tlak")
+    with pytest.raises(UnknownName, match="talk"):
+        launch.open_page(browser=False)
+
+
+def test_the_page_is_one_cell_that_works_where_it_was_started(tmp_path):
+    start = tmp_path / 'it\'s "here"'
+    (cell,) = json.loads(launch.page_notebook(tmp_path, start).read_text())["cells"]
+    code = "".join(cell["source"])
+    compile(code, "cell", "exec")
+    assert f"os.chdir({str(start)!r})" in code
+    assert "save" not in code
+
+
+@pytest.mark.parametrize(("options", "opened"), [([], "open_explorer"), (["--app"], "open_page")])
+def test_the_command_opens_one_or_the_other(monkeypatch, options, opened):
+    asked = []
+    for name in ("open_explorer", "open_page"):
+        monkeypatch.setattr(launch, name, lambda name=name, **given: asked.append((name, given)) or 0)
+    done = CliRunner().invoke(cli, ["explore", *options, "--port", "9", "--no-browser", "--theme", "talk"])
+    assert done.exit_code == 0
+    assert asked == [(opened, {"port": 9, "browser": False, "theme": "talk"})]
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with page_server(tmp_path) as server:
+        yield server
+
+
+def _answer(address, method="GET"):
+    """(status, path) that a request ends at."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=60) as answer:
+            return answer.status, urlsplit(answer.url).path
+    except urllib.error.HTTPError as refused:
+        return refused.code, urlsplit(refused.url).path
+
+
+def test_the_page_asks_for_its_token_and_an_interrupt_ends_it(served, tmp_path):
+    root = served.address.split("?")[0]
+    assert _answer(root) == (200, "/login")
+    assert _answer(f"{root}?token=another") == (200, "/login")
+    assert _answer(f"{root}voila/files/explorer.ipynb")[0] == 403
+    # Whoever has no token can neither look at a kernel nor end one.
+    kernel = f"{root}api/kernels/00000000-0000-0000-0000-000000000000"
+    assert {_answer(kernel)[0], _answer(f"{kernel}/channels")[0]} == {403}
+    assert _answer(f"{root}voila/api/shutdown/00000000-0000-0000-0000-000000000000", "POST")[0] == 403
+    before = len(served.said)
+    assert served.stop() == 130
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("workbench-", "voila"))] == []
+    assert "Traceback" not in "".join(served.said[before:])
+
+
+def test_an_interrupt_ends_jupyterlab_and_all_it_started(tmp_path):
+    command = [sys.executable, "-m", "workbench", "explore", "--no-browser", f"--port={free_port()}"]
+    with serve(command, tmp_path, LAB_ADDRESS) as served:
+        started = psutil.Process(served.process.pid).children(recursive=True)
+        assert len(started) >= 2 - (
+            sys.platform != "linux"
+        )  # the server and, where one is kept, the warm process
+        assert served.stop() == 130
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
+    assert "Traceback" not in "".join(served.said)

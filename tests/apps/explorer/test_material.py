@@ -1,0 +1,130 @@
+"""Material: made once, kept within bounds, of the layers looked at alone."""
+
+import threading
+
+import pytest
+import torch
+
+from workbench.apps.explorer import Address
+from workbench.apps.explorer.jobs import Cancelled, Report
+from workbench.apps.explorer.material import Material
+from workbench.apps.explorer.measures import MEASURES, measure
+from workbench.captures import capture, capturing
+from workbench.core.errors import InputError
+
+PLACE = Address(n=3, layer=2, head=1)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return Material()
+
+
+def test_a_layer_is_captured_once_and_alone(material, monkeypatch):
+    runs = []
+    run = capturing._run
+    monkeypatch.setattr(
+        capturing, "_run", lambda *given, **more: runs.append(given[3]) or run(*given, **more)
+    )
+    fresh = Material()
+    first = fresh.look(PLACE)
+    assert fresh.look(PLACE.moved(head=0, token=5)) is first
+    assert runs == [(2,)] or runs == [[2]]
+    assert first.record.index == 2
+    fresh.look(PLACE.moved(layer=0))
+    assert len(runs) == 2
+
+
+def test_what_is_looked_at_is_what_capture_gives(material):
+    seen = material.look(PLACE.moved(index=1))
+    whole = capture(material.model(PLACE.model), material.inputs(PLACE))
+    assert torch.allclose(seen.record.attn[0], whole[2].attn[1], atol=1e-6)
+    assert seen.name == material.inputs(PLACE).ids[1]
+    assert (seen.image == material.inputs(PLACE).images[1]).all()
+
+
+def test_kept_material_stays_within_its_bound():
+    one = Material()
+    one.look(PLACE)
+    small = Material(limit=3 * one.held_bytes)
+    for index in range(3):
+        for layer in range(4):
+            small.look(PLACE.moved(index=index, layer=layer))
+            assert small.held_bytes <= 3 * one.held_bytes
+
+
+def test_what_is_larger_than_the_bound_is_shown_and_not_kept():
+    tiny = Material(limit=100)
+    assert tiny.look(PLACE).record.index == 2
+    assert tiny.held_bytes <= 100
+
+
+def test_the_outline_names_kinds_and_heads(material):
+    kinds = [(layer.index, layer.kind, layer.heads) for layer in material.outline(PLACE)]
+    assert kinds == [(layer, "token", 3) for layer in range(4)]
+    mixed = material.outline(Address("bundled:digits-tost"))
+    assert [layer.kind for layer in mixed] == ["none"] * 4 + ["token"] * 2
+    assert mixed[0].convention == "code"
+
+
+def test_two_threads_make_a_thing_once(monkeypatch):
+    made = []
+    material = Material()
+    first = threading.Event()
+
+    def slow():
+        first.wait(5)
+        made.append(1)
+        return "made"
+
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(material._once(material._held, "key", slow)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    first.set()
+    for thread in threads:
+        thread.join()
+    assert (found, made) == (["made"] * 3, [1])
+
+
+def test_a_capture_that_is_stopped_leaves_the_model_as_it_was(material):
+    report = Report()
+    report.stop()
+    with pytest.raises(Cancelled), material.reporting(report):
+        material.look(PLACE.moved(index=2, layer=3))
+    assert material.look(PLACE.moved(index=2, layer=3)).record.attn is not None
+
+
+def test_an_input_that_is_not_there_is_said(material):
+    with pytest.raises(InputError, match="there is no input 3: bundled:digits gives 3"):
+        material.one(PLACE.moved(index=3))
+
+
+def test_more_inputs_than_there_are_mean_all_of_them(tmp_path):
+    from PIL import Image
+
+    Image.new("L", (16, 16), 200).save(tmp_path / "grey.png")
+    assert Material().inputs(Address(inputs=f"images:{tmp_path}", n=8)).ids == ["grey.png"]
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_every_measure_gives_one_number_per_layer_and_head(material, name):
+    frame = measure(name).frame(PLACE, material)
+    assert not frame.duplicated(["layer", "head"]).any()
+    assert sorted(frame["layer"].unique()) == [0, 1, 2, 3]
+    assert frame["head"].nunique() in (0, 3)
+    assert frame["value"].notna().all()
+
+
+def test_memberships_of_a_tost_are_by_its_own_formula():
+    material = Material()
+    frame = measure("membership_entropy_share").frame(Address("bundled:digits-tost", n=2), material)
+    assert set(frame["convention"]) == {"code"}
+
+
+def test_a_measure_that_a_model_does_not_have_is_said():
+    with pytest.raises(InputError):
+        measure("attention_distance").frame(Address("bundled:digits-tost", n=2), Material())

@@ -1,0 +1,86 @@
+"""The gallery page, from what lies in a folder."""
+
+from dataclasses import asdict
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from workbench.apps.rendering.gallery import write_gallery
+from workbench.apps.rendering.state import Outcome, read_report, write_report
+from workbench.figures.export import save_figure
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORKBENCH_NOTEBOOK", raising=False)
+    data = pd.DataFrame({"x": [1, 2]})
+    for name in ("first", "second"):
+        save_figure(
+            go.Figure(go.Scatter(y=data["x"])), name, data=data, caption=f"Caption of <{name}>.", alt='A "line".',
+            parameters={"model": "bundled:digits-vit", "layers": [0, 3]}, out=tmp_path, formats=["html"],
+        )  # fmt: skip
+    return tmp_path
+
+
+def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(folder):
+    page = write_gallery(folder).index.read_text()
+    assert page.count("<article") == 2
+    assert "Caption of &lt;first&gt;." in page
+    assert "<dt>layers</dt><dd>[0, 3]</dd>" in page
+    for name in ("second.html", "second.csv", "second.tex", "second.json"):
+        assert f'href="{name}"' in page
+    assert "second.pdf" not in page
+
+
+def test_without_pictures_it_links_the_interactive_page_and_says_why(folder):
+    page = write_gallery(folder).index.read_text()
+    assert "<img" not in page
+    assert "make chrome" in page
+    (folder / "first.png").write_bytes(b"")
+    page = write_gallery(folder).index.read_text()
+    assert '<img src="first.png" alt="A &#34;line&#34;."' in page
+
+
+def test_files_that_are_no_figures_are_passed_over(folder):
+    foreign = {
+        "notes": "[1]",
+        "broken": "{",
+        "deep": "[" * 100_000,
+        "other": '{"schema": 1, "figure": {}}',
+        "settings": '{"schema": 1, "figure": "wide", "parameters": []}',
+        "later": '{"schema": 99, "figure": {}}',
+    }
+    for name, text in foreign.items():
+        (folder / f"{name}.json").write_text(text)
+    index, named = write_gallery(folder)
+    assert index.read_text().count("<article") == 2
+    assert named == sorted(f"{name}.json" for name in foreign)
+
+
+def test_failures_of_the_last_render_are_shown(folder):
+    failed = Outcome("third", status="failed", cell=4, error="ValueError", message="<no>")
+    lost = Outcome("first", status="done", exports={"first.pdf": "the PDF is blank"})
+    write_report(folder, {"third": asdict(failed), "first": asdict(lost)})
+    page = write_gallery(folder).index.read_text()
+    assert "third failed" in page
+    assert "ValueError: &lt;no&gt;" in page
+    assert "the PDF is blank" in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"notebooks": {', "[1]", '{"notebooks": {}}', '{"notebooks": ["one"]}', '{"notebooks": {"one": 1}}',
+     '{"notebooks": {"one": {"status": "failed", "exports": 3}}}', '{"passed": 3}'],
+)  # fmt: skip
+def test_a_report_of_another_kind_is_left_alone_and_named(folder, text):
+    (folder / "report.json").write_text(text)
+    assert read_report(folder) is None
+    index, foreign = write_gallery(folder)
+    assert foreign == ["report.json"]
+    assert index.read_text().count("<article") == 2
+    assert (folder / "report.json").read_text() == text
+
+
+def test_an_empty_folder_has_a_page_too(tmp_path):
+    assert "workbench render" in write_gallery(tmp_path).index.read_text()

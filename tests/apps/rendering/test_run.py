@@ -1,0 +1,233 @@
+"""Rendering notebooks that compute real numbers, and drawing a figure again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.browser import needs_chrome
+from tests.figure_notebooks import write_notebook
+from workbench.apps.rendering import render, reproduce
+from workbench.apps.rendering.run import _Render
+from workbench.core.errors import InputError, MissingResource
+from workbench.figures.export import save_figure
+from workbench.frames.provenance import read_provenance
+
+FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json"}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """One render of a notebook that works and one that fails, from a path with a space in it."""
+    folder = tmp_path_factory.mktemp("a folder")
+    works = write_notebook(folder, "works", metadata={"presets": {"quick": {"n": 3}}})
+    fails = write_notebook(folder, "fails", extra="raise ValueError('a scale of 0 is no scale')")
+    # The package must hold still, or a second render would rightly run everything again.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "workbench.apps.rendering.run.shared_key",
+            lambda theme, preset: {"theme": theme, "preset": preset},
+        )
+        report = render([works, fails], preset="quick", out=folder / "figures", jobs=2, progress=False)
+        yield report, [works, fails]
+
+
+@needs_chrome
+def test_every_file_of_a_figure_is_there(rendered):
+    out = rendered[0].out
+    assert {path.name.removeprefix("works.") for path in out.glob("works.*")} == FIGURE_FILES
+    assert (out / "notebooks" / "works.ipynb").is_file()
+    assert read_provenance(out / "works.pdf") == read_provenance(out / "works.json")
+
+
+def test_one_failure_is_named_with_its_cause_and_does_not_stop_the_others(rendered):
+    report, _ = rendered
+    done = {outcome.name: outcome for outcome in report.outcomes}
+    assert done["works"].status == "done"
+    assert [outcome.name for outcome in report.failed] == ["fails"]
+    failed = done["fails"]
+    assert (failed.cell, failed.error, failed.message) == (4, "ValueError", "a scale of 0 is no scale")
+    assert "fails: failed in cell [4]: ValueError: a scale of 0 is no scale" in str(report)
+    executed = json.loads((report.out / "notebooks" / "fails.ipynb").read_text())
+    assert any("no scale" in json.dumps(cell.get("outputs", [])) for cell in executed["cells"])
+
+
+def test_the_preset_reaches_the_notebook_and_its_provenance(rendered):
+    held = read_provenance(rendered[0].out / "works.json")
+    assert held["parameters"]["n"] == 3
+    assert held["preset"] == "quick"
+    assert held["notebook"]["parameters"] == {"n": 3}
+    assert len(pd.read_csv(rendered[0].out / "works.csv")) == 3 * 3
+
+
+def test_the_gallery_shows_the_figure_and_the_failure(rendered):
+    page = rendered[0].index.read_text()
+    for part in (
+        "Eigenvalues of a Gram matrix.",
+        'alt="Three points, falling."',
+        "works.csv",
+        "notebooks/works.ipynb",
+    ):
+        assert part in page
+    assert "fails failed" in page
+    assert "a scale of 0 is no scale" in page
+    assert "<script" not in page
+    assert "http" not in page
+
+
+def test_what_is_unchanged_is_not_run_again(rendered):
+    report, (works, _) = rendered
+    executed = report.out / "notebooks" / "works.ipynb"
+    before = executed.stat().st_mtime_ns
+    again = render([works], preset="quick", out=report.out, progress=False)
+    assert again.outcomes[0].status == "unchanged"
+    assert executed.stat().st_mtime_ns == before
+
+
+@needs_chrome
+def test_a_lost_picture_is_printed_without_running_the_notebook(rendered):
+    report, (works, _) = rendered
+    for suffix in ("svg", "html"):
+        (report.out / f"works.{suffix}").unlink()
+    again = render([works], preset="quick", out=report.out, progress=False)
+    assert again.outcomes[0].status == "unchanged"
+    assert read_provenance(report.out / "works.svg") == read_provenance(report.out / "works.json")
+    assert read_provenance(report.out / "works.html") == read_provenance(report.out / "works.json")
+
+
+def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
+    """The same notebook gives the same figure; against a changed table the difference is the change."""
+    out = rendered[0].out
+    altered = tmp_path / "kept"
+    altered.mkdir()
+    for suffix in ("json", "csv"):
+        shutil.copy(out / f"works.{suffix}", altered)
+    data = pd.read_csv(altered / "works.csv")
+    data.loc[2, "value"] *= 1.25
+    data.to_csv(altered / "works.csv", index=False)
+    held = json.loads((altered / "works.json").read_text())
+    held["data"]["sha256"] = "0" * 64
+    held["versions"]["torch"] = "1.0"
+    (altered / "works.json").write_text(json.dumps(held))
+
+    outcome = reproduce(altered / "works.json", out=tmp_path / "again")
+    assert outcome.same_figure
+    assert not outcome.same
+    assert outcome.difference == pytest.approx(0.2)
+    assert any(cause.startswith("torch 1.0 became") for cause in outcome.causes)
+    # and what was drawn again is, byte for byte, what was drawn first
+    assert (tmp_path / "again" / "works.csv").read_bytes() == (out / "works.csv").read_bytes()
+    assert (tmp_path / "again" / "works.figure.json").read_bytes() == (out / "works.figure.json").read_bytes()
+
+
+def test_a_figure_without_a_notebook_cannot_be_reproduced(tmp_path, monkeypatch):
+    import plotly.graph_objects as go
+
+    monkeypatch.delenv("WORKBENCH_NOTEBOOK", raising=False)
+    data = pd.DataFrame({"x": [1, 2]})
+    save_figure(
+        go.Figure(go.Scatter(y=data["x"])),
+        "own",
+        data=data,
+        caption="c",
+        alt="a",
+        parameters={},
+        out=tmp_path,
+        formats=[],
+    )
+    with pytest.raises(InputError, match="no notebook"):
+        reproduce(tmp_path / "own.json")
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
+    write_notebook(tmp_path, "first")
+    write_notebook(tmp_path, "second", extra="import time; open('reached', 'w').close(); time.sleep(300)")
+    code = (
+        "import sys\n"
+        "from workbench.apps.rendering import render\n"
+        "try: render(['first.ipynb', 'second.ipynb'], out='figures', formats=['html'])\n"
+        "except KeyboardInterrupt: sys.exit(130)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 600
+    while not (tmp_path / "reached").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "first: done" in said
+    assert "second: interrupted" in said
+    assert (tmp_path / "figures" / "first.html").is_file()
+    assert "first" in (tmp_path / "figures" / "index.html").read_text()
+
+
+def test_foreign_files_in_the_folder_are_left_alone_and_named(tmp_path):
+    path, out = write_notebook(tmp_path, "mine"), tmp_path / "figures"
+    out.mkdir()
+    foreign = {"other.json": '{"schema": 1, "figure": {}}', "report.json": '{"notebooks": ["one"]}'}
+    for name, text in foreign.items():
+        (out / name).write_text(text)
+    report = render([path], out=out, formats=["html"], progress=False)
+    assert str(report.outcomes[0]).startswith("mine: done")
+    assert '<article id="mine"' in report.index.read_text()
+    assert "'other.json', 'report.json'" in str(report)
+    assert {name: (out / name).read_text() for name in foreign} == foreign
+
+
+def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):
+    path = write_notebook(tmp_path, "late", extra="open('started', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    environment = _Render._environment
+
+    def interrupted(self, *arguments):
+        self._stop_processes()  # as the main thread does after Ctrl-C, and this one is about to start a process
+        return environment(self, *arguments)
+
+    monkeypatch.setattr(_Render, "_environment", interrupted)
+    (outcome,) = render([path], out="figures", formats=["html"], progress=False).outcomes
+    assert outcome.status == "interrupted"
+    assert not Path("started").exists()
+
+
+def test_a_notebook_that_ends_as_ctrl_c_comes_is_not_run_again(tmp_path, monkeypatch):
+    path = write_notebook(tmp_path, "ended")
+    monkeypatch.setattr("workbench.apps.rendering.run.shared_key", lambda theme, preset: {})
+
+    def interrupted(self, outcome):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Render, "_finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            render([path], out=tmp_path / "figures", formats=["html"], progress=False)
+    (again,) = render([path], out=tmp_path / "figures", formats=["html"], progress=False).outcomes
+    assert again.status == "unchanged"
+    assert [*again.figures] == ["ended"]
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path):
+    path = write_notebook(tmp_path, "one")
+    (tmp_path / "figures").write_text("a file is in the way")
+    with pytest.raises(MissingResource, match="figures"):
+        render([path], out=tmp_path / "figures")
+
+
+def test_the_kernel_is_this_python_and_works_where_it_was_called(tmp_path, monkeypatch):
+    path = write_notebook(
+        tmp_path,
+        "where",
+        extra="import os, sys; open('where.txt', 'w').write(sys.executable + '\\n' + os.getcwd())",
+    )
+    monkeypatch.chdir(tmp_path)
+    report = render([path], out="figures", formats=["html"], progress=False)
+    assert report.outcomes[0].status == "done"
+    python, folder = Path("where.txt").read_text().splitlines()
+    assert os.path.realpath(python) == os.path.realpath(sys.executable)
+    assert os.path.realpath(folder) == os.path.realpath(tmp_path)

@@ -1,0 +1,504 @@
+"""Capture of modules nobody has heard of: functional attention, torch's own modules, wrappers, odd shapes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workbench.captures import (
+    Adapter,
+    attention_modules,
+    attention_weights,
+    capture,
+    register_block,
+)
+from workbench.captures.adapters import _ADAPTERS, Visit, _find_by_class
+from workbench.core.errors import IncompleteCapture, InputError, UnknownName
+from workbench.core.selection import parse_numbers
+
+BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5
+WIDTH = HEADS * HEAD_DIM
+
+
+class Functional(nn.Module):
+    """Attention through F.scaled_dot_product_attention, with whatever options."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.to_qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1)
+        )
+        return x + F.scaled_dot_product_attention(q, k, v, **self.options).transpose(1, 2).flatten(2)
+
+
+class Stack(nn.Module):
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class WrittenOut(nn.Module):
+    """Attention that no route sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.query(x) @ self.key(x).mT, dim=-1) @ self.value(x)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(BATCH, TOKENS, WIDTH)
+
+
+def test_functional_attention(x: Tensor):
+    model = Stack(Functional(), Functional(is_causal=True), Functional(scale=0.3)).eval()
+    captured = capture(model, x)
+    assert [record.path for record in captured] == ["layers.0", "layers.1", "layers.2"]
+    assert [record.scale for record in captured] == [HEAD_DIM**-0.5, HEAD_DIM**-0.5, 0.3]
+    assert captured[0].mask is None
+    assert captured[1].mask.dtype == torch.bool
+    assert captured[1].attn.triu(1).abs().max() == 0
+    assert torch.equal(captured.result, model(x))
+
+
+def test_is_causal_counts_from_the_first_key(x: Tensor):
+    class Cross(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+    q, k = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 5)
+    record = capture(Cross(), (q, k))[0]
+    assert record.attn.shape == (2, 3, 4, 6)
+    assert record.mask.sum() == 1 + 2 + 3 + 4
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (4, 2, 3)], ids=str)
+def test_any_number_of_leading_axes(lead: tuple[int, ...]):
+    class Bare(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
+            return F.scaled_dot_product_attention(
+                q, q, q, attn_mask=mask.expand(*lead, -1, -1) if lead else mask
+            )
+
+    q = torch.randn(*lead, 6, 5)
+    record = capture(Bare(), q)[0]
+    assert record.q.ndim == 4
+    assert record.output.reshape(q.shape).equal(Bare()(q))
+
+
+def test_grouped_queries_are_views():
+    class Grouped(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    q, k, v = torch.randn(2, 6, 7, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 4)
+    record = capture(Grouped(), (q, k, v))[0]
+    assert record.k.shape == (2, 3, 7, 5)
+    gq, gk, gv = record.grouped()
+    assert gq.shape == (2, 3, 2, 7, 5)
+    assert gk.data_ptr() == record.k.data_ptr()
+    assert gk.stride(2) == 0
+    attn = torch.softmax(gq @ gk.mT * record.scale, dim=-1)
+    torch.testing.assert_close(attn.flatten(1, 2), record.attn)
+    torch.testing.assert_close((attn @ gv).flatten(1, 2), record.output)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_multihead_attention(x: Tensor, need_weights: bool, batch_first: bool):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mha = nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first, add_bias_kv=True)
+
+        def forward(self, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+            future = torch.ones(x.shape[-2], x.shape[-2]).triu(1).bool() if batch_first else None
+            return self.mha(x, x, x, key_padding_mask=hidden, attn_mask=future, need_weights=need_weights,
+                            average_attn_weights=False)  # fmt: skip
+
+    model = Model().eval()
+    hidden = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
+    hidden[1, 5:] = True
+    inputs = x if batch_first else x.transpose(0, 1)
+    captured = capture(
+        model, (inputs, hidden), sites=("input", "q", "k", "v", "scale", "mask", "attn", "output")
+    )
+    record = captured[0]
+    assert record.path == "mha"
+    assert record.q.shape == (BATCH, HEADS, TOKENS, HEAD_DIM)
+    assert record.k.shape == (BATCH, HEADS, TOKENS + 1, HEAD_DIM)
+    assert record.attn[1, :, :, 5:TOKENS].abs().max() == 0
+    assert torch.equal(record.input, inputs)
+    with torch.no_grad():
+        expected, weights = model(inputs, hidden)
+        projected = F.linear(x, model.mha.in_proj_weight, model.mha.in_proj_bias).chunk(3, -1)[0]
+    torch.testing.assert_close(record.q, projected.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2))
+    torch.testing.assert_close(captured.result[0], expected, rtol=1e-6, atol=1e-6)
+    if need_weights:
+        assert torch.equal(captured.result[1], weights)
+        torch.testing.assert_close(record.attn, weights, rtol=1e-5, atol=1e-6)
+    else:
+        assert captured.result[1] is None
+
+
+def test_unbatched_multihead_attention(x: Tensor):
+    mha = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    record = capture(mha, (x[0], x[0], x[0]))[0]
+    assert record.q.shape == (1, HEADS, TOKENS, HEAD_DIM)
+    assert record.path == ""
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_transformer_encoder_with_padding(x: Tensor, norm_first: bool):
+    x = torch.cat(
+        [x, x[..., :5]], dim=-1
+    )  # 20 channels: the fast path, which leaves Python, wants even heads
+    layer = nn.TransformerEncoderLayer(20, 4, 11, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    hidden = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
+    hidden[1, 4:] = True
+    batch = {"src": x, "src_key_padding_mask": hidden}
+    with torch.no_grad():
+        fast = model(**batch)
+    captured = capture(model, batch, sites=("q", "k", "v", "mask", "attn", "output", "after_attn", "hidden"))
+    assert [record.path for record in captured] == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert captured[1].attn[1, :, :, 4:].abs().max() == 0
+    torch.testing.assert_close(captured.result[~hidden], fast[~hidden], rtol=1e-5, atol=1e-5)
+    for record, block in zip(captured, model.layers, strict=True):
+        with torch.no_grad():
+            after = record.after_attn
+            if norm_first:
+                rebuilt = after + block._ff_block(block.norm2(after))
+            else:
+                rebuilt = block.norm2(after + block._ff_block(after))
+        torch.testing.assert_close(rebuilt, record.hidden)
+
+
+def test_transformer_decoder_reads_the_stream_after_each_attention(x: Tensor):
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 11, batch_first=True), 1).eval()
+    memory = torch.randn(BATCH, 4, WIDTH)
+    captured = capture(model, (x, memory), sites=("k", "after_attn", "hidden"))
+    assert [record.path for record in captured] == ["layers.0.self_attn", "layers.0.multihead_attn"]
+    assert captured[1].k.shape[2] == 4
+    assert not torch.equal(captured[0].after_attn, captured[1].after_attn)
+    assert torch.equal(captured[0].hidden, captured[1].hidden)
+
+
+def test_a_module_called_twice_is_two_layers(x: Tensor):
+    shared = Functional()
+    captured = capture(Stack(shared, shared).eval(), x)
+    assert [(record.index, record.path, record.call) for record in captured] == [
+        (0, "layers.0", 0),
+        (1, "layers.0", 1),
+    ]
+    assert not torch.equal(captured[0].q, captured[1].q)
+
+
+def test_a_wrapped_library_model_is_captured():
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=50, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=17
+    )
+
+    class Wrapper(nn.Module):  # as in sentence-transformers: the batch is one argument
+        def __init__(self):
+            super().__init__()
+            self.auto_model = BertModel(config)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.auto_model(input_ids=ids).last_hidden_state.mean(1)
+
+    captured = capture(Wrapper().eval(), torch.randint(0, 50, (2, 7)))
+    assert [record.path for record in captured] == [
+        f"auto_model.encoder.layer.{i}.attention.self" for i in range(2)
+    ]
+
+
+def test_a_library_model_written_out_by_its_authors_is_an_error():
+    from transformers import GPTJConfig, GPTJModel
+
+    config = GPTJConfig(vocab_size=50, n_embd=24, n_layer=2, n_head=3, rotary_dim=4, n_positions=20)
+    with pytest.raises(IncompleteCapture, match=r"no attention was seen.*h\.0\.attn"):
+        capture(GPTJModel(config).eval(), torch.randint(0, 50, (2, 7)))
+
+
+def test_an_unseen_module_of_a_users_model_is_named_in_a_warning(x: Tensor):
+    model = Stack(Functional(), WrittenOut()).eval()
+    with pytest.warns(UserWarning, match=r"layers\.1 \(WrittenOut\)"):
+        captured = capture(model, x)
+    assert len(captured) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(capture(model, x, check=False)) == 1
+
+
+def test_no_attention_at_all(x: Tensor):
+    with pytest.raises(
+        IncompleteCapture, match=r"no attention was seen.*MultiheadAttention.*TalkingHeadAttn"
+    ):
+        capture(nn.Linear(WIDTH, 3), x)
+
+
+def test_a_module_that_does_something_else_with_its_operands_is_found_out(x: Tensor):
+    class Wrong(Adapter):
+        classes = (f"{Functional.__module__}.Functional",)
+
+        def read(self, visit: Visit):
+            call = visit.calls[0]
+            call.scale = 2 * call.scale
+            return [call]
+
+    _ADAPTERS[Wrong.classes[0]] = Wrong()
+    _find_by_class.cache_clear()
+    try:
+        for sites in (("q", "k", "v"), ("attn",)):
+            with pytest.raises(IncompleteCapture, match=r"layer 0 .*differs from the captured output"):
+                capture(Stack(Functional()).eval(), 3 * x, sites=sites)
+        assert len(capture(Stack(Functional()).eval(), x, check=False)) == 1
+    finally:
+        del _ADAPTERS[Wrong.classes[0]]
+        _find_by_class.cache_clear()
+
+
+def test_a_single_wrong_row_is_found_out():
+    class Model(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, q, q)
+
+    class OneRow(Adapter):
+        classes = (f"{Model.__module__}.{Model.__qualname__}",)
+
+        def read(self, visit: Visit):
+            visit.calls[0].output[1, 2, 4, 3] += 0.01
+            return visit.calls
+
+    _ADAPTERS[OneRow.classes[0]] = OneRow()
+    _find_by_class.cache_clear()
+    try:
+        with pytest.raises(IncompleteCapture, match="differs"):
+            capture(Model(), torch.randn(2, 3, 7, 5), sites=("attn",))
+    finally:
+        del _ADAPTERS[OneRow.classes[0]]
+        _find_by_class.cache_clear()
+
+
+def test_a_fully_masked_row_is_zero():
+    q = torch.randn(2, 3, 4, 5)
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[2] = False
+    for kind in (mask, torch.zeros(4, 4).masked_fill(~mask, -math.inf)):
+        attn = attention_weights(q, q, 1.0, kind)
+        assert attn[:, :, 2].abs().max() == 0
+        assert torch.isfinite(attn).all()
+
+        class Masked(nn.Module):
+            def __init__(self, kind: Tensor):
+                super().__init__()
+                self.kind = kind
+
+            def forward(self, q: Tensor) -> Tensor:
+                return F.scaled_dot_product_attention(q, q, q, attn_mask=self.kind)
+
+        assert capture(Masked(kind), q)[0].output[:, :, 2].abs().max() == 0
+
+
+def test_non_finite_values_name_layer_and_place(x: Tensor):
+    model = Stack(Functional(), Functional()).eval()
+    with torch.no_grad():
+        model.layers[1].to_qkv.bias[2 * WIDTH + HEAD_DIM] = math.inf  # v of head 1
+    with pytest.raises(
+        InputError, match=r"layer 1 \(layers\.1\): v has 14 values .* input 0, head 1, token 0"
+    ):
+        capture(model, x, sites=("q",))
+    assert not torch.isfinite(capture(model, x, check=False)[1].v).all()
+
+
+def test_a_model_that_overwrites_its_operands_is_captured_before_it_does(x: Tensor):
+    class InPlace(Functional):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (
+                part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1)
+            )
+            out = F.scaled_dot_product_attention(q, k, v)
+            q.zero_()
+            return out.transpose(1, 2).flatten(2)
+
+    record = capture(Stack(InPlace()).eval(), x)[0]
+    assert record.q.abs().max() > 0
+    torch.testing.assert_close(attention_weights(record.q, record.k, record.scale), record.attn)
+
+
+def test_parameters_changed_afterwards_do_not_change_the_capture(x: Tensor):
+    class Learned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.queries = nn.Parameter(torch.randn(1, 1, 4, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(
+                self.queries.expand(len(x), -1, -1, -1), x[:, None], x[:, None]
+            )
+
+    model = Learned()
+    record = capture(model, x, sites=("q", "k"))[0]
+    q, k = record.q.clone(), record.k.clone()
+    with torch.no_grad():
+        model.queries.zero_()
+        x.zero_()
+    assert torch.equal(record.q, q)
+    assert torch.equal(record.k, k)
+
+
+def test_gradients_on_request(x: Tensor):
+    model = Stack(Functional()).eval()
+    assert not capture(model, x)[0].attn.requires_grad
+    attn = capture(model, x, grad=True)[0].attn
+    attn.square().sum().backward()
+    assert model.layers[0].to_qkv.weight.grad.abs().max() > 0
+
+
+def test_capture_inside_inference_mode_gives_ordinary_tensors(x: Tensor):
+    model = Stack(Functional()).eval()
+    with torch.inference_mode():
+        record = capture(model, x)[0]
+    assert not record.q.is_inference()
+    record.q.add_(1)
+
+
+def test_training_mode_is_the_callers(x: Tensor):
+    model = Stack(nn.TransformerEncoderLayer(WIDTH, HEADS, 11, 0.5, batch_first=True)).train()
+    state = copy.deepcopy(torch.get_rng_state())
+    expected = model(x)
+    torch.set_rng_state(state)
+    captured = capture(model, x)  # dropout falls as it would have
+    assert model.training
+    torch.testing.assert_close(captured.result, expected)
+
+
+def test_compiled_wrappers_are_seen_through(x: Tensor):
+    model = Stack(Functional()).eval()
+    assert len(capture(torch.compile(model), x)) == 1
+    model.layers[0].compile()
+    assert capture(model, x)[0].path == "layers.0"
+
+
+# Choosing layers and sites -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        (None, [0, 1, 2, 3]),
+        (-1, [3]),
+        ([0, -2], [0, 2]),
+        ("1-2", [1, 2]),
+        ("0,2-3", [0, 2, 3]),
+        ("-2--1", [2, 3]),
+    ],
+)
+def test_layers(x: Tensor, asked, got: list[int]):
+    captured = capture(Stack(*(Functional() for _ in range(4))).eval(), x, layers=asked, sites=("q",))
+    assert [record.index for record in captured] == got
+    assert captured[got[-1]] is captured.layers[-1]
+
+
+@pytest.mark.parametrize("asked", [4, -5, "1-7"])
+def test_layers_outside_the_range(x: Tensor, asked):
+    with pytest.raises(InputError, match="layers are 0 to 3"):
+        capture(Stack(*(Functional() for _ in range(4))).eval(), x, layers=asked)
+
+
+@pytest.mark.parametrize("asked", ["", "a", "3-1", [], [1.5], [True], "1-", "-1-2"])
+def test_unreadable_layers(asked):
+    with pytest.raises(InputError):
+        parse_numbers("layer", asked)
+
+
+def test_a_layer_that_was_not_captured(x: Tensor):
+    captured = capture(Stack(*(Functional() for _ in range(4))).eval(), x, layers="0-2")
+    with pytest.raises(IndexError, match="holds layers 0-2"):
+        captured[3]
+
+
+def test_unknown_site(x: Tensor):
+    with pytest.raises(UnknownName, match=r"did you mean 'hidden'\?"):
+        capture(Stack(Functional()), x, sites=("hiden",))
+
+
+def test_sites_not_asked_for_are_none(x: Tensor):
+    record = capture(Stack(Functional()).eval(), x, sites=("v", "attn"))[0]
+    assert record.v is not None
+    assert record.attn is not None
+    for site in ("input", "q", "k", "scale", "mask", "output", "after_attn", "hidden"):
+        assert getattr(record, site) is None
+
+
+def test_an_unknown_block_is_an_error_until_it_is_registered(x: Tensor):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.second = Functional(), nn.LayerNorm(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.mix(x)
+            return x + self.second(x)
+
+    model = Stack(Block(), Block()).eval()
+    with pytest.raises(InputError, match=r"Block holds the residual stream .*register_block"):
+        capture(model, x, sites=("after_attn",))
+    assert len(capture(model, x, sites=("hidden",))) == 2
+    register_block(f"{Block.__module__}.{Block.__qualname__}", "second.input")
+    for record, block in zip(capture(model, x, sites=("after_attn", "hidden")), model.layers, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(record.after_attn + block.second(record.after_attn), record.hidden)
+
+
+def test_attention_modules_are_found_without_running():
+    model = Stack(Functional(), WrittenOut(), nn.MultiheadAttention(WIDTH, HEADS))
+    assert [path for path, _ in attention_modules(model)] == ["layers.0", "layers.2"]
+
+
+def test_an_empty_batch_is_refused_and_one_the_model_refuses_is_told_with_the_model_s_own_error():
+    model = Stack(Functional(), Functional())
+    with pytest.raises(InputError, match=rf"the batch is empty: \(0, 5, {WIDTH}\)"):
+        capture(model, torch.randn(0, 5, WIDTH))
+    with pytest.raises(RuntimeError) as caught:
+        capture(model, torch.randn(2, 5, WIDTH + 1))
+    assert caught.value.__notes__ == [f"Stack was given: torch.float32 (2, 5, {WIDTH + 1})"]
+
+
+# Memory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sites", [("q",), ("q", "k"), ("q", "k", "v"), ("v", "mask"), ("hidden", "output")])
+def test_no_more_memory_is_held_than_was_asked_for(sites):
+    import timm
+
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, num_heads=4, depth=3
+    ).eval()
+    captured = capture(model, torch.randn(5, 3, 32, 32), layers=[0, 2], sites=sites)
+    tensors = [value for record in captured for site in sites if (value := getattr(record, site)) is not None]
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    assert sum(held.values()) == sum(t.numel() * t.element_size() for t in tensors)

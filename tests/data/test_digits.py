@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from workbench.core.errors import UnknownName
+from workbench.data.digits import digits_split, prepare_digits
+
+
+def test_train_and_test_are_disjoint_and_together_everything():
+    train, test = digits_split("train"), digits_split("test")
+    numbers = [int(name.rsplit("/", 1)[1]) for name in train.ids + test.ids]
+    assert sorted(numbers) == list(range(len(load_digits().target)))
+
+
+def test_no_test_image_is_also_a_training_image():
+    train = {image.tobytes() for image in digits_split("train").raw}
+    assert not train & {image.tobytes() for image in digits_split("test").raw}
+
+
+def test_every_class_gives_a_quarter_to_the_test_set():
+    train, test = digits_split("train"), digits_split("test")
+    counts = torch.bincount(test.labels), torch.bincount(train.labels) + torch.bincount(test.labels)
+    assert torch.equal(counts[0], counts[1] // 4)
+
+
+def test_ids_name_the_image_in_scikit_learn():
+    bunch, test = load_digits(), digits_split("test")
+    place = 11
+    number = int(test.ids[place].removeprefix("digits/test/"))
+    np.testing.assert_array_equal(test.raw[place], bunch.images[number])
+    assert test.labels[place] == bunch.target[number]
+
+
+def test_training_images_are_normalised():
+    images = digits_split("train").images
+    assert images.shape == (1352, 1, 16, 16)
+    assert images.mean().item() == pytest.approx(0, abs=1e-3)
+    assert images.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_resizing_keeps_a_constant_image_constant():
+    prepared = prepare_digits(np.full((3, 8, 8), 7, dtype=np.uint8))
+    torch.testing.assert_close(prepared, prepared[:1, :, :1, :1].expand(3, 1, 16, 16))
+
+
+def test_preparing_one_image_or_many_is_the_same():
+    raw = digits_split("test").raw[:5]
+    torch.testing.assert_close(prepare_digits(raw)[3:4], prepare_digits(raw[3:4]), rtol=0, atol=0)
+
+
+def test_hash_sees_a_changed_pixel_label_or_order():
+    first = digits_split("test").first(6)
+    raw = first.raw.copy()
+    raw[2, 3, 4] += 1
+    changed = [
+        first._replace(raw=raw),
+        first._replace(labels=first.labels + 1),
+        first._replace(ids=first.ids[::-1]),
+        digits_split("test").first(5),
+    ]
+    assert len({first.sha256(), *(other.sha256() for other in changed)}) == 5
+    assert first.sha256() == digits_split("test").first(6).sha256()
+
+
+def test_unknown_split():
+    with pytest.raises(UnknownName, match="did you mean 'test'"):
+        digits_split("tests")

@@ -1,0 +1,170 @@
+"""save_figure: what it writes, refuses, and does without Chrome."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from PIL import Image
+from pypdf import PdfReader
+
+from tests.browser import needs_chrome
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.figures.export import check_formats, save_figure
+from workbench.frames.provenance import read_provenance, sha256_file
+from workbench.frames.results import make_frame
+
+DATA_FILES = {"f.csv", "f.tex", "f.json", "f.figure.json"}
+
+
+def frame():
+    values = np.linalg.eigvalsh(np.cov(np.random.default_rng(0).normal(size=(4, 9))))[None]
+    return make_frame(values, "eigenvalue", {"layer": [0], "rank": range(1, 5)}, model="bundled:none")
+
+
+def save(out, **changes):
+    data = frame()
+    fig = go.Figure(go.Scatter(x=data["rank"].astype(int), y=data["value"]))
+    fig.update_layout(xaxis_title="Rank", yaxis_title="Eigenvalue")
+    arguments = {
+        "fig": fig, "name": "f", "data": data, "caption": "Four eigenvalues.", "alt": "A rising line.",
+        "parameters": {"n": 9}, "out": out, **changes,
+    }  # fmt: skip
+    return save_figure(**arguments)
+
+
+@pytest.fixture
+def no_chrome(monkeypatch, tmp_path):
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "absent"))
+
+
+@needs_chrome
+def test_every_file_is_written_and_carries_the_same_provenance(tmp_path):
+    shown = save(tmp_path / "a folder")
+    files = {path.name for path in (tmp_path / "a folder").iterdir()}
+    assert files == DATA_FILES | {"f.pdf", "f.svg", "f.png", "f.html", "plotly.min.js"}
+    held = read_provenance(tmp_path / "a folder" / "f.json")
+    for suffix in ("png", "svg", "pdf", "html", "csv", "tex"):
+        assert read_provenance(tmp_path / "a folder" / f"f.{suffix}") == held
+    assert held["data"]["sha256"] == sha256_file(tmp_path / "a folder" / "f.csv")
+    assert held["figure"]["sha256"] == sha256_file(tmp_path / "a folder" / "f.figure.json")
+    assert shown.layout.width == 312
+
+
+@needs_chrome
+def test_letters_are_eight_points_on_a_page_of_three_and_a_quarter_inches(tmp_path):
+    save(tmp_path, formats=["pdf", "png"])
+    page = PdfReader(tmp_path / "f.pdf").pages[0]
+    assert float(page.mediabox.width) == pytest.approx(3.25 * 72, abs=0.5)
+    sizes = set()
+
+    def note_size(text, matrix, text_matrix, font, size):
+        if text.strip():  # scale of the page's matrix, whichever way the text is turned
+            sizes.add(size * abs(matrix[0] * matrix[3] - matrix[1] * matrix[2]) ** 0.5)
+
+    page.extract_text(visitor_text=note_size)
+    assert min(sizes) == pytest.approx(8, abs=0.1)
+    assert max(sizes) == pytest.approx(9, abs=0.1)
+    with Image.open(tmp_path / "f.png") as image:
+        dpi = image.info["dpi"][0]
+        assert dpi >= 300
+        assert image.width / dpi == pytest.approx(3.25, abs=0.01)
+
+
+def test_without_chrome_all_else_is_written_and_a_warning_says_what_to_do(tmp_path, no_chrome):
+    with pytest.warns(UserWarning, match="make chrome"):
+        save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == DATA_FILES | {"f.html", "plotly.min.js"}
+
+
+def test_in_a_render_printing_is_left_to_the_render(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_DEFER_EXPORT", str(tmp_path / "queue"))
+    monkeypatch.setenv("WORKBENCH_OUT", str(tmp_path / "figures"))
+    monkeypatch.setenv("WORKBENCH_FORMATS", "svg,pdf")
+    save(None)
+    (line,) = (tmp_path / "queue").read_text().splitlines()
+    assert json.loads(line) == {"path": str(tmp_path / "figures" / "f.json"), "formats": ["pdf", "svg"]}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == DATA_FILES
+
+
+def test_the_same_figure_is_the_same_files(tmp_path):
+    for out in ("one", "two"):
+        save(tmp_path / out, formats=["html"])
+    for name in ("f.csv", "f.tex", "f.figure.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_an_older_picture_does_not_outlive_its_figure(tmp_path):
+    (tmp_path / "f.pdf").write_bytes(b"old")
+    save(tmp_path, formats=["html"])
+    assert not (tmp_path / "f.pdf").exists()
+
+
+def test_the_csv_gives_the_numbers_back_exactly(tmp_path):
+    save(tmp_path, formats=[])
+    assert (pd.read_csv(tmp_path / "f.csv")["value"] == frame()["value"]).all()
+
+
+def test_the_page_loads_nothing_from_elsewhere(tmp_path):
+    save(tmp_path, formats=["html"], alt='a "quoted" <alt>')
+    page = (tmp_path / "f.html").read_text()
+    assert 'src="plotly.min.js"' in page
+    assert 'src="http' not in page
+    assert "&quot;quoted&quot; &lt;alt&gt;" in page
+
+
+@pytest.mark.parametrize(
+    "name", ["../f", "a/b", "a\\b", "", ".", "..", "f.json", "index", "report", "x" * 101, 3]
+)
+def test_a_name_may_not_leave_its_folder(tmp_path, name):
+    with pytest.raises(InputError):
+        save(tmp_path / "figures", name=name)
+    assert not (tmp_path / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fig": go.Figure()},
+        {"fig": {"data": []}},
+        {"data": pd.DataFrame()},
+        {"data": [1, 2]},
+        {"caption": " "},
+        {"alt": ""},
+        {"width": "wide"},
+        {"records": ["absent.csv"]},
+    ],
+)
+def test_half_a_figure_is_refused_before_anything_is_written(tmp_path, changes):
+    with pytest.raises(InputError):
+        save(tmp_path / "figures", **changes)
+    assert not (tmp_path / "figures").exists()
+
+
+def test_one_format_may_be_given_by_its_name():
+    assert check_formats("svg") == ["svg"]
+    assert check_formats(("svg", "pdf")) == ["pdf", "svg"]
+
+
+def test_an_unknown_format_offers_the_nearest(tmp_path):
+    with pytest.raises(UnknownName, match="'svg'"):
+        save(tmp_path, formats=["svgz"])
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(MissingResource, match="file"):
+        save(tmp_path / "file", formats=["html"])
+
+
+def test_a_full_disk_is_an_error_that_names_the_place_and_leaves_no_half_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(MissingResource, match=f"{tmp_path}.*No space left"):
+        save(tmp_path, formats=["html"])
+    assert not list(tmp_path.iterdir())

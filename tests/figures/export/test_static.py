@@ -1,0 +1,127 @@
+"""Pictures: printed by one warm Chrome, and refused if they are not fit to print."""
+
+import io
+
+import plotly.graph_objects as go
+import pytest
+from PIL import Image
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from tests.browser import needs_chrome
+from workbench.figures.export import ExportFault, ExportJob, WarmChrome, export_static
+from workbench.figures.export.static import check_picture, png_scale
+
+FIGURE = (
+    go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
+    .update_layout(font_family="Arial, Liberation Sans")
+    .to_plotly_json()
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with WarmChrome() as running:
+        yield running
+
+
+def job(folder, figure=FIGURE, name="f", **more):
+    given = {
+        "width": 312,
+        "height": 200,
+        "formats": ("pdf", "svg", "png"),
+        "provenance": {"schema": 1, "figure": {}},
+    }
+    return ExportJob(figure=figure, stem=folder / name, **(given | more))
+
+
+@needs_chrome
+def test_one_browser_prints_many_figures(browser, tmp_path):
+    results = export_static([job(tmp_path, name=f"f{index}") for index in range(2)], browser)
+    assert [set(result.files) for result in results] == [{"pdf", "svg", "png"}] * 2
+    assert not any(result.failures for result in results)
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@needs_chrome
+def test_what_plotly_cannot_draw_leaves_no_file_and_does_not_stop_the_rest(browser, tmp_path):
+    broken = {
+        "data": [{"type": "scatter", "y": [1, 2]}],
+        "layout": {"width": "wide", "xaxis": {"domain": "none"}},
+    }
+    empty = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
+    (tmp_path / "empty.png").write_bytes(b"an older picture")
+    jobs = [
+        job(tmp_path, empty, "empty", formats=("png",)),
+        job(tmp_path, broken, "odd", formats=("svg",)),
+        job(tmp_path),
+    ]
+    blank, _, whole = export_static(jobs, browser)
+    assert "blank" in blank.failures["png"]
+    assert not (tmp_path / "empty.png").exists()
+    assert set(whole.files) == {"pdf", "svg", "png"}
+
+
+@needs_chrome
+def test_checks_accept_what_chrome_makes_and_refuse_another_size(browser):
+    for format in ("pdf", "svg", "png"):
+        picture = browser.picture(FIGURE, format, 312, 200)
+        check_picture(picture, format, 312, 200)
+        with pytest.raises(ExportFault, match="not"):
+            check_picture(picture, format, 320, 200)
+        with pytest.raises(ExportFault):
+            check_picture(picture[: len(picture) // 3], format, 312, 200)
+
+
+@needs_chrome
+def test_a_closed_browser_may_be_closed_again():
+    with WarmChrome() as running:
+        running.close()
+
+
+def test_a_blank_png_is_refused():
+    written = io.BytesIO()
+    Image.new("RGB", (312 * png_scale(312), 200 * png_scale(312)), "white").save(written, "PNG")
+    with pytest.raises(ExportFault, match="blank"):
+        check_picture(written.getvalue(), "png", 312, 200)
+
+
+def test_a_blank_svg_is_refused():
+    with pytest.raises(ExportFault, match="blank"):
+        check_picture(
+            b'<svg xmlns="http://www.w3.org/2000/svg" width="312" height="200"><rect/></svg>', "svg", 312, 200
+        )
+
+
+def pdf(fonts=None, operators=b"", pages=1):
+    writer = PdfWriter()
+    for _ in range(pages):
+        page = writer.add_blank_page(234, 150)
+        stream = DecodedStreamObject()
+        stream.set_data(operators)
+        page[NameObject("/Contents")] = writer._add_object(stream)
+        if fonts:
+            page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    written = io.BytesIO()
+    writer.write(written)
+    return written.getvalue()
+
+
+DRAWN = b"0 0 m 1 1 l S 0 0 m 1 1 l S 0 0 1 1 re f"
+
+
+def test_a_blank_pdf_and_a_second_page_are_refused():
+    with pytest.raises(ExportFault, match="blank"):
+        check_picture(pdf(), "pdf", 312, 200)
+    with pytest.raises(ExportFault, match="2 pages"):
+        check_picture(pdf(operators=DRAWN, pages=2), "pdf", 312, 200)
+    check_picture(pdf(operators=DRAWN), "pdf", 312, 200)
+
+
+def test_a_font_that_is_only_named_is_refused():
+    font = DictionaryObject(
+        {NameObject("/Subtype"): NameObject("/Type1"), NameObject("/BaseFont"): NameObject("/Arial")}
+    )
+    fonts = DictionaryObject({NameObject("/F1"): font})
+    with pytest.raises(ExportFault, match="/Arial"):
+        check_picture(pdf(fonts, DRAWN), "pdf", 312, 200)

@@ -1,0 +1,157 @@
+"""Aggregated rows: means of what was observed and of every draw, however the inputs were batched."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbench.captures import LayerRecord
+from workbench.core.null_distributions import null_of_draws
+from workbench.measurements import Layer, Measurement, Rows
+
+INPUTS, LAYERS, HEADS, RANKS, DRAWS = 5, 2, 3, 4, 7
+NULLS = ("gaussian", "permutation")
+
+
+def layer(index, ids, heads=HEADS):
+    made = Layer(LayerRecord(index, "path"), ids, None, 0)
+    made.heads = [*range(heads)]
+    return made
+
+
+def numbers(*shape):
+    return torch.rand(*shape, dtype=torch.float64, generator=torch.manual_seed(sum(shape)))
+
+
+@pytest.fixture(params=[(), (RANKS,)], ids=["plain", "ranked"])
+def study(request):
+    """Values (layer, input, head[, rank]) and draws with one more axis, some values undefined."""
+    shape = (LAYERS, INPUTS, HEADS, *request.param)
+    values = numbers(*shape)
+    values[1, 2, 0] = math.nan
+    draws = {name: numbers(*shape, DRAWS) + number for number, name in enumerate(NULLS)}
+    return values, draws
+
+
+def rows_of(values, draws, batch=INPUTS, aggregate=True):
+    rows = Rows(aggregate=aggregate)
+    axes = ("input", "head", "rank")[: values.ndim - 1]
+    for start in range(0, INPUTS, batch):
+        cut = slice(start, start + batch)
+        ids = [f"in{i}" for i in range(INPUTS)[cut]]
+        for index in range(LAYERS):
+            drawn = {name: part[index, cut] for name, part in draws.items()}
+            columns = {"statistic": "mean"}
+            rows.add(Measurement("MDC", values[index, cut], axes, None, columns, drawn), layer(index, ids))
+    return rows
+
+
+def expected(values, draws, place):
+    """Mean and null over the first axes of what ``place`` picks, with undefined heads left out."""
+    taken, drawn = values[place].clone(), draws[place].clone()
+    drawn[taken.isnan()] = math.nan
+    keep = values.ndim - 3  # a rank axis stays
+    over = tuple(range(taken.ndim - keep))
+    return taken.nanmean(over), null_of_draws(taken.nanmean(over), drawn.nanmean(over))
+
+
+def check(frame, value, null):
+    np.testing.assert_allclose(frame["value"], value.reshape(-1), rtol=1e-12)
+    for name, part in zip(("null_mean", "null_low", "null_high", "z"), null, strict=True):
+        np.testing.assert_allclose(frame[name], part.reshape(-1), rtol=1e-9)
+
+
+def test_means_and_their_chance_come_from_all_heads_and_aggregated_draws(study):
+    values, draws = study
+    frame = rows_of(values, draws).frame()
+    assert frame["head"].isna().all()
+    for name in NULLS:
+        rows = frame[frame["null"] == name]
+        whole = rows[rows["layer"].isna() & rows["input"].isna()]
+        check(whole, *expected(values, draws[name], (slice(None),)))
+        for index in range(LAYERS):
+            check(rows[rows["layer"] == index], *expected(values, draws[name], (slice(index, index + 1),)))
+        for number in range(INPUTS):
+            place = (slice(None), slice(number, number + 1))
+            check(rows[rows["input"] == f"in{number}"], *expected(values, draws[name], place))
+    per_null = (LAYERS + INPUTS + 1) * (RANKS if values.ndim == 4 else 1)
+    assert len(frame) == 2 * per_null
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_no_bit_depends_on_the_batches(study, batch, aggregate):
+    whole = rows_of(*study, aggregate=aggregate).frame()
+    pd.testing.assert_frame_equal(rows_of(*study, batch=batch, aggregate=aggregate).frame(), whole)
+
+
+def test_single_heads_have_a_row_for_each_chance_level(study):
+    values, draws = study
+    frame = rows_of(values, draws, aggregate=False).frame()
+    for name in NULLS:
+        rows = frame[(frame["null"] == name) & frame["value"].notna()]
+        null = null_of_draws(values, draws[name])
+        kept = ~values.isnan()
+        np.testing.assert_array_equal(rows["value"], values[kept])
+        np.testing.assert_array_equal(rows["z"], null.z[kept])
+
+
+def test_without_draws_there_is_one_row_and_no_chance(study):
+    frame = rows_of(study[0], {}).frame()
+    assert frame[["null", "null_mean", "z"]].isna().all(axis=None)
+    assert len(frame) == (LAYERS + INPUTS + 1) * (RANKS if study[0].ndim == 4 else 1)
+
+
+def test_undefined_values_are_counted():
+    values = numbers(LAYERS, INPUTS, HEADS)
+    assert rows_of(values, {}).notes() == []
+    values[0, :2, 1] = math.nan
+    assert rows_of(values, {}).notes() == ["2 of 30 values of MDC mean are undefined and left out"]
+
+
+def test_inputs_and_layers_may_differ_in_their_number_of_ranks():
+    rows = Rows(aggregate=True)
+    long, short = numbers(2, 3, 6), numbers(2, 1, 2)
+    short[1, 0, 1] = math.nan
+    for index, values in enumerate((long, short)):
+        measurement = Measurement("eigen_residual", values, ("input", "head", "rank"))
+        rows.add(measurement, layer(index, ["a", "b"], values.shape[1]))
+    frame = rows.frame()
+    assert frame[frame["layer"] == 1]["rank"].tolist() == [1, 2]
+    whole = frame[frame["layer"].isna() & frame["input"].isna()]
+    expected = [
+        torch.cat([long[..., rank].ravel(), short[..., rank].ravel()]).nanmean() if rank < 2 else
+        long[..., rank].mean() for rank in range(6)
+    ]  # fmt: skip
+    np.testing.assert_allclose(whole["value"], expected, rtol=1e-12)
+    one = frame[(frame["input"] == "b") & (frame["rank"] == 2)]["value"].item()
+    assert one == pytest.approx(float(long[1, :, 1].mean()))
+
+
+def test_a_profile_is_taken_over_the_ranks_of_the_mean_spectrum():
+    values = [numbers(2, HEADS, 6), numbers(2, HEADS + 1, 4)]
+    values[1][0, :, 3] = math.nan  # a shorter input
+    for batch in (1, 2):
+        rows = Rows()
+        for start in range(0, 2, batch):
+            for index, spectra in enumerate(values):
+                part = spectra[start : start + batch]
+                made = layer(index, ["a", "b"][start : start + batch], spectra.shape[1])
+                rows.add(
+                    Measurement("eigenvalue_profile", part, ("input", "head", "rank"), form="profile"), made
+                )
+                rows.add(Measurement("eigenvalue", part, ("input", "head", "rank")), made)
+        frame = rows.frame()
+        for number, name in enumerate("ab"):
+            found = frame[(frame["metric"] == "eigenvalue_profile") & (frame["input"] == name)]
+            longest = torch.full((2 * HEADS + 1, 6), math.nan, dtype=torch.float64)
+            longest[:HEADS] = values[0][number]
+            longest[HEADS:, :4] = values[1][number]
+            mean = longest.nanmean(0)
+            told = dict(zip(found["statistic"], found["value"], strict=True))
+            assert told == pytest.approx(
+                {name: float(getattr(mean, name)()) for name in ("max", "min", "mean", "median")}
+            )
+            assert found[["layer", "head", "rank"]].isna().all(axis=None)

@@ -1,0 +1,82 @@
+"""Provenance: what is recorded, and that it comes back."""
+
+import json
+import re
+
+import pytest
+
+from workbench._version import __version__
+from workbench.core.errors import InputError
+from workbench.frames import provenance
+
+
+def built(**more):
+    run = {
+        "analysis": "gram-spectrum",
+        "model": {"spec": "bundled:digits-vit", "checkpoint": "epoch-030", "sha256": "ab" * 32},
+        "inputs": {"spec": "bundled:digits", "n": 5, "seed": 3, "sha256": "cd" * 32},
+        "seed": 3,
+    }
+    arguments = {"figure": {"caption": "c", "alt": "a < b & 'c'", "sha256": "0"}, "data": {"rows": 1}}
+    return provenance.build_provenance("name", [run, run], {"n": 5, "layers": (0, 1)}, **arguments, **more)
+
+
+def test_it_names_model_inputs_seed_versions_and_commit_once_each():
+    held = built()
+    assert [model["sha256"] for model in held["models"]] == ["ab" * 32]
+    assert [inputs["n"] for inputs in held["inputs"]] == [5]
+    assert held["seed"] == 3
+    assert held["parameters"] == {"n": 5, "layers": [0, 1]}
+    assert held["versions"]["workbench"] == __version__
+    assert set(held["versions"]) >= {"python", "torch", "timm", "transformers", "plotly", "numpy"}
+    assert held["git"] is None or re.fullmatch("[0-9a-f]{40}", held["git"]["commit"])
+    assert json.loads(provenance.dump(held)) == held
+
+
+def test_records_are_named_with_their_hash(tmp_path):
+    record = tmp_path / "runs.csv"
+    record.write_text("abc")
+    held = built(records=[record])
+    assert held["records"] == [{"path": str(record), "sha256": provenance.sha256_bytes(b"abc")}]
+    with pytest.raises(InputError, match="absent"):
+        built(records=[tmp_path / "absent.csv"])
+
+
+def test_the_notebook_is_what_the_render_says(monkeypatch):
+    monkeypatch.delenv("WORKBENCH_NOTEBOOK", raising=False)
+    assert built()["notebook"] is None
+    monkeypatch.setenv("WORKBENCH_NOTEBOOK", json.dumps({"name": "gram_spectra", "parameters": {"n": 5}}))
+    monkeypatch.setenv("WORKBENCH_PRESET", "quick")
+    assert built()["notebook"]["parameters"] == {"n": 5}
+    assert built()["preset"] == "quick"
+
+
+def test_it_survives_markup(tmp_path):
+    held = built() | {"parameters": {"text": "</script><b>&amp; ]]> é λ"}}
+    page = tmp_path / "x.html"
+    page.write_text(f"<html>{provenance.html_element(held)}</html>")
+    assert "</script><b>" not in page.read_text()
+    assert provenance.read_provenance(page) == held
+    drawing = tmp_path / "x.svg"
+    drawing.write_bytes(provenance.embed(b'<svg width="1"><path/></svg>', "svg", held))
+    assert provenance.read_provenance(drawing) == held
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.png", b"not a picture", "cannot be read"),
+        ("a.pdf", b"not a pdf", "cannot be read"),
+        ("a.json", b"[1, 2]", "no workbench provenance"),
+        ("a.json", b"{", "cannot be read"),
+        ("a.svg", b"<svg></svg>", "no workbench provenance"),
+        ("a.gif", b"GIF", "ending in"),
+        ("a.csv", b"1,2", "no file at"),
+        ("a.json", b'{"schema": 99, "figure": {}}', "update"),
+    ],
+)
+def test_a_file_without_it_is_refused(tmp_path, name, content, says):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=says):
+        provenance.read_provenance(path)

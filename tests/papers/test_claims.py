@@ -1,0 +1,253 @@
+"""Claims measured: which runs are made, what is compared with what, and when nothing can be said."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench
+from workbench.core.errors import UnknownName
+from workbench.papers import claims as reproduction
+from workbench.papers import verdicts
+from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims
+
+VIT, DIGITS = "bundled:digits-vit", "bundled:digits"
+
+
+def _claim(measure, comparison, threshold="", **more):
+    row = dict.fromkeys(CLAIM_COLUMNS, "") | {"paper": "saritas2025", "over": "inputs", "setting": "theirs"}
+    return row | {"analysis": "gram-spectrum", "measure": measure, "comparison": comparison} | {
+        "threshold": threshold, **more
+    }  # fmt: skip
+
+
+@pytest.fixture
+def stated(monkeypatch):
+    """Put claims of the test's own in the place of the papers'; counts the analyses that are run."""
+    calls = []
+
+    def use(*rows, **arguments):
+        monkeypatch.setattr(reproduction, "stated_claims", lambda paper: pd.DataFrame(rows))
+        for name in ("analyze", "survey_checkpoints"):
+            real = getattr(workbench, name)
+            monkeypatch.setattr(
+                reproduction,
+                name,
+                lambda *args, real=real, **kwargs: calls.append(args) or real(*args, **kwargs),
+            )
+        return workbench.claims(n=3, **arguments), len(calls)
+
+    return use
+
+
+def test_one_run_serves_the_claims_that_share_it_and_the_numbers_are_its_own(stated):
+    frame, runs = stated(
+        _claim("rank_90", ">=", "1"),
+        _claim("effective_rank", "between", "1..16"),
+        _claim("effective_rank", "<", "1", options="standardize=none"),
+    )
+    assert runs == 1
+    assert frame["verdict"].tolist() == ["holds", "holds", "fails"]
+    spectra = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3)
+    per_image = spectra[spectra["metric"] == "rank_90"].groupby("input")["value"].mean()
+    row = frame.iloc[0]
+    assert row["measured"] == pytest.approx(per_image.mean())
+    half = per_image.std() / math.sqrt(3) * 4.30265273
+    assert (row["low"], row["high"], row["n"]) == (
+        pytest.approx(row["measured"] - half),
+        pytest.approx(row["measured"] + half),
+        3,
+    )
+    assert f"{row['measured']:.3g} [" in row["why"]
+    assert tuple(frame.columns) == reproduction.COLUMNS
+    assert [run["analysis"] for run in frame.attrs["provenance"]] == ["gram-spectrum"]
+
+
+def test_alternatives_of_an_option_are_joined_for_one_ratio(stated):
+    which = "eigenvalue[rank=1,standardize={}]"
+    ratio = f"{which.format('per-token')} / {which.format('none')}"
+    frame, runs = stated(_claim(ratio, ">", "0", options="standardize=none | standardize=per-token"))
+    assert runs == 2
+    plain, done = (
+        workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3, standardize=how)
+        .query("metric == 'eigenvalue' and rank == 1")
+        .groupby("input")["value"]
+        .mean()
+        for how in ("none", "per-token")
+    )
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(done / plain).mean()))
+
+
+def test_a_published_value_is_that_of_the_model_at_hand(stated):
+    rows = [
+        _claim("LCKA", "near", "10%", published="table 4"),
+        _claim("eigenvalue_profile[statistic=min,standardize=none]", "near", "10%", published="table 3"),
+    ]
+    frame, runs = stated(*rows, model=VIT)
+    assert runs == 0
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert frame["why"].tolist() == ["Table 4 does not list this model", "Table 3 does not list this model"]
+    assert reproduction._published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
+    assert reproduction._published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
+    with pytest.raises(reproduction._NotTested, match="unreadable"):
+        reproduction._published_value(rows[1], "vit_tiny_patch16_224")
+
+
+def test_a_statement_about_other_models_is_measured_and_not_judged(stated):
+    frame, _ = stated(
+        _claim("rank_90", ">=", "1", needs="image model of the paper"),
+        _claim("rank_90", ">=", "1", needs="training on ImageNet"),
+    )
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert (frame["measured"] > 1).all()
+    assert frame["why"].str.contains("theirs").all()
+    needs = _claim("rank_90", ">=", "1", needs="text model of the paper")
+    assert reproduction._other_scale(needs, "all-MiniLM-L6-v2") is None
+    assert reproduction._other_scale(needs, "vit_tiny_patch16_224")
+    assert reproduction._other_scale(needs, "gpt2")  # of another paper
+
+
+def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_path):
+    frame, runs = stated(
+        _claim("effective_rank", ">", "0", over="every checkpoint"),
+        _claim("effective_rank", "<", "0", over="last - first"),
+    )
+    assert runs == 1
+    first, last = (
+        workbench.analyze("gram-spectrum", model=VIT, inputs="bundled:digits-train", n=3, checkpoint=epoch)
+        .query("metric == 'effective_rank'")
+        .groupby("input")["value"]
+        .mean()
+        for epoch in ("epoch-000", "epoch-030")
+    )
+    assert frame["measured"][1] == pytest.approx((last - first).mean())
+    assert "least favourable epoch" in frame["why"][0]
+    assert frame["n"].tolist() == [3, 3]
+    alone, _ = stated(_claim("effective_rank", "<", "0", over="last - first"))
+    assert alone["measured"].item() == frame["measured"][1]
+    assert len(alone.attrs["provenance"]) == 2  # the checkpoints between are not needed
+    other, _ = stated(_claim("effective_rank", ">", "0", over="every checkpoint"), model="all-MiniLM-L6-v2")
+    assert other["verdict"].item() == verdicts.NOT_TESTED
+    assert "no checkpoints" in other["why"].item()
+
+
+def test_a_claim_about_weights_is_averaged_over_layers(stated):
+    incoherent = _claim("coherence_between", "<= chance", analysis="subspaces", over="layers")
+    frame, runs = stated(incoherent, draws=5)
+    assert runs == 1
+    rows = workbench.analyze("subspaces", model=VIT, draws=5).query("metric == 'coherence_between'")
+    row = frame.iloc[0]
+    assert (row["measured"], row["n"]) == (pytest.approx(rows["value"].mean()), len(rows))
+    assert row["null_high"] == pytest.approx(rows["null_high"].mean())
+    assert row["low"] < row["measured"] < row["high"]
+
+
+def test_a_claim_about_certain_inputs_is_not_measured_on_others(stated):
+    ink = _claim("membership_ari[convention=ours]", "> chance", analysis="membership", options="masks=ink")
+    needy = ink | {"needs": "inputs bundled:digits"}
+    frame, runs = stated(needy, inputs="bundled:digits-train")
+    assert (runs, frame["verdict"].item()) == (0, verdicts.NOT_TESTED)
+    assert frame["why"].item() == "it is about inputs bundled:digits"
+    frame, runs = stated(needy, draws=3)
+    assert runs == 1
+    assert frame["null_high"].notna().all()
+
+
+def test_a_claim_about_depth_is_paired_by_input(stated):
+    deeper = _claim(
+        "effective_rank", "<", "1", options="layers=-1 | layers=0", over="last layer / first layer"
+    )
+    frame, runs = stated(deeper)
+    assert runs == 2
+    rows = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, n=3).query(
+        "metric == 'effective_rank'"
+    )
+    last, first = (rows[rows["layer"] == layer].groupby("input")["value"].mean() for layer in (3, 0))
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(last / first).mean()))
+    assert frame["low"].item() < frame["measured"].item() < frame["high"].item()
+
+
+def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
+    sharper = _claim(
+        "effective_rank", "<", "1", analysis="attention-spectrum", over="model / twin",
+        options="model=digits-primal, twin=digits-vit, layers=-1, draws=0",
+    )  # fmt: skip
+    frame, runs = stated(sharper, model="bundled:digits-primal")
+    assert runs == 2
+    ranks = [
+        workbench.analyze("attention-spectrum", model=model, inputs=DIGITS, n=3, layers=3, draws=0)
+        .query("metric == 'effective_rank' and input.notna()")
+        .set_index("input")["value"]
+        for model in ("bundled:digits-primal", VIT)
+    ]
+    assert frame["measured"].item() == pytest.approx(np.exp(np.log(ranks[0] / ranks[1]).mean()))
+    other, runs = stated(sharper)
+    assert (runs, other["why"].item()) == (2, "it is about digits-primal beside digits-vit")
+
+
+def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(stated):
+    falls = _claim(
+        "softmax_lipschitz[candidate=pairs]",
+        ">",
+        "0",
+        analysis="softmax-sampling",
+        options="spread=1",
+        over="tokens",
+    )
+    frame, runs = stated(falls, falls | {"measure": "softmax_lipschitz[candidate=local]"})
+    assert runs == 0  # of a model
+    sampled = workbench.sensitivity_frame(reproduction._TOKENS, [1.0], draws=reproduction._SAMPLES)
+    assert [run["analysis"] for run in frame.attrs["provenance"]] == ["softmax-sampling"]
+    for candidate, row in zip(("pairs", "local"), frame.to_dict("records"), strict=True):
+        rows = sampled[sampled["candidate"] == candidate]
+        slope, _ = np.polyfit(rows["tokens"] ** -0.5, rows["value"], 1)
+        assert row["measured"] == pytest.approx(slope)
+        assert row["n"] == len(reproduction._TOKENS)
+        assert row["verdict"] == "holds"
+        assert row["why"].startswith("a = 0.")
+
+
+def test_what_cannot_be_decided_says_why(stated):
+    frame, _ = stated(_claim("rank_90", "> chance"), _claim("LCKA", ">", "0"))
+    assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
+    assert frame["why"].tolist() == [
+        "the run holds no chance level to compare with (draws=0)",
+        "gram-spectrum puts out no LCKA for this model",
+    ]
+
+
+def test_a_model_without_additive_positions_is_not_judged_by_them(stated):
+    claim = _claim("logit_share[candidate=cross]", "<=", "0.1", analysis="position-logits")
+    frame, _ = stated(claim, model="bundled:digits-bilateral")
+    assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
+    assert frame["why"].str.contains("has positions in the logits of BilateralAttention").all()
+
+
+def test_a_paper_or_option_that_is_not_known_is_named(stated):
+    with pytest.raises(UnknownName, match="saritas2025"):
+        workbench.claims("saritas")
+    with pytest.raises(UnknownName, match="standardize"):
+        stated(_claim("rank_90", ">", "0", options="standardise=none"))
+
+
+def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
+    frame = workbench.claims(n=2, draws=2)
+    assert len(frame) == (~stated_claims()["analysis"].isin(RECORDED)).sum()
+    assert set(frame["verdict"]) <= set(verdicts.VERDICTS)
+    open_rows = frame[frame["verdict"] == verdicts.NOT_TESTED]
+    told = "does not list|the paper says it of|about digits-primal|no membership_ari|no coding_rate|candidate=boosted"
+    assert open_rows["why"].str.contains(told).all()
+    rest = frame.drop(open_rows.index)
+    assert len(rest) > 40
+    assert rest[["measured", "low", "high"]].notna().all(axis=None)
+    assert (rest["low"] <= rest["measured"]).all()
+    assert rest.loc[rest["comparison"].str.contains("chance"), "null_low"].notna().all()
+    known = frame.set_index(["claim", "reading"])["verdict"].groupby("claim").first()
+    # what mathematics says of any model
+    assert known["The centred Gram matrix is typically invertible"] == "fails"
+    assert (
+        known[[name for name in known.index if "averaged over heads and layers is" in name]].eq("fails").all()
+    )
+    analyses = [run["analysis"] for run in frame.attrs["provenance"]]
+    assert analyses.count("projection-error") == 1 + 10  # once, and through ten checkpoints

@@ -1,0 +1,46 @@
+"""`workbench sweep` and `workbench sweep status` as a user types them."""
+
+import json
+
+import pytest
+
+from tests.runs.sweep.conftest import MODEL
+from workbench.apps import cli
+
+WORDS = ("sweep", "--models", MODEL, "--inputs", "bundled:digits", "--n", "5")
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(word) for word in words])
+    return left.value.code
+
+
+def test_a_sweep_and_its_status(tmp_path, capsys):
+    analyses = "gram-spectrum:max_rank=2:draws=0,token-similarity"
+    assert run(*WORDS, "--analyses", analyses, "--batch-size", 2, "--shards", 2, "--out", tmp_path / "a") == 0
+    assert "4 of 4 tasks done" in capsys.readouterr().out
+    assert run("sweep", "status", tmp_path / "a", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["analysis"] for row in rows] == ["gram-spectrum:draws=0:max_rank=2", "token-similarity"]
+    assert [(row["done"], row["left"], row["inputs"]) for row in rows] == [(2, 0, 5)] * 2
+    assert run("sweep", "status", tmp_path / "a") == 0
+    assert "gram-spectrum:draws=0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("sweep",), "missing --models, --inputs, --analyses, --out"),
+        ((*WORDS, "--analyses", "token-similarity", "extra", "--out", "x"), "unexpected argument 'extra'"),
+        ((*WORDS, "--analyses", "gram-spectrum:max_rank", "--out", "x"), "an option is written NAME=VALUE"),
+        ((*WORDS, "--analyses", "gram-spectrm", "--out", "x"), "did you mean 'gram-spectrum'"),
+        ((*WORDS, "--analyses", "token-similarity", "--max-time", "soon", "--out", "x"), "30m or 8h"),
+        (("sweep", "status", "x"), "holds no sweep"),
+    ],
+)
+def test_a_request_that_cannot_be_run_ends_with_2(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,76 @@
+"""Figure notebooks read a sweep in the place of a run."""
+
+import json
+
+import pytest
+
+import workbench
+from tests.runs.sweep.conftest import INPUTS, MODEL
+from workbench.core.errors import InputError
+from workbench.core.paths import notebooks_dir
+
+N = 5
+EVERYTHING = {"sites": "all", "prefix": "both", "mean_token": "both", "effective_rank": True, "rate": "fit"}
+READ = {
+    "gram_spectra": ["gram-spectrum", ("gram-spectrum", {"standardize": "per-token"})],
+    "cosine_decay": [("token-similarity", EVERYTHING)],
+    "value_similarity": [("value-similarity", {"draws": 4})],
+}
+
+
+class Shown:
+    def show(self):
+        """Nothing: figures are looked at elsewhere."""
+
+
+def cells(name, monkeypatch, parameters):
+    """Run a notebook's cells with other parameters; returns its figures by name, with their captions."""
+    saved = {}
+
+    def save(figure, name, **about):
+        saved[name] = figure, about["caption"]
+        return Shown()
+
+    monkeypatch.setattr(workbench, "save_figure", save)
+    notebook, names = json.loads((notebooks_dir() / f"{name}.ipynb").read_text(encoding="utf-8")), {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+        if "parameters" in cell["metadata"].get("tags", ()):
+            names |= parameters
+    return saved
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_notebook_draws_from_a_sweep_what_it_draws_from_a_run(run, monkeypatch, name):
+    status = run(analyses=READ[name], n=N, layers=[0, 3])
+    parameters = {"n": N, "text_model": None, "draws": 4, "boosted": [], "per_input": False, "layers": "0,3"}
+    found = [
+        cells(name, monkeypatch, parameters | {"model": MODEL, "inputs": inputs})
+        for inputs in (INPUTS, f"sweep:{status.folder}")
+    ]
+    one, other = found
+    assert one.keys() == other.keys()
+    for figure in one:
+        assert len(one[figure][0].data) >= len(other[figure][0].data) > 0
+    if name == "cosine_decay":  # without rows per input both are the same to the last word
+        assert [caption for _, caption in one.values()] == [caption for _, caption in other.values()]
+
+
+def test_medians_of_a_sweep_are_those_of_a_run_to_the_sketches_error(run):
+    import numpy as np
+
+    from workbench.figures import quartiles
+    from workbench.frames.sketches import ACCURACY
+
+    status = run(analyses=["gram-spectrum"])
+    whole = workbench.analyze("gram-spectrum", model=MODEL, inputs=INPUTS, n=21)
+    swept = workbench.analyze("gram-spectrum", model=MODEL, inputs=f"sweep:{status.folder}")
+    for metric in ("eigenvalue", "effective_rank"):
+        places = ["layer", "rank"] if metric == "eigenvalue" else "layer"
+        rows = whole[whole["metric"] == metric]
+        own = rows.groupby(places)["value"].quantile(0.5, interpolation="lower")
+        found = quartiles(swept[swept["metric"] == metric], places)["median"]
+        np.testing.assert_allclose(found, own, rtol=ACCURACY)
+    with pytest.raises(InputError, match="all heads together"):
+        quartiles(swept[(swept["metric"] == "eigenvalue") & (swept["head"] == 1)], "rank")

@@ -1,0 +1,156 @@
+"""What a sweep computes, and that planning reads no input."""
+
+import json
+
+import pytest
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.data.pools import Unreadable
+from workbench.runs.sweep import plan as plan_module
+from workbench.runs.sweep.parts import Plan, Task
+from workbench.runs.sweep.plan import make_plan
+
+PAIR = [("bundled:digits-vit", "bundled:digits")]
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    # Imported first: the library keeps what the variable was at import, and later tests need it as it was.
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "shards"), [(21, 4, 3), (21, 4, 1), (7, 8, 5), (100, 3, 34), (16, 8, 2)]
+)
+def test_shards_hold_whole_micro_batches_and_every_input_once(n, batch, shards):
+    plan = make_plan(PAIR, ["token-similarity"], n=n, shards=shards, batch_size=batch)
+    spans = [plan.span(task) for task in plan.tasks()]
+    assert [place for span in spans for place in span] == [*range(n)]
+    assert all(span.start % batch == 0 and len(span) for span in spans)
+    assert len(spans) == min(shards, -(-n // batch))
+
+
+def test_the_first_of_a_list_are_those_that_a_run_of_as_many_takes():
+    import workbench
+
+    model = workbench.load(PAIR[0][0])
+    plan = make_plan(PAIR, ["token-similarity"], n=11, batch_size=4, seed=3)
+    pool, places = plan.places(Task(0, 0, 0))
+    assert [pool.ids[place] for place in places] == workbench.inputs(PAIR[0][1], model, n=11, seed=3).ids
+
+
+def test_a_plan_comes_back_from_json_with_its_fingerprint():
+    plan = make_plan(
+        PAIR, [("gram-spectrum", {"max_rank": 3}), "gram-spectrum"], n=9, layers="0,2", dtype="float64"
+    )
+    again = Plan.from_json(json.loads(json.dumps(plan.as_json())))
+    assert again == plan
+    assert again.fingerprint == plan.fingerprint
+    assert [analysis.label for analysis in plan.analyses] == ["gram-spectrum:max_rank=3", "gram-spectrum"]
+    assert (
+        make_plan(PAIR, ["gram-spectrum"], n=10).fingerprint
+        != make_plan(PAIR, ["gram-spectrum"], n=9).fingerprint
+    )
+
+
+def test_listing_many_pictures_reads_none_of_them(tmp_path):
+    for number in range(5_000):  # files without a picture inside: reading one would fail
+        folder = tmp_path / f"n{number % 10:02d}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:05d}.JPEG").touch()
+    plan = make_plan([("vit_tiny_patch16_224", f"imagenet:{tmp_path}")], ["gram-spectrum"])
+    spans = [plan.span(task) for task in plan.tasks()]
+    assert sum(map(len, spans)) == 5_000
+    assert len(spans) == 20
+    pool, places = plan.places(Task(0, 0, 7))
+    assert len(places) == len(spans[7])
+    with pytest.raises(Unreadable):
+        pool.read(places[0])
+
+
+def test_a_pool_that_changed_since_is_told(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.png").touch()
+    plan = make_plan([("bundled:digits-vit", f"images:{tmp_path}")], ["token-similarity"])
+    (tmp_path / "c.png").touch()
+    with pytest.raises(InputError, match="no longer holds what it held"):
+        plan.places(Task(0, 0, 0))
+
+
+def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
+    (tmp_path / "a.png").touch()
+    listed, whole = [], plan_module.open_pool
+    monkeypatch.setattr(plan_module, "open_pool", lambda spec: listed.append(spec) or whole(spec))
+    plan = make_plan(
+        [(f"bundled:digits-{name}", f"images:{tmp_path}") for name in ("vit", "tssa")], ["gram-spectrum"]
+    )
+    assert len(plan.models) == 2
+    assert len(listed) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "checkpoint", "told"),
+    [
+        ("bundled:digits-vitt", None, "did you mean .*'digits-vit'"),
+        ("bundled:digits-vit", "epoch-999", "unknown checkpoint of bundled:digits-vit 'epoch-999'"),
+        ("bundle:digits-vit", None, "did you mean 'bundled:'"),
+        ("timm:vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
+        ("timm:vit_tiny_patch16_224.augreg_in21", None, "did you mean .*'augreg_in21k'"),
+        ("timm:vit_tiny_patch16_224", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
+        ("hf:/no/such/folder", None, "there is no folder or file /no/such/folder"),
+        ("hf:tests", None, "tests has no config.json"),
+        ("tost:smalls", None, "unknown size of tost 'smalls'; did you mean 'small'"),
+        ("crate:smalls", None, "unknown size of crate 'smalls'; did you mean .*'small'"),
+        ("tost:small", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("file:no/such/epoch-003.safetensors", None, "no checkpoint at no/such/epoch-003.safetensors"),
+        ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench train`"),
+        ("", None, "a model is named by a text"),
+        ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives pictures"),
+        ("bert-base-uncased", None, "takes texts, and bundled:digits gives pictures"),
+    ],
+)
+def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_written(
+    offline, run, tmp_path, spec, checkpoint, told
+):
+    with pytest.raises(InputError, match=told):
+        run(models=spec, checkpoint=checkpoint)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_model_that_another_machine_may_have_is_no_mistake(offline):
+    for spec in ("someone/their-own-model", "hf:someone/their-own-model", "timm:vit_tiny_patch16_224"):
+        assert make_plan([(spec, "bundled:photos")], ["token-similarity"], device="cuda").models
+
+
+def test_other_requests_that_no_machine_can_run_write_nothing(run, tmp_path):
+    for wrong in (
+        {"inputs": "bundled:digit"},
+        {"inputs": f"images:{tmp_path}/none"},
+        {"analyses": ["token-similarty"]},
+        {"dtype": "flot32"},
+        {"device": "gpuu"},
+    ):
+        with pytest.raises(InputError):
+            run(**wrong)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_requests_that_cannot_be_run_are_told_before_anything_runs():
+    with pytest.raises(UnknownName, match="gram-spectrum"):
+        make_plan(PAIR, ["gram-spectrm"])
+    with pytest.raises(InputError, match="max_rank must be"):
+        make_plan(PAIR, [("gram-spectrum", {"max_rank": 0})])
+    with pytest.raises(InputError, match="reads weights, not inputs"):
+        make_plan(PAIR, ["subspaces"])
+    with pytest.raises(InputError, match="named twice"):
+        make_plan(PAIR, ["gram-spectrum", "gram-spectrum"])
+    with pytest.raises(InputError, match="ask for at most"):
+        make_plan(PAIR, ["gram-spectrum"], n=10**6)
+    with pytest.raises(InputError, match="whole layers"):
+        make_plan(PAIR, ["token-similarity"], heads="0")
+    with pytest.raises(InputError, match="at least one model"):
+        make_plan([], ["token-similarity"])

@@ -1,0 +1,159 @@
+"""A sweep gives the numbers of one run, whatever its shards and restarts."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import workbench
+from tests.runs.sweep.conftest import INPUTS, MODEL, N, same_numbers
+from workbench.core.errors import InputError, UnknownName
+from workbench.runs.analyze import analyze
+from workbench.runs.sweep.parts import SweepFolder
+
+OPTIONS = {
+    "gram-spectrum": {"max_rank": 3},
+    "value-similarity": {"draws": 3},
+    "token-similarity": {"rate": "fit"},
+}
+
+
+@pytest.mark.parametrize("per_input", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_any_number_of_shards_gives_the_frame_of_a_run(run, name, per_input):
+    analyses, layers = [(name, OPTIONS[name])], [0, 3]
+    whole = analyze(
+        name,
+        model=MODEL,
+        inputs=INPUTS,
+        n=9,
+        batch_size=4,
+        layers=layers,
+        per_input=per_input,
+        **OPTIONS[name],
+    )
+    for shards in (1, 3):
+        status = run(f"{shards}", analyses=analyses, shards=shards, n=9, layers=layers, per_input=per_input)
+        assert (status.done, status.failed, status.left) == (shards, 0, 0)
+        frame = analyze(
+            name,
+            model=MODEL,
+            inputs=f"sweep:{status.folder}",
+            n=9,
+            layers=layers,
+            per_input=per_input,
+            **OPTIONS[name],
+        )
+        same_numbers(frame, whole)
+        held, wanted = (made.attrs["provenance"] for made in (frame, whole))
+        assert held["inputs"]["sha256"] == wanted["inputs"]["sha256"]
+        assert held["model"] == wanted["model"]
+        assert frame.attrs["notes"] == whole.attrs["notes"]
+
+
+def test_texts_are_padded_by_micro_batch_so_that_shards_change_nothing(run):
+    frames = []
+    for shards in (1, 3):
+        asked = {"models": "bundled:prose-softmax", "inputs": "bundled:prose", "n": 5, "batch_size": 2}
+        status = run(f"{shards}", shards=shards, **asked)
+        spec = f"sweep:{status.folder}"
+        frames.append(analyze("token-similarity", model="bundled:prose-softmax", inputs=spec))
+        assert any("texts were longer than" in note for note in frames[-1].attrs["notes"])
+    same_numbers(*frames)
+
+
+def changed(path):
+    return path.stat().st_mtime_ns
+
+
+def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_path):
+    status = run()
+    whole = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    parts = sorted((status.folder / "parts").rglob("*.parquet"))
+    assert len(parts) == 3
+    parts[0].write_bytes(parts[0].read_bytes()[:-100])
+    parts[2].unlink()
+    before = changed(parts[1])
+    assert "2 of 3" in str(workbench.sweep_status(status.folder))
+    status = run(resume=True)
+    assert status.done == 3
+    assert changed(parts[1]) == before
+    same_numbers(analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}"), whole)
+    before = [changed(part) for part in parts]
+    run(resume=True)
+    assert [changed(part) for part in parts] == before
+
+
+def test_damage_is_found_without_the_manifest_too(run):
+    status = run()
+    manifest = status.folder / "manifest.json"
+    held = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(held | {"parts": {}}))  # as after a crash, before it was written
+    part = sorted((status.folder / "parts").rglob("*.parquet"))[1]
+    content = bytearray(part.read_bytes())
+    content[60] ^= 255  # one byte inside a page
+    part.write_bytes(content)
+    before = changed(part)
+    assert run(resume=True).done == 3
+    assert changed(part) != before
+    assert json.loads(manifest.read_text())["parts"].keys() == held["parts"].keys()
+
+
+def test_a_folder_of_another_plan_or_of_a_finished_one_is_refused(run):
+    run(n=5)
+    with pytest.raises(InputError, match=r"go on with it \(--resume\)"):
+        run(n=5)
+    with pytest.raises(InputError, match=r"another plan .*seed: 0 there, 1 asked"):
+        run(n=5, resume=True, seed=1)
+
+
+def test_two_sweeps_into_one_folder_are_refused(run, tmp_path):
+    with (
+        SweepFolder(tmp_path / "sweep").locked(),
+        pytest.raises(InputError, match="another sweep is writing"),
+    ):
+        run()
+
+
+def test_a_sweep_is_read_only_with_its_own_options(run):
+    status = run(analyses=[("gram-spectrum", {"max_rank": 2})], n=5)
+    spec = f"sweep:{status.folder}"
+    read = {"model": MODEL, "inputs": spec, "max_rank": 2}
+    assert len(analyze("gram-spectrum", **read))
+    with pytest.raises(InputError, match="max_rank is 2 and 'head_dim' is asked for"):
+        analyze("gram-spectrum", model=MODEL, inputs=spec)
+    with pytest.raises(InputError, match="n = 5, not 25"):
+        analyze("gram-spectrum", n=25, **read)
+    with pytest.raises(InputError, match="seed = 0, not 1"):
+        analyze("gram-spectrum", seed=1, **read)
+    with pytest.raises(InputError, match="per_input is False and True is asked for"):
+        analyze("gram-spectrum", per_input=True, **read)
+    with pytest.raises(UnknownName, match="gram-spectrum"):
+        analyze("value-similarity", model=MODEL, inputs=spec)
+    with pytest.raises(UnknownName, match="digits-vit"):
+        analyze("gram-spectrum", model="bundled:digits-tost", inputs=spec, max_rank=2)
+    with pytest.raises(InputError, match="holds no sweep"):
+        analyze("gram-spectrum", model=MODEL, inputs="sweep:nowhere")
+
+
+def test_an_unfinished_sweep_is_read_with_a_note(run):
+    status = run()
+    sorted((status.folder / "parts").rglob("*.parquet"))[1].unlink()
+    frame = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    assert any(
+        "1 of 3 shards are missing: these are 13 of 21 inputs" in note for note in frame.attrs["notes"]
+    )
+
+
+def test_pandas_alone_reads_the_parts(run):
+    status = run(n=N)
+    table = pd.read_parquet(status.folder / "parts")
+    assert {"model", "analysis"} <= set(table.columns)
+    assert set(table["model"].astype(str)) == {MODEL}
+    sums = table[table["form"] == "moments"]
+    mean = (sums["mean"] * sums["count"]).groupby(sums["layer"]).sum() / sums["count"].groupby(
+        sums["layer"]
+    ).sum()
+    frame = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    expected = frame[frame["statistic"] == "mean"].set_index("layer")["value"]
+    pd.testing.assert_series_equal(mean, expected, check_names=False, rtol=1e-12)

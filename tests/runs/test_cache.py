@@ -1,0 +1,333 @@
+"""Results that were kept are found again, and only where nothing that they depend on has changed."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import timm
+import torch
+from torch import nn
+
+import workbench
+from tests.captures.families import FAMILIES
+from tests.kept import key_of, number_frame
+from tests.runs.watch.loops import own_model, pictures, sequences, vit
+from workbench.analyses import registry
+from workbench.apps import cli
+from workbench.core.errors import InputError
+from workbench.core.hashing import Unhashable, content_sha256
+from workbench.runs import analyze as pipeline
+from workbench.runs import cache as caching
+from workbench.runs.cache import Store, is_wanted, module_content, size_limit
+
+NAME = "token-similarity"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    for name in ("WORKBENCH_CACHE_RESULTS", "WORKBENCH_CACHE_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """How often an analysis was really run."""
+    counted = []
+    real = pipeline._Run.take_all
+    monkeypatch.setattr(pipeline._Run, "take_all", lambda *a: (counted.append(1), real(*a))[1])
+    return counted
+
+
+def same(a, b):
+    pd.testing.assert_frame_equal(a, b)
+    assert content_sha256(a.attrs) == content_sha256(b.attrs)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gram-spectrum", {}),
+        ("projection-error", {"draws": 3}),
+        (NAME, {"null": "permutation", "draws": 3, "layers": "0,-1"}),
+        ("subspaces", {"inputs": None, "draws": 3}),
+        ("attention-map", {"seed": 4, "batch_size": 2}),
+    ],
+)
+def test_what_is_found_is_what_was_computed(name, arguments, runs, folder):
+    arguments = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "cache": True} | arguments
+    if arguments["inputs"] is not None:
+        arguments["n"] = 3
+    first = workbench.analyze(name, **arguments)
+    told = []
+    again = workbench.analyze(name, **arguments, progress=told.append)
+    assert runs == [1]
+    assert told == [1.0]
+    same(first, again)
+    arguments["cache"] = False
+    same(first, workbench.analyze(name, **arguments))
+    assert len(list(folder.glob("*/*.parquet"))) == 1
+
+
+def loaded():
+    return workbench.load("bundled:digits-vit")
+
+
+CHANGES = {
+    "a weight": lambda model, call: model.module.blocks[2].attn.qkv.weight.data[3, 1].add_(1e-3),
+    "a setting": lambda model, call: setattr(model.module.blocks[0].attn, "scale", 0.3),
+    "a mode": lambda model, call: model.module.blocks[1].train(),
+    "an epsilon": lambda model, call: setattr(model.module.norm, "eps", 1e-2),
+    "the attention": lambda model, call: workbench.replace_attention(model, "softmax-sym", layers=[0]),
+    "a pixel": lambda model, call: call["inputs"].batch[0, 0, 3, 4].add_(1e-3),
+    "the seed": lambda model, call: call.update(seed=1),
+    "an option": lambda model, call: call.update(prefix="remove"),
+    "the layers": lambda model, call: call.update(layers=[0]),
+    "another analysis": lambda model, call: call.update(name="gram-spectrum"),
+    "precision": lambda model, call: model.module.double() and call["inputs"].batch.double(),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_anything_is_another_result(what, runs):
+    model = loaded()
+    call = {"name": NAME, "inputs": workbench.inputs("bundled:digits", model, n=2), "cache": True}
+    workbench.analyze(**call, model=model)
+    workbench.analyze(**call, model=model)
+    assert runs == [1]
+    CHANGES[what](model, call)
+    if what == "precision":
+        call["inputs"].batch = call["inputs"].batch.double()
+    workbench.analyze(**call, model=model)
+    assert runs == [1, 1]
+
+
+def test_what_torch_and_the_source_are_is_part_of_it(runs, monkeypatch):
+    model, arguments = loaded(), {"cache": True, "n": 2, "inputs": "bundled:digits"}
+    workbench.analyze(NAME, model=model, **arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        workbench.analyze(NAME, model=model, **arguments)
+    monkeypatch.setattr(caching, "_source_sha256", lambda: "edited")
+    workbench.analyze(NAME, model=model, **arguments)
+    assert runs == [1, 1, 1]
+
+
+def hooked():
+    model = vit().eval()
+    model.blocks[0].register_forward_hook(lambda module, args, output: output * 2)
+    return model
+
+
+def overridden():
+    model = vit().eval()
+    plain = model.norm.forward
+    model.norm.forward = lambda x: 2 * plain(x)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "reason"),
+    [
+        (lambda: own_model().eval(), sequences, "the model (Sequences) is code of your own"),
+        (hooked, pictures, "blocks.0 (Block) has a forward hook"),
+        (overridden, pictures, "norm (LayerNorm)['forward'] is a function"),
+    ],
+)
+def test_what_cannot_be_told_is_not_kept_and_said(make, batch, reason, runs, folder):
+    model = make()
+    for _ in range(2):
+        frame = workbench.analyze("gram-spectrum", model=model, inputs=batch(), cache=True)
+    assert runs == [1, 1]
+    (note,) = [note for note in frame.attrs["notes"] if note.startswith("not cached")]
+    assert reason in note
+    assert not folder.exists()
+
+
+def test_a_hook_of_all_modules_is_seen():
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+    try:
+        with pytest.raises(Unhashable, match="every module has a forward hook"):
+            module_content(vit())
+    finally:
+        handle.remove()
+    assert module_content(vit())
+
+
+def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, monkeypatch, tmp_path):
+    arguments = {"model": vit().eval(), "inputs": pictures(), "cache": True}
+    monkeypatch.setitem(registry.ANALYSES, "mine", registry.ANALYSES[NAME])
+    frame = workbench.analyze("mine", **arguments)
+    assert "not cached: the analysis is of another package, whose code may change" in frame.attrs["notes"]
+    stream = pipeline.stream_model(arguments["model"], pictures(), ("v",), None, 2)
+    with pytest.raises(Unhashable, match="masks is a file or folder"):
+        caching.result_key(stream, True, {"options": {"masks": str(tmp_path)}})
+
+
+@pytest.mark.parametrize("name", ["vit", "swin", "cait", "minilm", "gpt2", "llama", "hf-vit"])
+def test_models_of_the_libraries_can_be_told(name):
+    first, second = (content_sha256(module_content(FAMILIES[name].build())) for _ in range(2))
+    assert first == second
+
+
+def test_a_module_of_timm_is_kept_by_its_content(runs):
+    for _ in range(2):
+        workbench.analyze(NAME, model=vit().eval(), inputs=pictures(), cache=True)
+    assert runs == [1]
+    other = timm.models.vision_transformer.VisionTransformer(
+        img_size=12, patch_size=4, embed_dim=8, depth=2, num_heads=4, num_classes=7
+    )
+    other.load_state_dict(vit().state_dict())  # the same weights in other heads
+    workbench.analyze(NAME, model=other.eval(), inputs=pictures(), cache=True)
+    assert runs == [1, 1]
+
+
+def test_a_file_of_operands_is_kept_by_its_content(tmp_path, runs):
+    for number in (0, 0, 1):
+        captured = workbench.capture(vit().eval(), pictures() + number, sites=["q", "k", "v"])
+        captured.save(tmp_path / "qkv.safetensors")
+        workbench.analyze("gram-spectrum", qkv=tmp_path / "qkv.safetensors", cache=True)
+    assert len(runs) == 2
+    frame = workbench.analyze("gram-spectrum", qkv=captured, cache=True)
+    assert any(note.startswith("not cached") for note in frame.attrs["notes"])
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "of another key"])
+def test_a_damaged_file_is_computed_again(damage, folder):
+    store = Store()
+    store.write(key_of(1), number_frame(1))
+    path = store.path(key_of(1))
+    content = path.read_bytes()
+    if damage == "of another key":
+        store.write(key_of(2), number_frame(2))
+        os.replace(store.path(key_of(2)), path)
+    else:
+        middle = 20  # inside the first page of values
+        changed = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+        path.write_bytes({"cut": content[: len(content) // 2], "changed": changed, "emptied": b""}[damage])
+    assert store.read(key_of(1)) is None
+    assert not path.exists()
+    store.write(key_of(1), number_frame(1))
+    assert set(store.read(key_of(1))["value"]) == {1.0}
+
+
+def test_what_was_not_used_for_longest_leaves_first():
+    store = Store(limit=2**60)
+    for number in range(4):
+        store.write(key_of(number), number_frame(number))
+        os.utime(store.path(key_of(number)), (number, number))
+    size = store.path(key_of(0)).stat().st_size
+    assert store.read(key_of(0)) is not None  # and so it was used
+    store.limit = 3 * size + size // 2
+    store.write(key_of(4), number_frame(4))
+    assert [store.path(key_of(number)).exists() for number in range(5)] == [True, False, False, True, True]
+    assert store.info()["bytes"] <= store.limit
+    assert store.clear() == 3
+    assert store.info()["results"] == 0
+
+
+def test_what_a_killed_process_left_goes():
+    store = Store()
+    store.write(key_of(1), number_frame(1))
+    old, new = (store.path(key_of(1)).with_name(f".{name}.parquet.x") for name in "ab")
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 2 * caching.STALE,) * 2)
+    store.shrink()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_place_that_cannot_be_written_costs_no_result(folder, runs):
+    folder.write_text("a file in its place")
+    frame = workbench.analyze(NAME, model=vit().eval(), inputs=pictures(), cache=True)
+    assert any(note.startswith("not cached: ") for note in frame.attrs["notes"])
+
+
+HAMMER = """
+import random, sys
+from tests.kept import key_of, number_frame
+from workbench.runs.cache import Store
+store, chance = Store(limit=int(sys.argv[2])), random.Random(int(sys.argv[1]))
+found = 0
+for _ in range(150):
+    number = chance.randrange(8)
+    frame = store.read(key_of(number))
+    if frame is None:
+        assert store.write(key_of(number), number_frame(number)) is None
+    else:
+        found += 1
+        assert set(frame["value"]) == {float(number)}, number
+assert found
+"""
+
+
+def test_two_processes_at_once(folder):
+    store = Store()
+    store.write(key_of(0), number_frame(0))
+    limit = 5 * store.path(key_of(0)).stat().st_size  # of eight: both let go what the other reads
+    processes = [
+        subprocess.Popen([sys.executable, "-c", HAMMER, str(seed), str(limit)], stderr=subprocess.PIPE)
+        for seed in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[1].decode() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert store.info()["bytes"] <= limit
+    assert all(store.read(path.stem) is not None for path in folder.glob("*/*.parquet"))
+    assert not list(folder.glob("*/.*"))
+
+
+def test_settings_of_the_environment(monkeypatch, runs):
+    assert not is_wanted(None)
+    for said, wanted in (("1", True), ("yes", True), ("0", False), ("", False)):
+        monkeypatch.setenv("WORKBENCH_CACHE_RESULTS", said)
+        assert is_wanted(None) == wanted
+        assert is_wanted(True)
+        assert not is_wanted(False)
+    monkeypatch.setenv("WORKBENCH_CACHE_RESULTS", "maybe")
+    with pytest.raises(InputError, match="1 or 0"):
+        is_wanted(None)
+    for said, size in (
+        ("", 2 * 2**30),
+        ("123", 123),
+        ("500 MB", 500_000_000),
+        ("1.5GiB", 3 * 2**29),
+        ("0", 0),
+    ):
+        monkeypatch.setenv("WORKBENCH_CACHE_SIZE", said)
+        assert size_limit() == size
+    monkeypatch.setenv("WORKBENCH_CACHE_SIZE", "much")
+    with pytest.raises(InputError, match="500 MB"):
+        size_limit()
+
+
+def test_the_command(capsys, folder):
+    Store().write(key_of(1), number_frame(1))
+    for words, said in (
+        (["info"], "1"),
+        (["clear"], "1 results removed"),
+        (["info", "--json"], '"results": 0'),
+    ):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["cache", *words])
+        assert left.value.code == 0
+        assert said in capsys.readouterr().out
+
+
+def test_contents():
+    values = [
+        None, True, 1, 1.0, "1", b"1", [1], [[1]], {"a": 1}, {"b": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1},
+        torch.tensor([1, 2]), torch.tensor([[1, 2]]), torch.tensor([1.0, 2.0]), torch.tensor([1, 2]).numpy(), {1, 2},
+    ]  # fmt: skip
+    assert len({content_sha256(value) for value in values}) == len(values)
+    assert content_sha256({2, 1}) == content_sha256({1, 2})
+    strided = torch.arange(6).view(2, 3).T
+    assert content_sha256(strided) == content_sha256(strided.contiguous())
+    with pytest.raises(Unhashable, match=r"it\['a'\]\[0\] is a object"):
+        content_sha256({"a": [object()]})

@@ -1,0 +1,103 @@
+"""Frames for figures."""
+
+import numpy as np
+import pytest
+
+import workbench
+from workbench.core.errors import InputError, MissingResource, UnknownName
+
+DIGITS = ("bundled:digits-vit", "bundled:digits")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def test_a_survey_is_its_analyses_under_one_another():
+    both = workbench.survey(
+        "gram-spectrum", [DIGITS, ("bundled:digits-vit", "bundled:photos")], n=2, layers=[1]
+    )
+    single = workbench.analyze("gram-spectrum", model=DIGITS[0], inputs=DIGITS[1], n=2, layers=[1])
+    assert both.iloc[: len(single)]["value"].tolist() == single["value"].tolist()
+    assert [run["inputs"]["spec"] for run in both.attrs["provenance"]] == ["bundled:digits", "bundled:photos"]
+
+
+def test_a_model_that_is_not_here_is_told_and_does_not_stop_the_others():
+    frame = workbench.survey("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
+    assert list(frame["model"].unique()) == ["bundled:digits-vit"]
+    assert "nobody/nothing" in frame.attrs["absent"]["hf:nobody/nothing"]
+
+
+def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():
+    assert len(workbench.survey("token-similarity", [DIGITS, (None, "bundled:prose")], n=2)) == 8
+    with pytest.raises(InputError, match="at least one"):
+        workbench.survey("token-similarity", [(None, "bundled:prose")])
+    with pytest.raises(MissingResource, match="nobody/nothing"):
+        workbench.survey("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
+
+
+def test_what_is_no_pair_is_told_as_it_came():
+    for runs in ("bundled:digits-vit", [("bundled:digits-vit",)], ["bundled:digits-vit"]):
+        with pytest.raises(InputError, match=r"pairs \(model, inputs\), got .*bundled:digits-vit"):
+            workbench.survey("gram-spectrum", runs)
+
+
+def test_a_misspelt_model_is_a_mistake_not_an_absence():
+    with pytest.raises(UnknownName, match="digits-vit"):
+        workbench.survey("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)
+
+
+def test_pairs_give_each_model_the_inputs_of_its_kind():
+    assert workbench.model_pairs("a", "x") == [("a", "x")]
+    assert workbench.model_pairs(["a", "b"], "x", "c", "y") == [("a", "x"), ("b", "x"), ("c", "y")]
+    assert workbench.model_pairs(["a", "b"], ["x", "z"], None, "y") == [("a", "x"), ("b", "z")]
+    assert workbench.model_pairs(None, "x", ["c"], ["y"]) == [("c", "y")]
+    with pytest.raises(InputError, match="2 models with 3 inputs"):
+        workbench.model_pairs(["a", "b"], ["x", "y", "z"])
+    with pytest.raises(InputError, match="1 text_models with 0 text_inputs"):
+        workbench.model_pairs("a", "x", "c")
+
+
+def test_checkpoints_are_measured_one_after_another_with_their_epochs():
+    options = {"n": 2, "layers": [0], "max_rank": 1}
+    frame = workbench.survey_checkpoints(
+        "gram-spectrum", DIGITS[0], "bundled:digits-train", [30, "epoch-003"], **options
+    )
+    assert frame.attrs["epochs"] == {"epoch-003": 3, "epoch-030": 30}
+    assert frame["checkpoint"].unique().tolist() == ["epoch-003", "epoch-030"]
+    assert all(name.startswith("digits/train/") for name in frame["input"].unique())
+    alone = workbench.analyze(
+        "gram-spectrum", model=DIGITS[0], inputs="bundled:digits-train", checkpoint="epoch-003", **options
+    )
+    assert frame.iloc[: len(alone)]["value"].tolist() == alone["value"].tolist()
+    assert [run["model"]["checkpoint"] for run in frame.attrs["provenance"]] == ["epoch-003", "epoch-030"]
+    every = workbench.survey_checkpoints(
+        "gram-spectrum", "digits-vit", DIGITS[1], n=1, layers=[0], max_rank=1
+    )
+    assert list(every.attrs["epochs"].values()) == [0, 1, 2, 3, 5, 8, 12, 18, 24, 30]
+
+
+def test_only_bundled_models_have_checkpoints():
+    with pytest.raises(InputError, match="bundled models only"):
+        workbench.survey_checkpoints("gram-spectrum", "timm:vit_tiny_patch16_224", DIGITS[1])
+    with pytest.raises(UnknownName, match="epoch-003"):
+        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[4])
+    with pytest.raises(InputError, match="at least one"):
+        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[])
+
+
+def test_attention_rows_are_the_captured_weights():
+    model = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", model, n=1, seed=3)
+    capture = workbench.capture(model, inputs, layers=[0, 2], sites=["attn"])
+    frame = workbench.attention_frame(model, inputs, capture, heads="1-2", query=4)
+    assert len(frame) == 2 * 2 * 65  # layers, heads, keys
+    row = frame[(frame["layer"] == 2) & (frame["head"] == 1) & (frame["key"] == 7)].iloc[0]
+    assert row["value"] == pytest.approx(float(capture[2].attn[0, 1, 4, 7]))
+    assert (row["query_label"], row["key_label"]) == (inputs.tokens.labels[0][4], inputs.tokens.labels[0][7])
+    np.testing.assert_allclose(frame.groupby(["layer", "head"])["value"].sum(), 1, atol=1e-6)
+    whole = workbench.attention_frame(model, inputs, capture)
+    assert len(whole) == 2 * 3 * 65 * 65
+    with pytest.raises(InputError, match="no head 3"):
+        workbench.attention_frame(model, inputs, capture, heads=[3])

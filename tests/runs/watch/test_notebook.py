@@ -1,0 +1,27 @@
+"""The notebook of the projection error through training draws a watch as well."""
+
+import workbench
+from tests.runs.watch.loops import pictures, train, vit
+from workbench.apps.rendering import render
+
+
+def test_it_draws_a_watch(tmp_path):
+    model = vit()
+    analyses = {"projection-error": {"draws": 0}}
+    watch = workbench.watch(
+        model, pictures(), out=tmp_path / "watch", every=1, max_cost=None, analyses=analyses
+    )
+    train(model, [pictures()] * 3, watch)
+    report = render(
+        ["projection_error_training"],
+        parameters={"watched": str(tmp_path / "watch")},
+        preset="quick",
+        formats=("html",),
+        out=tmp_path / "figures",
+        progress=False,
+    )
+    assert not report.failed, str(report)
+    told = (tmp_path / "figures" / "projection_error_training.json").read_text()
+    assert "VisionTransformer over its training, watched" in told
+    assert "From step 0 to 3, watched batch" in told
+    assert '"Step"' in (tmp_path / "figures" / "projection_error_training.figure.json").read_text()

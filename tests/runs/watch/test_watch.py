@@ -1,0 +1,291 @@
+"""What is logged when, at which cost, and what happens when something goes wrong."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import workbench
+from tests.runs.watch.loops import gpt2, own_model, padded_texts, pictures, sequences, vit
+from workbench.core.errors import InputError, UnknownName
+from workbench.runs.watch import ANALYSES_WATCHED, core
+from workbench.runs.watch.folder import SUPERSEDED
+
+SIMILARITY = {"token-similarity": {}}
+
+
+def logged(folder, analysis="token-similarity"):
+    return list(workbench.read_watch(folder, analysis).attrs["epochs"].values())
+
+
+def notes(folder):
+    path = folder / "log.jsonl"
+    return [json.loads(line)["note"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_rows_are_those_that_analyze_gives(tmp_path):
+    model = vit().train()
+    watch = workbench.watch(model, pictures(), out=tmp_path, every=10, name="mine")
+    assert watch.step(0)
+    assert model.training
+    for analysis, options in ANALYSES_WATCHED.items():
+        alone = workbench.analyze(analysis, model=vit().eval(), inputs=pictures(), **options)
+        frame = workbench.read_watch(tmp_path, analysis)
+        assert set(frame["model"]) == {"mine"}
+        assert set(frame["checkpoint"]) == {"step-000000000"}
+        labels = ["model", "checkpoint"]
+        pd.testing.assert_frame_equal(frame.drop(columns=labels), alone.drop(columns=labels))
+        (run,) = frame.attrs["provenance"]
+        assert run["analysis"] == analysis
+        assert run["model"]["checkpoint"] == "step-000000000"
+        assert len(run["inputs"]["sha256"]) == 64
+
+
+def test_padding_is_left_out(tmp_path):
+    batch = padded_texts()
+    changed = {**batch, "input_ids": torch.where(batch["attention_mask"] == 0, 3, batch["input_ids"])}
+    for name, given in (("a", batch), ("b", changed)):
+        workbench.watch(gpt2(), given, out=tmp_path / name, analyses=SIMILARITY).step(0)
+    first, second = (workbench.read_watch(tmp_path / name, "token-similarity") for name in "ab")
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_the_batch_is_a_copy(tmp_path):
+    batch = pictures()
+    watch = workbench.watch(vit(), batch, out=tmp_path, every=1, max_cost=None, analyses=SIMILARITY)
+    watch.step(0)
+    batch.zero_()
+    watch.step(1)
+    values = workbench.read_watch(tmp_path, "token-similarity").groupby("checkpoint")["value"].sum()
+    assert values.nunique() == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        (range(11), [0, 4, 8, 10]),
+        ([None] * 6, [0, 4, 5]),
+        ([3, 5, 9, 10, 13], [3, 5, 9, 13]),  # multiples of 4 are passed, not met
+        ([0, 0, 4, 4, 4], [0, 4]),  # batches whose gradients are only gathered
+    ],
+)
+def test_when_it_logs(calls, expected, tmp_path):
+    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=4, max_cost=None, analyses=SIMILARITY)
+    told = sum([watch.step(call) for call in calls])
+    told += watch.finish()
+    assert not watch.finish()
+    assert told == len(expected)
+    assert logged(tmp_path) == expected
+
+
+class Clock:
+    """A clock on which a step takes a second, and a logging three."""
+
+    def __init__(self, monkeypatch, watch, cost):
+        self.now = 0.0
+        monkeypatch.setattr(core.time, "perf_counter", lambda: self.now)
+        real = watch._analyse
+
+        def analyse(*arguments):
+            self.now += cost
+            real(*arguments)
+
+        monkeypatch.setattr(watch, "_analyse", analyse)
+
+
+def test_the_cadence_is_stretched_to_keep_to_the_cost(tmp_path, monkeypatch):
+    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
+    clock = Clock(monkeypatch, watch, cost=2.5)
+    for step in range(91):
+        watch.step(step)
+        clock.now += 1
+    # 2.5 s are a tenth of 25 steps: every 30
+    assert logged(tmp_path) == [0, 30, 60, 90]
+    assert watch.cadence == 30
+    assert watch.share <= 0.11
+    (note,) = notes(tmp_path)
+    assert "stretched from every 10 to every 30 steps" in note
+    assert "2.5 s" in note
+    assert "10.0%" in note
+
+
+def test_a_cadence_that_is_cheap_stays_and_comes_back(tmp_path, monkeypatch):
+    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
+    clock = Clock(monkeypatch, watch, cost=0.5)
+    for step in range(31):
+        watch.step(step)
+        clock.now += 1
+    assert logged(tmp_path) == [0, 10, 20, 30]
+    watch.costs[:] = [9.0, 9.0, 9.0]
+    for step in range(31, 240):
+        watch.step(step)
+        clock.now += 1
+    assert logged(tmp_path) == [0, 10, 20, 30, 120, 210, 220, 230]
+    assert watch.cadence == 10
+    assert [note.split()[1] for note in notes(tmp_path)] == ["stretched", "shortened"]
+
+
+def test_a_run_goes_on_in_its_folder(tmp_path):
+    arguments = {"out": tmp_path, "every": 2, "max_cost": None, "analyses": SIMILARITY}
+    first = workbench.watch(vit(), pictures(), **arguments)
+    for step in range(6):
+        first.step(step)
+    lost = (tmp_path / "token-similarity" / "step-000000004.parquet").read_bytes()
+    (tmp_path / "token-similarity" / ".step-000000006.parquet.x1").write_bytes(
+        lost[:50]
+    )  # killed while writing
+    again = workbench.watch(vit(), pictures(), **arguments)
+    for step in range(3, 8):  # from a checkpoint at step 3
+        again.step(step)
+    assert logged(tmp_path) == [0, 2, 3, 4, 6]  # the first call always logs
+    assert (tmp_path / SUPERSEDED / "token-similarity" / "step-000000004.parquet").read_bytes() == lost
+    assert notes(tmp_path) == ["the run goes on; 1 files of this step and later ones, to 4, set aside"]
+    workbench.watch(vit(), pictures(), **arguments).step(0)  # from the beginning, perhaps with other weights
+    assert logged(tmp_path) == [0]
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path):
+    workbench.watch(vit(), pictures(), out=tmp_path)
+    with pytest.raises(InputError, match="another run: its inputs differ"):
+        workbench.watch(vit(), pictures(3), out=tmp_path)
+    with pytest.raises(InputError, match="another run: its analyses differ"):
+        workbench.watch(vit(), pictures(), out=tmp_path, analyses=SIMILARITY)
+    with pytest.raises(InputError, match="another run: its shapes differ"):
+        workbench.watch(vit(reg_tokens=1), pictures(), out=tmp_path)
+    with pytest.raises(InputError, match="an earlier run"):
+        workbench.watch(vit(), pictures(), out=tmp_path, resume=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        workbench.watch(vit(), pictures(), out=tmp_path / "file")
+
+
+def test_what_cannot_be_watched_is_said_at_once(tmp_path):
+    with pytest.raises(InputError, match="batch must be"):
+        workbench.watch(vit(), [pictures()], out=tmp_path)
+    with pytest.raises(InputError, match=r"torch\.nn\.Module"):
+        workbench.watch("bundled:digits-vit", pictures(), out=tmp_path)
+    with pytest.raises(InputError, match="every must be"):
+        workbench.watch(vit(), pictures(), out=tmp_path, every=0)
+    with pytest.raises(InputError, match="max_cost"):
+        workbench.watch(vit(), pictures(), out=tmp_path, max_cost=3)
+    with pytest.raises(InputError, match="analyses is empty"):
+        workbench.watch(vit(), pictures(), out=tmp_path, analyses=[])
+    with pytest.raises(UnknownName, match="did you mean 'gram-spectrum'"):
+        workbench.watch(vit(), pictures(), out=tmp_path, analyses=["gram-spectra"])
+    model = vit()
+    model.head.weight.ds_id = 3  # what DeepSpeed's ZeRO-3 puts on weights that it spreads
+    with pytest.raises(InputError, match="spread over processes"):
+        workbench.watch(model, pictures(), out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_is_noted_once_and_training_goes_on(tmp_path):
+    model = vit()
+    analyses = {"token-similarity": {}, "robust-components": {}}  # nothing for the second in this model
+    watch = workbench.watch(model, pictures(), out=tmp_path, every=1, max_cost=None, analyses=analyses)
+    with pytest.warns(RuntimeWarning, match="robust-components failed: InputError") as caught:
+        told = [watch.step(step) for step in range(6)]
+    assert all(told)
+    assert [one.category for one in caught].count(RuntimeWarning) == 2
+    first, last = notes(tmp_path)
+    assert first.startswith("robust-components failed")
+    assert last.endswith("not tried again after 3 in a row")
+    assert logged(tmp_path) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InputError, match="holds no robust-components yet; step 0: robust-components failed"):
+        workbench.read_watch(tmp_path, "robust-components")
+
+
+# as a user may set, and then what is noted with a warning would be raised
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_warnings_that_are_errors_do_not_end_a_training(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4 * 6, 3))
+    watch = workbench.watch(model, sequences(), out=tmp_path, every=1, analyses=SIMILARITY)
+    assert watch.step(0)
+    assert "no attention was seen" in notes(tmp_path)[0]
+
+
+def test_a_folder_that_is_gone_does_not_end_a_training(tmp_path):
+    watch = workbench.watch(own_model(), sequences(), out=tmp_path / "a", every=1, analyses=SIMILARITY)
+    (tmp_path / "a" / "watch.json").unlink()
+    (tmp_path / "a").rmdir()
+    (tmp_path / "a").write_text("in its place")
+    with pytest.warns(RuntimeWarning, match="watch, step"):
+        watch.step(0)
+
+
+def test_a_diverged_model_is_noted(tmp_path):
+    model = vit()
+    with torch.no_grad():
+        model.head.weight.fill_(torch.nan)
+        model.blocks[0].attn.qkv.weight.fill_(torch.nan)
+    watch = workbench.watch(model, pictures(), out=tmp_path, analyses=SIMILARITY)
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        watch.step(0)
+
+
+PROCESS = """
+import os, sys
+import torch
+from tests.runs.watch.loops import own_model, same_bits, sequences
+import workbench
+
+rank, out = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", f"file://{out}/meeting", rank=rank, world_size=2)
+
+def train(watched):
+    model = torch.nn.parallel.DistributedDataParallel(own_model())  # its buffers are sent round in every forward
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(rank)
+    watch = None
+    if watched:
+        watch = workbench.watch(model, sequences(), out=f"{out}/watch", every=1, max_cost=None,
+                                analyses=["token-similarity"])
+    for step in range(3):
+        optimizer.zero_grad()
+        model(sequences() + rank).square().mean().backward()
+        optimizer.step()
+        logged = watch is not None and watch.step(step)
+        assert logged == (watched and rank == 0)
+    return model.state_dict()
+
+same_bits(train(True), train(False))
+"""
+
+
+def test_two_processes_that_train_together(tmp_path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, str(rank), str(tmp_path)], stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[1].decode() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert logged(tmp_path / "watch") == [0, 1, 2]
+
+
+def test_only_the_first_process_logs(tmp_path, monkeypatch):
+    monkeypatch.setattr(core, "is_main_process", lambda: False)
+    watch = workbench.watch(vit(), pictures(), out=tmp_path / "a", every=1)
+    assert not watch.step(0)
+    assert not watch.finish()
+    assert not (tmp_path / "a").exists()
+
+
+def test_reading_says_what_is_missing(tmp_path):
+    with pytest.raises(InputError, match="no watch in"):
+        workbench.read_watch(tmp_path)
+    workbench.watch(vit(), pictures(), out=tmp_path, analyses=SIMILARITY)
+    with pytest.raises(InputError, match="holds no token-similarity yet"):
+        workbench.read_watch(tmp_path, "token-similarity")
+    with pytest.raises(UnknownName, match="analysis in"):
+        workbench.read_watch(tmp_path, "gram-spectrum")
+    (tmp_path / "watch.json").write_text("[]")
+    with pytest.raises(InputError, match="describes no watch"):
+        workbench.read_watch(tmp_path)

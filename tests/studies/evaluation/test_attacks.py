@@ -1,0 +1,173 @@
+"""What every attack must keep to, and what each finds on a planted linear classifier."""
+
+import builtins
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.core.errors import MissingResource
+from workbench.studies.evaluation import attacks
+from workbench.studies.evaluation.spsa import estimate_gradient, margin
+
+BOUNDED = {
+    "noise": {},
+    "fgsm": {},
+    "pgd": {"steps": 5},
+    "spsa": {"steps": 5, "samples": 4},
+    "square": {"queries": 10},
+    "autoattack": {"steps": 4, "queries": 5},
+}
+
+
+def right(model, pixels, targets):
+    return (model(pixels).argmax(1) == targets).float().mean().item()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_an_attack_stays_within_its_budget_and_within_the_pixels(planted, name):
+    pixels, targets = planted.sample(12)
+    found = getattr(attacks, name)(planted, pixels, targets, 0.07, seed=3, **BOUNDED[name])
+    assert found.shape == pixels.shape
+    assert (found - pixels).abs().max() <= 0.07 + 1e-6
+    assert 0 <= found.min() <= found.max() <= 1
+    assert not torch.equal(found, pixels)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_an_attack_is_repeated_exactly_and_leaves_the_callers_chance_alone(planted, name):
+    pixels, targets = planted.sample(7)
+    np.random.seed(5)  # noqa: NPY002 - the generator that the toolbox draws from
+    torch.manual_seed(5)
+    expected = np.random.rand(), torch.rand(1)  # noqa: NPY002 - the generator that the toolbox draws from
+    np.random.seed(5)  # noqa: NPY002 - the generator that the toolbox draws from
+    torch.manual_seed(5)
+    attack = getattr(attacks, name)
+    first = attack(planted, pixels, targets, 0.05, seed=2, **BOUNDED[name])
+    assert (np.random.rand(), torch.rand(1)) == expected  # noqa: NPY002 - the generator that the toolbox draws from
+    assert torch.equal(first, attack(planted, pixels, targets, 0.05, seed=2, **BOUNDED[name]))
+
+
+def test_fgsm_on_a_two_class_linear_model_is_the_sign_of_the_weights(planted):
+    two = type(planted)(classes=2, size=(1, 3, 4))
+    pixels, targets = two.sample(6)
+    pixels = pixels.clamp(0.2, 0.8)
+    found = attacks.fgsm(two, pixels, targets, 0.1)
+    away = torch.where(targets.bool(), -1.0, 1.0).view(-1, 1, 1, 1) * (two.means[1] - two.means[0]).sign()
+    torch.testing.assert_close(found - pixels, 0.1 * away, atol=1e-6, rtol=0)
+
+
+def test_on_a_linear_model_gradient_attacks_do_what_the_worst_perturbation_does(planted):
+    """The worst perturbation of a two-class linear model is known, and FGSM, PGD and Auto-PGD reach it."""
+    two = type(planted)(classes=2, size=(1, 4, 4), seed=4)
+    pixels, targets = two.sample(40, noise=0.25)
+    pixels = pixels.clamp(0.1, 0.9)
+    away = torch.where(targets.bool(), -1.0, 1.0).view(-1, 1, 1, 1) * (two.means[1] - two.means[0]).sign()
+    worst = right(two, pixels + 0.06 * away, targets)
+    assert worst < right(two, pixels, targets) - 0.05
+    few = {"steps": 8, "queries": 2}
+    for name, settings in (("fgsm", {}), ("pgd", {}), ("autoattack", few)):
+        found = getattr(attacks, name)(two, pixels, targets, 0.06, **settings)
+        assert right(two, found, targets) == worst
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("fgsm", {}), ("pgd", {"steps": 5, "step_size": 0.5}), ("spsa", {"steps": 20, "samples": 8})],
+)
+def test_accuracy_falls_with_the_budget(planted, name, settings):
+    pixels, targets = planted.sample(60)
+    curve = [right(planted, pixels, targets)]
+    for epsilon in (0.04, 0.08, 0.16):
+        found = getattr(attacks, name)(planted, pixels, targets, epsilon, **settings)
+        curve.append(right(planted, found, targets))
+    assert curve == sorted(curve, reverse=True)
+    assert curve[-1] < curve[0] - 0.2
+
+
+def test_pgd_is_no_weaker_than_clean_and_no_weaker_than_noise(planted):
+    pixels, targets = planted.sample(45)
+    clean, noisy, attacked = (
+        right(planted, changed, targets)
+        for changed in (
+            pixels,
+            attacks.noise(planted, pixels, targets, 0.1),
+            attacks.pgd(planted, pixels, targets, 0.1),
+        )
+    )
+    assert attacked < noisy <= clean + 0.05
+    assert attacked < clean
+
+
+def test_carlini_wagner_finds_nearly_the_distance_to_the_boundary(planted):
+    """For a linear two-class model the nearest misclassified point lies |margin| / ‖weight difference‖ away."""
+    two = type(planted)(classes=2, size=(1, 3, 3), seed=2)
+    pixels, targets = two.sample(4, noise=0.05)
+    found = attacks.carlini_wagner(two, pixels, targets, steps=20, searches=6)
+    logits = two(pixels)
+    slope = 4 * (two.means[1] - two.means[0]).norm()
+    distance = (found - pixels).flatten(1).norm(dim=1)
+    was_right = logits.argmax(1) == targets
+    moved = was_right & (distance > 0)
+    assert moved.sum() >= 2
+    exact = (logits[:, 1] - logits[:, 0]).abs() / slope
+    assert (distance[moved] >= exact[moved] - 1e-4).all()
+    assert (distance[moved] <= 1.25 * exact[moved] + 0.02).all()
+    assert (two(found).argmax(1) != targets)[moved].all()
+
+
+def test_images_on_which_an_attack_gives_up_stay_as_they_are(planted):
+    pixels, targets = planted.sample(5)
+    sure = type(planted)(classes=2, size=(1, 4, 5))
+    sure.means[1] = 50.0  # class 0 is right, far from any boundary within [0, 1]
+    assert torch.equal(attacks.carlini_wagner(sure, pixels, 0 * targets, steps=3, searches=2), pixels)
+
+
+def test_a_missing_library_is_said_with_what_to_install(planted, monkeypatch):
+    plain = builtins.__import__
+
+    def refuse(name, *rest, **options):
+        if name.startswith("art"):
+            raise ImportError(name)
+        return plain(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    pixels, targets = planted.sample(3)
+    with pytest.raises(MissingResource, match=r"attention-workbench\[robustness\]"):
+        attacks.fgsm(planted, pixels, targets, 0.1)
+
+
+# SPSA -------------------------------------------------------------------------------------------------------
+
+
+def test_spsa_estimates_the_gradient_of_a_linear_function():
+    chance = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 2, generator=chance, dtype=torch.float64)
+    x = torch.randn(5, 3, 2, generator=chance, dtype=torch.float64)
+    samples = 4000
+    found = estimate_gradient(
+        lambda at: (at * weight).sum((1, 2)), x, samples=samples, delta=0.1, generator=chance
+    )
+    spread = (weight.square().sum() - weight.square()).sqrt() / samples**0.5
+    assert ((found - weight).abs() < 5 * spread).all()
+
+
+def test_one_direction_of_spsa_is_the_slope_along_it():
+    x = torch.zeros(2, 4)
+    found = estimate_gradient(
+        lambda at: at.sum(1), x, samples=1, delta=0.5, generator=torch.Generator().manual_seed(1)
+    )
+    signs = torch.randint(0, 2, (2, 4), generator=torch.Generator().manual_seed(1)) * 2.0 - 1
+    torch.testing.assert_close(found, signs.sum(1, keepdim=True) * signs)
+
+
+def test_the_margin_is_positive_exactly_where_the_model_is_wrong():
+    logits = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.5, 4.0]])
+    targets = torch.tensor([0, 1, 2])
+    assert margin(logits, targets).tolist() == [-1.0, 1.0, -3.5]
+
+
+def test_spsa_leaves_alone_what_is_already_wrong(planted):
+    pixels, targets = planted.sample(9, noise=0.02)
+    wrong = (targets + 1) % 3
+    assert torch.equal(attacks.spsa(planted, pixels, wrong, 0.1, steps=3, samples=2), pixels)

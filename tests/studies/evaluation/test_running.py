@@ -1,0 +1,288 @@
+"""Whole evaluations of small models: the frame, its intervals, its notes, and what is refused."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbench import load
+from workbench.apps import cli
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.metrics import METRICS
+from workbench.models.architectures import build
+from workbench.models.checkpoints import write_checkpoint
+from workbench.studies.evaluation import PROTOCOLS, evaluate
+from workbench.studies.evaluation.pictures import PixelModel, open_pictures
+from workbench.studies.evaluation.protocols import corrupted, photograph_cuts
+from workbench.studies.evaluation.records import DEAR, RUNS, _jobs, main, record
+from workbench.studies.evaluation.texts import PROSE, open_texts
+from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
+
+MODEL = "bundled:digits-vit"
+CHARACTERS = "\n abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:'-?!"
+
+
+@pytest.fixture(scope="module")
+def digits_vit():
+    return load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    """A file with an untrained character model."""
+    options = {"name": "lm", "vocabulary": len(CHARACTERS) + 2, "context": 16, "embed_dim": 8, "depth": 1}
+    architecture = {**options, "num_heads": 2}
+    torch.manual_seed(0)
+    meta = {"architecture": architecture, "preprocessing": {"characters": CHARACTERS, "context": 16}}
+    path = tmp_path_factory.mktemp("lm") / "epoch-000.safetensors"
+    write_checkpoint(path, build(architecture), meta)
+    return f"file:{path}"
+
+
+def test_pixels_are_what_the_model_sees_before_its_normalisation(digits_vit):
+    from workbench import inputs
+    from workbench.data.digits import DIGITS_MEAN, DIGITS_STD
+
+    classifier, pictures = open_pictures(digits_vit, "bundled:digits", 6, 0)
+    batch = inputs("bundled:digits", digits_vit, n=6, seed=0).batch
+    assert 0 <= pictures.pixels.min() <= pictures.pixels.max() <= 1
+    torch.testing.assert_close((pictures.pixels - DIGITS_MEAN) / DIGITS_STD, batch, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        classifier.logits(pictures.pixels), digits_vit.module(batch), atol=1e-4, rtol=0
+    )
+
+
+def test_a_clean_evaluation_counts_what_a_loop_counts(digits_vit):
+    frame = evaluate(digits_vit, n=30, seed=2)
+    classifier, pictures = open_pictures(digits_vit, "bundled:digits", 30, 2)
+    order = classifier.logits(pictures.pixels).argsort(1, descending=True)
+    for top, metric in ((1, "accuracy_top1"), (5, "accuracy_top5")):
+        right = [
+            target in row[:top] for target, row in zip(pictures.targets.tolist(), order.tolist(), strict=True)
+        ]
+        row = frame[frame["metric"] == metric].iloc[0]
+        assert row["value"] == pytest.approx(np.mean(right))
+        assert row["low"] <= row["value"] <= row["high"]
+    assert list(frame.columns) == list(EVALUATION_COLUMNS)
+    assert frame["n"].eq(30).all()
+    origin = frame.attrs["provenance"][0]
+    assert origin["model"]["sha256"] == digits_vit.fingerprint
+    assert origin["inputs"]["sha256"] == pictures.identity["sha256"]
+
+
+@pytest.mark.parametrize(
+    "protocol", [name for name, held in PROTOCOLS.items() if held.pictures and held.budgets]
+)
+def test_a_budget_of_nothing_changes_nothing(digits_vit, protocol):
+    clean = evaluate(digits_vit, n=8)
+    attacked = evaluate(digits_vit, protocol, n=8, epsilons=[0])
+    assert attacked["value"].tolist() == clean["value"].tolist()
+    assert attacked["epsilon"].eq(0).all()
+
+
+def test_attacked_accuracy_falls_from_clean_to_nothing(digits_vit):
+    frame = evaluate(digits_vit, "fgsm", n=25, epsilons=[0, 0.03, 0.1])
+    first, _, last = frame.loc[frame["metric"] == "accuracy_top1", "value"]
+    assert first > 0.9
+    assert last < 0.3
+
+
+def test_corruption_errors_are_means_over_severities_and_relative_to_the_reference(digits_vit):
+    frame = evaluate(digits_vit, "corruptions", n=6, reference=digits_vit)
+    top1 = frame[frame["metric"] == "accuracy_top1"]
+    assert set(top1["severity"]) == {1, 2, 3, 4, 5}
+    errors = frame[frame["metric"] == "corruption_error"].set_index("kind")["value"]
+    by_kind = 1 - top1.groupby("kind")["value"].mean()
+    for kind, value in by_kind.items():
+        assert errors[kind] == pytest.approx(value)
+    overall = frame[(frame["metric"] == "corruption_error") & frame["kind"].isna()]["value"].item()
+    assert overall == pytest.approx(by_kind.mean())
+    assert frame.loc[frame["metric"] == "mCE", "value"].item() == pytest.approx(1)
+    assert all("makes no error there" in note for note in frame.attrs["notes"])
+
+
+def test_an_image_is_corrupted_the_same_way_whatever_the_others(digits_vit):
+    from dataclasses import replace
+
+    _, pictures = open_pictures(digits_vit, "bundled:digits", 4, 0)
+    one = replace(pictures, pixels=pictures.pixels[2:3], targets=pictures.targets[2:3], ids=pictures.ids[2:3])
+    for name in ("gaussian-noise", "motion-blur"):
+        assert torch.equal(corrupted(pictures, name, 4, seed=1)[2:3], corrupted(one, name, 4, seed=1))
+
+
+def test_foreign_images_have_the_models_size(digits_vit):
+    frame = evaluate(digits_vit, "ood", n=9)
+    assert frame["kind"].tolist() == ["inverted", "photographs", "noise"]
+    assert frame["value"].between(0, 1).all()
+    cuts = photograph_cuts(3, 3, (7, 9), seed=4)
+    assert cuts.shape == (3, 3, 7, 9)
+    assert torch.equal(cuts, photograph_cuts(3, 3, (7, 9), seed=4))
+
+
+def test_a_model_of_photographs_is_evaluated_on_its_tasks_test_images(tmp_path):
+    from workbench.studies.training.tasks import load_task
+
+    options = {"name": "vit", "img_size": 8, "patch_size": 4, "in_chans": 3, "num_classes": 18}
+    architecture = {**options, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    torch.manual_seed(0)
+    made = build(architecture)
+    task = load_task("photos", architecture={"img_size": 8})
+    meta = {"architecture": architecture, "preprocessing": task.preprocessing, "task": "photos"}
+    path = tmp_path / "epoch-000.safetensors"
+    write_checkpoint(path, made, meta)
+    frame = evaluate(f"file:{path}", n=40)
+    assert frame["inputs"].eq("task:photos").all()
+    order = np.random.default_rng(0).permutation(len(task.test))[:40]
+    with torch.no_grad():
+        right = [made.eval()(task.test[i][0][None]).argmax() == task.test[i][1] for i in order.tolist()]
+    assert frame["value"].iloc[0] == pytest.approx(np.mean(right))
+    with pytest.raises(InputError, match="square colour images"):
+        evaluate(MODEL, inputs="task:photos", n=2)
+    few = {**meta, "architecture": {**architecture, "num_classes": 3}}
+    write_checkpoint(path, build(few["architecture"]), few)
+    with pytest.raises(InputError, match="knows classes 0 to 2"):
+        evaluate(f"file:{path}", n=40)
+    write_checkpoint(path, made, {**meta, "task": "images"})
+    with pytest.raises(InputError, match="say with inputs"):
+        evaluate(f"file:{path}", n=2)
+
+
+def test_perplexity_of_swapped_words(language_model):
+    frame = evaluate(language_model, "word-swap", n=2, epsilons=[0, 0.5])
+    whole = frame[frame["metric"] == "perplexity"].set_index("epsilon")
+    kept = frame[frame["metric"] == "perplexity_kept"].set_index("epsilon")
+    assert kept.loc[0.0, "value"] == pytest.approx(whole.loc[0.0, "value"])
+    assert whole.loc[0.5, "value"] != whole.loc[0.0, "value"]
+    assert ((whole["low"] <= whole["value"]) & (whole["value"] <= whole["high"])).all()
+    clean = evaluate(language_model, n=2)
+    assert clean["metric"].tolist() == ["perplexity"]
+    assert clean["value"].item() == pytest.approx(whole.loc[0.0, "value"])
+    assert pd.isna(clean["epsilon"].item())
+
+
+def test_only_held_out_prose_is_evaluated(language_model):
+    chosen = open_texts(load(language_model), PROSE, 40, seed=0)
+    files = {label.split("/")[1].split(":")[0] for label in chosen.ids}
+    assert files == set(chosen.identity["files"])
+    assert len(files) == 3
+
+
+def test_evaluations_are_read_back_as_they_were_written(digits_vit, tmp_path):
+    frame = evaluate([digits_vit, digits_vit], "noise", n=5, epsilons=[0.1])
+    assert len(frame) == 4
+    frame.to_csv(tmp_path / "noise.csv", index=False)
+    pd.testing.assert_frame_equal(read_evaluation(tmp_path / "noise.csv"), frame, check_exact=True)
+    (tmp_path / "other.csv").write_text("metric,value\na,1\n")
+    with pytest.raises(InputError, match="holds no evaluation"):
+        read_evaluation(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"protocol": "pdg"}, "did you mean 'pgd'"),
+        ({"protocol": "clean", "epsilons": [0.1]}, "has no budget"),
+        ({"protocol": "fgsm", "epsilons": [-0.1]}, "from 0 up"),
+        ({"protocol": "fgsm", "epsilons": [math.nan]}, "from 0 up"),
+        ({"protocol": "fgsm", "epsilons": []}, "at least one epsilon"),
+        ({"protocol": "pgd", "settings": {"step": 3}}, "did you mean 'steps'"),
+        ({"protocol": "pgd", "settings": {"steps": 0.5}}, "a whole number"),
+        ({"protocol": "fgsm", "settings": {"steps": 2}}, "has no settings"),
+        ({"protocol": "word-swap"}, "is for a language model"),
+        ({"protocol": "clean", "reference": MODEL}, "belongs to protocol corruptions"),
+        ({"protocol": "clean", "inputs": "bundled:photos", "n": 2}, "has no classes"),
+    ],
+)
+def test_what_cannot_be_is_refused(digits_vit, arguments, said):
+    with pytest.raises(InputError, match=said):
+        evaluate(digits_vit, **arguments)
+
+
+def test_models_that_do_not_fit_the_protocol_are_refused(language_model):
+    with pytest.raises(InputError, match="is for an image classifier"):
+        evaluate(language_model, "fgsm")
+    with pytest.raises(InputError, match="a window of 17 is too long"):
+        evaluate(language_model, settings={"window": 17}, n=2)
+    with pytest.raises(InputError, match="has 68 to evaluate on"):
+        evaluate(language_model, n=4000)
+    without_classes = PixelModel(torch.nn.Conv2d(1, 2, 3), (0.5,), (0.5,))
+    with pytest.raises(InputError, match="not one logit per class"):
+        without_classes.logits(torch.rand(2, 1, 4, 4))
+
+
+def test_every_metric_of_an_evaluation_is_in_the_table():
+    names = {
+        "accuracy_top1",
+        "accuracy_top5",
+        "corruption_error",
+        "mCE",
+        "aupr",
+        "perplexity",
+        "perplexity_kept",
+    }
+    assert names <= set(METRICS)
+
+
+# Command and record -----------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_and_writes(capsys, tmp_path):
+    out = tmp_path / "noise.csv"
+    arguments = [
+        "evaluate",
+        MODEL,
+        "--protocol",
+        "noise",
+        "--epsilon",
+        "0, 0.3",
+        "--n",
+        "6",
+        "--out",
+        str(out),
+    ]
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    said = capsys.readouterr()
+    assert left.value.code == 0, said.err
+    assert "accuracy_top1" in said.out
+    assert read_evaluation(out)["epsilon"].tolist() == [0, 0, 0.3, 0.3]
+    with pytest.raises(SystemExit) as left:
+        cli.main(["evaluate", MODEL, "--protocol", "pgd", "--epsilon", "0", "--option", "stepz", "3"])
+    assert left.value.code == 2
+    assert "steps" in capsys.readouterr().err
+
+
+def test_the_commands_help_lists_every_protocol(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", "--help"])
+    out = capsys.readouterr().out
+    assert all(name in out for name in PROTOCOLS)
+
+
+def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys):
+    work, data = tmp_path / "work", tmp_path / "data"
+    made = record([MODEL], ["clean", "ood"], data, work, n=5)
+    folder = data / "records" / "robustness"
+    assert json.loads((folder / RECORD_FILE).read_text()) == json.loads(json.dumps(made))
+    frame = read_evaluation(folder / EVALUATIONS_FILE)
+    assert set(frame["protocol"]) == {"clean", "ood"}
+    assert capsys.readouterr().err.count("\n") == 2
+    again = record([MODEL], ["clean", "ood"], data, work, n=5)
+    assert again["files"] == made["files"]
+    assert capsys.readouterr().err == ""  # nothing was measured again
+    assert main(["--models", "bundled:digits-none", "--data", str(data), "--work", str(work)]) == 2
+    with pytest.raises(UnknownName, match="protocol"):
+        record(None, ["clena"], data, work)
+
+
+def test_the_dear_attacks_are_left_to_the_models_of_their_paper_unless_asked_for():
+    every, asked = _jobs(None, None, None), _jobs(None, ["cw"], 7)
+    models = {spec for spec, _, _ in every if spec.startswith("bundled:digits-")}
+    for protocol in RUNS["image"]:
+        wanted = set(DEAR.get(protocol, models)) & models
+        assert {spec for spec, name, _ in every if name == protocol} == wanted
+    assert {spec for spec, _, _ in asked} == models
+    assert {(protocol, n) for _, protocol, n in asked} == {("cw", 7)}

@@ -1,0 +1,66 @@
+"""Planted powers come back, with intervals that hold them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.studies.records import conform_scaling
+from workbench.studies.scaling import printed_exponents, scaling_exponents
+from workbench.studies.scaling.fits import fitted_power
+
+
+def _frame(values, metric="seconds_per_sample", operator="tssa", sweep="tokens", axis="tokens"):
+    sizes = [2**power for power in range(8, 8 + len(values))]
+    rows = [
+        {"sweep": sweep, "operator": operator, "condition": "forward", "metric": metric, axis: size, "value": value}
+        for size, value in zip(sizes, values, strict=True)
+    ]  # fmt: skip
+    return conform_scaling(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 1.7, 2.0])
+def test_an_exact_power_law_gives_its_exponent_and_no_interval(power):
+    sizes = np.array([3.0, 7.0, 20.0, 50.0])
+    slope, half = fitted_power(sizes, 5 * sizes**power)
+    assert slope == pytest.approx(power, abs=1e-12)
+    assert half == pytest.approx(0, abs=1e-6)
+
+
+def test_intervals_hold_the_planted_power_nineteen_times_of_twenty():
+    rng = np.random.default_rng(3)
+    sizes = np.array([1.0, 2.0, 4.0, 8.0])
+    held = 0
+    for _ in range(2000):
+        slope, half = fitted_power(sizes, sizes**1.5 * np.exp(0.1 * rng.normal(size=4)))
+        held += abs(slope - 1.5) < half
+    assert 0.93 < held / 2000 < 0.97
+
+
+def test_only_the_upper_part_of_a_curve_counts():
+    sizes = 2.0 ** np.arange(8, 15)
+    flat_then_square = np.where(sizes < sizes[-1] / 8, sizes[-1] ** 2 / 64, sizes**2)
+    (fit,) = scaling_exponents(_frame(flat_then_square)).to_dict("records")
+    assert fit["value"] == pytest.approx(2)
+    assert (fit["points"], fit["smallest"], fit["largest"]) == (4, 2**11, 2**14)
+    assert (fit["metric"], fit["source"]) == ("time_exponent_tokens", "measured")
+
+
+def test_what_is_counted_has_no_interval_and_the_width_is_the_head_dimension():
+    counted = scaling_exponents(
+        _frame([1, 4, 16], "peak_memory", "xca", "width", "width").assign(tokens=4096)
+    ).iloc[0]
+    assert (counted["metric"], counted["source"]) == ("memory_exponent_head_dim", "counted")
+    assert counted["value"] == pytest.approx(2)
+    assert np.isnan(counted["low"])
+
+
+def test_two_points_are_no_curve():
+    assert scaling_exponents(_frame([1.0, 2.0])).empty
+
+
+def test_printed_exponents_are_those_of_table_1():
+    table = printed_exponents().set_index(["sweep", "operator", "metric"])["value"]
+    assert table["tokens", "tssa", "time_exponent_tokens"] == 1
+    assert table["tokens", "softmax", "memory_exponent_tokens"] == 2
+    assert table["width", "xca", "time_exponent_head_dim"] == 2
+    assert "causal" not in table.index.get_level_values("sweep")

@@ -1,0 +1,59 @@
+"""The committed record of the study: written with what it came from, and read back whole or not at all."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.frames.metrics import METRICS
+from workbench.studies import records
+from workbench.studies.records import scaling_record
+from workbench.studies.scaling.records import main
+
+
+@pytest.fixture
+def made(planted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(records.paths, "data_dir", lambda: tmp_path / "data")
+    folders = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work")]
+    assert main(["--sweeps", "causal", *folders]) == 0
+    return tmp_path / "data" / "records" / "operators"
+
+
+def test_what_was_measured_comes_back_with_where_it_comes_from(made):
+    frame = scaling_record()
+    assert set(frame["sweep"]) == {"causal"}
+    assert set(frame["operator"]) == {"softmax-causal", "softmax-eager-causal", "tssa-causal"}
+    assert set(frame["metric"].dropna()) <= set(METRICS)
+    assert frame.attrs["records"] == [made / "points.csv"]
+    (run,) = frame.attrs["provenance"]
+    assert run["command"] == "python -m workbench.studies.scaling.records"
+    assert run["threads"] == 1
+    assert {"torch", "workbench"} <= set(run["versions"])
+    about = json.loads((made / "record.json").read_text())
+    assert run["device"] == about["device"]
+    assert len(about["files"]["points.csv"]) == 64
+
+
+def test_a_curve_ends_once_and_says_why(made):
+    frame = scaling_record()
+    ends = frame[frame["ended"].notna()]
+    assert not ends.duplicated(["operator", "condition"]).any()
+    for end in ends.itertuples():
+        same = (frame["operator"] == end.operator) & (frame["condition"] == end.condition)
+        assert (frame.loc[same, "tokens"] <= end.tokens).all()
+
+
+def test_a_changed_file_is_refused_and_a_missing_one_named(made):
+    rows = pd.read_csv(made / "points.csv")
+    rows.assign(value=rows["value"] * 2).to_csv(made / "points.csv", index=False)
+    with pytest.raises(InputError, match="not the one"):
+        scaling_record()
+    (made / "points.csv").unlink()
+    with pytest.raises(MissingResource, match="make scaling"):
+        scaling_record()
+
+
+def test_a_wrong_sweep_is_one_line_and_a_status(planted, tmp_path, capsys):
+    assert main(["--sweeps", "tokns", "--data", str(tmp_path), "--work", str(tmp_path / "work")]) == 2
+    assert "did you mean 'tokens'" in capsys.readouterr().err

@@ -1,0 +1,246 @@
+"""Trained variants beside their twin: what curves come to, and what their seeds tell apart."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.frames.results import conform
+from workbench.papers.published import published
+from workbench.papers.verdicts import average
+from workbench.studies import comparisons
+from workbench.studies.baselines import paired, two_means
+from workbench.studies.comparisons import (
+    beside_twin,
+    change_in_training,
+    ends_and_speed,
+    exact_shares,
+    narrowed,
+    printed_ends,
+    recorded_curves,
+)
+
+PAIRS = [("bundled:digits-vit", "bundled:digits")]
+ACCURACY = {  # model → accuracy by epoch, of two seeds
+    "twin": ([0.1, 0.4, 0.7, 0.8], [0.1, 0.5, 0.6, 0.9]),
+    "quick": ([0.2, 0.8, 0.9, 0.85], [0.1, 0.75, 0.9, 0.95]),
+    "never": ([0.1, 0.2, 0.2, 0.3], [0.1, 0.1, 0.2, 0.2]),
+}
+ATTENTION = {"twin": "softmax", "quick": "bilateral", "never": "tssa"}
+
+
+def curves(values=ACCURACY, metric="accuracy", task="digits"):
+    """A training record of these models: the metric as given, and a loss of 1 − accuracy."""
+    rows = []
+    for model, runs in values.items():
+        for seed, run in enumerate(runs):
+            for epoch, value in enumerate(run):
+                about = {
+                    "model": model,
+                    "run": f"{model}-{seed}",
+                    "task": task,
+                    "attention": ATTENTION[model],
+                }
+                about |= {"seed": seed, "epoch": epoch, "split": "test", "unit": ""}
+                rows.append(about | {"metric": metric, "value": value})
+                rows.append(about | {"metric": "loss", "value": 1 - value})
+    return pd.DataFrame(rows)
+
+
+def ends(frame, model, quantity):
+    return frame[(frame["model"] == model) & (frame["quantity"] == quantity)]
+
+
+def test_the_mean_loss_is_the_area_under_the_curve_and_the_threshold_is_passed_once():
+    found = ends_and_speed(curves(), 0.7)
+    (area, other) = ends(found, "twin", "mean_loss")["value"]
+    assert area == pytest.approx((0.9 / 2 + 0.6 + 0.3 + 0.2 / 2) / 3)  # trapezoids of width 1, over 3 epochs
+    assert other == pytest.approx((0.9 / 2 + 0.5 + 0.4 + 0.1 / 2) / 3)
+    assert list(ends(found, "twin", "epochs_to_threshold")["value"]) == pytest.approx([2, 2 + 1 / 3])
+    quick = list(ends(found, "quick", "epochs_to_threshold")["value"])
+    assert quick == pytest.approx([0.5 / 0.6, 0.6 / 0.65])  # of the way from epoch 0 to 1
+    assert ends(found, "never", "epochs_to_threshold")["value"].isna().all()
+    assert list(ends(found, "twin", "accuracy")["value"]) == [0.8, 0.9]
+    assert "perplexity" not in set(found["quantity"])
+
+
+def test_the_threshold_may_be_another_for_each_task():
+    two = pd.concat([curves(), curves(task="prose").assign(model="lm")])
+    found = ends_and_speed(two, {"digits": 0.7, "prose": 0.5})
+    assert list(ends(found, "lm", "epochs_to_threshold")["value"][:2]) == pytest.approx([1 + 1 / 3, 1])
+
+
+def test_a_threshold_passed_at_the_start_or_twice_counts_once():
+    found = ends_and_speed(curves({"twin": ([0.5, 0.4, 0.9], [0.1, 0.6, 0.1], [0.1, 0.2, 0.2])}), 0.5)
+    found = ends(found, "twin", "epochs_to_threshold")["value"]
+    assert list(found[:2]) == pytest.approx([0, 0.8])
+    assert math.isnan(found.iloc[2])
+
+
+def test_what_is_no_training_record_is_refused():
+    with pytest.raises(InputError, match="test split"):
+        ends_and_speed(curves().assign(split="train"))
+    with pytest.raises(InputError, match="twin has no test accuracy"):
+        ends_and_speed(curves(metric="speed"))
+
+
+def test_variants_have_their_range_and_their_difference_from_the_twin():
+    results = ends_and_speed(curves(), 0.7)
+    found = beside_twin(results, {"digits": "twin"})
+    assert list(found.columns) == list(comparisons.COLUMNS)
+    row = ends(found, "quick", "mean_loss").iloc[0]
+    own, reference = (ends(results, name, "mean_loss")["value"] for name in ("quick", "twin"))
+    assert (row["value"], row["low"], row["high"]) == (own.median(), own.min(), own.max())
+    expected = two_means(own, reference)
+    assert (row["difference"], row["difference_low"], row["difference_high"]) == expected[:3]
+    assert set(ends(found, "twin", "mean_loss")["finding"]) == {""}
+    assert ends(found, "twin", "mean_loss")["difference"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("shift", "word"), [(-5.0, "lower"), (5.0, "higher"), (0.01, "not told apart"), (math.nan, "not reached")]
+)
+def test_the_finding_is_what_the_interval_leaves(shift, word):
+    base = [1.0, 1.1, 1.2]
+    rows = [("a", "softmax", base), ("b", "tssa", [value + shift for value in base])]
+    results = pd.DataFrame(
+        {
+            "model": model,
+            "task": "t",
+            "attention": name,
+            "seed": seed,
+            "quantity": "q",
+            "value": value,
+            "unit": "",
+        }
+        for model, name, values in rows
+        for seed, value in enumerate(values)
+    )
+    found = beside_twin(results, {"t": "a"})
+    assert list(found["finding"]) == ["", word]
+
+
+def test_one_seed_tells_nothing_apart():
+    results = ends_and_speed(curves({name: runs[:1] for name, runs in ACCURACY.items()}), 0.7)
+    found = beside_twin(results, {"digits": "twin"})
+    assert set(found["finding"]) == {"", "not told apart", "not reached"}
+
+
+def test_a_task_without_its_twin_is_refused():
+    with pytest.raises(InputError, match="digits has no twin"):
+        beside_twin(ends_and_speed(curves()), {"prose": "twin"})
+
+
+def test_the_change_is_a_geometric_mean_over_seeds_and_its_difference_a_ratio():
+    frame = curves()
+    found = change_in_training(frame, "twin", "accuracy").set_index("model")
+    assert set(found["quantity"]) == {"accuracy, 3 / 0"}
+    assert found.loc["twin", "value"] == pytest.approx(math.sqrt(8 * 9))
+    assert found.loc["quick", "value"] == pytest.approx(math.sqrt(0.85 / 0.2 * 0.95 / 0.1))
+    last, first = pd.Series([0.85, 0.95]), pd.Series([0.2, 0.1])
+    assert found.loc["quick", "low"] == pytest.approx(paired(last, first, ratio=True).low)
+    assert found.loc["quick", "difference"] == pytest.approx(found.loc["quick", "value"] / math.sqrt(72))
+    later = change_in_training(frame, "twin", "accuracy", first=2).set_index("model")
+    assert later.loc["twin", "value"] == pytest.approx(math.sqrt(0.8 / 0.7 * 0.9 / 0.6))
+
+
+def test_a_change_of_what_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no accuracy at epoch 7"):
+        change_in_training(curves(), "twin", "accuracy", first=7)
+    with pytest.raises(InputError, match="no test phi_norm2 of twin"):
+        change_in_training(curves(), "twin", "phi_norm2")
+
+
+def errors(model, exact, floor, baseline, chance):
+    """projection-error of one model: the values per image, their means over all, and chance of the error."""
+    rows = []
+    for metric, values in (
+        ("projection_error", exact),
+        ("projection_floor", floor),
+        ("projection_baseline", baseline),
+    ):
+        null = (
+            dict(zip(("null_low", "null_high"), chance, strict=True)) if metric == "projection_error" else {}
+        )
+        rows += [{"metric": metric, "value": value, "input": f"i/{at}"} for at, value in enumerate(values)]
+        rows += [{"metric": metric, "value": value, "layer": at} for at, value in enumerate(values)]
+        rows.append({"metric": metric, "value": np.mean(values), **null})
+    return conform(pd.DataFrame([{"model": f"bundled:{model}", **row} for row in rows]))
+
+
+def test_the_exact_share_is_a_ratio_of_means_as_its_bounds_are():
+    both = pd.concat(
+        [
+            errors("twin", [0.2, 0.3, 0.1], [0.1, 0.1, 0.1], [0.4, 0.4, 0.4], (0.16, 0.24)),
+            errors("quick", [0.5, 0.8, 0.3], [0.1, 0.3, 0.2], [0.5, 1.0, 0.6], (0.4, 0.7)),
+        ]
+    )
+    found = exact_shares(both, curves(), "twin").set_index("model")
+    assert list(found["attention"]) == ["softmax", "bilateral"]
+    assert found.loc["twin", "value"] == pytest.approx(0.2 / 0.4)
+    assert found.loc["quick", "value"] == pytest.approx(1.6 / 2.1)
+    assert found.loc["quick", "difference"] == pytest.approx(1.6 / 2.1 - 0.5)
+    assert found.loc["quick", "floor"] == pytest.approx(0.2 / 0.7)
+    assert found.loc["twin", ["null_low", "null_high"]].tolist() == pytest.approx([0.4, 0.6])
+    with pytest.raises(InputError, match="no exact error of other"):
+        exact_shares(both, curves(), "other")
+
+
+def test_a_constant_baseline_leaves_the_interval_of_the_error_and_a_constant_share_none():
+    constant = errors("twin", [0.2, 0.3, 0.1], [0.1] * 3, [0.4] * 3, (0, 1))
+    row = exact_shares(constant, curves(), "twin").iloc[0]
+    expected = average(pd.Series([0.5, 0.75, 0.25]), False)
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+    in_step = errors("twin", [0.2, 0.4, 0.1], [0.1] * 3, [0.4, 0.8, 0.2], (0, 1))
+    row = exact_shares(in_step, curves(), "twin").iloc[0]
+    assert (row["low"], row["high"]) == pytest.approx((0.5, 0.5))
+
+
+def test_records_hold_the_twin_first_and_the_variants_of_its_task():
+    frame = recorded_curves(PAIRS, ["tssa", "bilateral"], n=2, epochs=3)
+    assert frame["model"].iloc[0] == "digits-vit"
+    assert set(frame["attention"]) == {"softmax", "tssa", "bilateral"}
+    assert set(frame["seed"]) == {0, 1}
+    assert frame["epoch"].max() == 3
+    assert frame.attrs["twins"] == {"digits": "digits-vit"}
+    assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == 3
+    own = narrowed(frame, "digits", ["softmax", "tssa", "primal"])
+    assert set(own["model"]) == {"digits-vit", "digits-tssa"}
+    assert [run["model"]["spec"] for run in own.attrs["provenance"]] == [
+        "bundled:digits-vit",
+        "bundled:digits-tssa",
+    ]
+    assert len(own.attrs["records"]) == 2
+    assert len(frame.attrs["records"]) == 3
+
+
+def test_a_seed_and_what_follows_it():
+    assert set(recorded_curves(PAIRS, ["tssa"], seed=1)["seed"]) == {1, 2}
+    with pytest.raises(InputError, match="seeds are 0, 1, 2"):
+        recorded_curves(PAIRS, seed=9)
+    with pytest.raises(InputError, match="epochs 0"):
+        recorded_curves(PAIRS, epochs=0)
+
+
+def test_records_that_there_are_not():
+    with pytest.raises(UnknownName, match="tsa"):
+        recorded_curves(PAIRS, ["tsa"])
+    with pytest.raises(InputError, match="bundled:digits"):
+        recorded_curves([("bundled:digits-vit", "bundled:photos")])
+    with pytest.raises(MissingResource, match="digits-vitt"):
+        recorded_curves([("bundled:digits-vitt", "bundled:digits")])
+    found = recorded_curves([*PAIRS, ("bundled:nowhere", "bundled:prose")], ["tssa"])
+    assert set(found.attrs["absent"]) == {"nowhere"}
+    assert found.attrs["twins"] == {"digits": "digits-vit"}
+
+
+def test_printed_ends_are_those_of_the_papers_tables():
+    found = printed_ends(recorded_curves(PAIRS)).set_index("attention")
+    assert "softmax" not in found.index
+    assert found.loc["scaled-alpha", ["value", "baseline_value"]].tolist() == pytest.approx([0.7302, 0.7218])
+    table = published("abdullaev2025", "III", "accuracy_top1")
+    clean = table[table["condition"].isna()].set_index("row")["value"]
+    assert found.loc["bilateral", "value"] == clean["DeiT + Bilateral"]
+    assert found.loc["bilateral", "baseline_value"] == clean["DeiT"]

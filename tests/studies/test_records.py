@@ -1,0 +1,141 @@
+"""Committed records are read whole, with where they come from, or not at all."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from workbench.core import paths
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.studies import records
+from workbench.studies.records import (
+    EVALUATION_COLUMNS,
+    conform_evaluation,
+    evaluation_record,
+    recorded,
+    trained_alike,
+    trained_models,
+    training_record,
+)
+
+
+def test_models_alike_differ_in_their_attention_alone():
+    alike = trained_alike("digits-tssa")
+    assert alike == trained_alike("digits-vit")
+    assert {"digits-vit", "digits-tssa", "digits-bilateral-boost"} <= set(alike)
+    about = {
+        name: json.loads((paths.data_dir() / "records" / name / "record.json").read_text())["recipe"]
+        for name in trained_models()
+    }
+    plain = {"attention", "attention_layers", "attention_options", "boost"}
+    body = {key: value for key, value in about["digits-vit"]["architecture"].items() if key not in plain}
+    for name, recipe in about.items():
+        rest = {key: value for key, value in recipe["architecture"].items() if key not in plain}
+        assert (name in alike) == (recipe["task"] == "digits" and rest == body)
+    with pytest.raises(UnknownName, match="digits-tssa"):
+        trained_alike("digits-tsa")
+
+
+def test_every_model_on_record_has_three_seeds_and_its_own_name():
+    frame = training_record()
+    assert set(frame["model"]) == set(trained_models()) >= {"digits-vit", "digits-rpc-sym", "digits-tssa"}
+    assert (frame.groupby("model")["seed"].nunique() == 3).all()
+    ends = frame[(frame["split"] == "test") & (frame["metric"] == "loss")].groupby("model")["epoch"]
+    assert (ends.min() == 0).all()
+    assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == len(trained_models())
+
+
+def test_one_record_tells_what_its_numbers_come_from():
+    frame = training_record("digits-tssa")
+    assert set(frame["attention"]) == {"tssa"}
+    (run,) = frame.attrs["provenance"]
+    model = json.loads((paths.data_dir() / "models" / "digits-tssa" / "model.json").read_text())
+    assert run["model"]["sha256"] == model["checkpoints"][-1]["sha256"]
+    assert run["seeds"] == [0, 1, 2]
+    with pytest.raises(UnknownName, match="digits-tssa"):
+        training_record("digits-tsa")
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setattr(records.paths, "data_dir", lambda: tmp_path)
+    return tmp_path
+
+
+def _write_evaluations(data, **changed):
+    folder = data / "records" / "robustness"
+    folder.mkdir(parents=True)
+    row = {
+        "model": "bundled:a",
+        "n": 7,
+        "seed": 0,
+        "protocol": "fgsm",
+        "epsilon": 0.25,
+        "value": 0.5,
+    } | changed
+    conform_evaluation(pd.DataFrame([row])).to_csv(folder / "evaluations.csv", index=False)
+    about = {
+        "command": "python", "seed": 0, "notes": ["a note"], "models": {"bundled:a": {"spec": "bundled:a"}},
+        "protocols": {"fgsm": {"inputs": {"spec": "x"}, "settings": {}}},
+        "files": {"evaluations.csv": records.sha256_file(folder / "evaluations.csv")},
+    }  # fmt: skip
+    (folder / "record.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_evaluations_come_back_with_their_types(data):
+    with pytest.raises(MissingResource, match="make records"):
+        evaluation_record()
+    folder = _write_evaluations(data)
+    frame = evaluation_record()
+    assert tuple(frame.columns) == EVALUATION_COLUMNS
+    assert (frame["n"].iloc[0], frame["epsilon"].iloc[0], frame["severity"].isna().all()) == (7, 0.25, True)
+    assert frame.attrs["records"] == [folder / "evaluations.csv"]
+    assert [run["evaluation"] for run in frame.attrs["provenance"]] == ["fgsm"]
+
+
+def test_a_file_that_was_changed_is_refused(data):
+    folder = _write_evaluations(data)
+    text = (folder / "evaluations.csv").read_text()
+    (folder / "evaluations.csv").write_text(text.replace("0.5", "0.75"))
+    with pytest.raises(InputError, match="restore it"):
+        evaluation_record()
+
+
+def _write_training(data, name, attention):
+    folder = data / "records" / name
+    folder.mkdir(parents=True)
+    row = {"run": f"{name}-seed0", "task": "digits", "attention": attention, "seed": 0, "epoch": 3, "split": "test",
+           "metric": "accuracy", "value": 0.75, "unit": "of 1"}  # fmt: skip
+    pd.DataFrame([row]).to_csv(folder / "metrics.csv", index=False)
+    about = {
+        "command": "python", "seeds": [0], "runs": [{"last_checkpoint_sha256": "f" * 64}],
+        "recipe": {"task": "digits"}, "data": {"test": {"sha256": "e" * 64}}, "versions": {},
+        "files": {"metrics.csv": records.sha256_file(folder / "metrics.csv")},
+    }  # fmt: skip
+    (folder / "record.json").write_text(json.dumps(about))
+
+
+def test_what_is_on_record_of_models_comes_with_their_attention_and_the_rest_with_a_reason(data):
+    _write_training(data, "a", "softmax+boost")
+    _write_training(data, "b", "tssa")
+    _write_evaluations(data)
+    frame = recorded(["c", "b", "a"], "evaluation")
+    assert list(frame["model"]) == ["bundled:a"]
+    assert list(frame["attention"]) == ["softmax+boost"]
+    assert set(frame.attrs["absent"]) == {"b", "c"}
+    assert "make records" in frame.attrs["absent"]["b"]
+    assert "make train FLAGS=c" in frame.attrs["absent"]["c"]
+    assert [run["model"]["spec"] for run in frame.attrs["provenance"]] == ["bundled:a"]
+    trained = recorded(["c", "b", "a"], "training")
+    assert list(trained["model"]) == ["b", "a"]
+    assert set(trained.attrs["absent"]) == {"c"}
+
+
+def test_without_any_record_there_are_columns_and_reasons(data):
+    _write_training(data, "a", "softmax")
+    frame = recorded(["a"], "evaluation")
+    assert tuple(frame.columns) == (*EVALUATION_COLUMNS, "attention")
+    assert len(frame) == 0
+    assert "make records" in frame.attrs["absent"]["a"]
+    assert len(recorded([], "training")) == len(recorded(["z"], "training")) == 0

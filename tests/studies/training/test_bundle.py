@@ -1,0 +1,161 @@
+"""The model that comes with the package, and the record of how it was made."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import workbench
+from workbench.core.paths import data_dir
+from workbench.data.digits import digits_split
+from workbench.models.checkpoints import file_sha256, read_checkpoint, restore
+from workbench.studies.records import read_metrics
+from workbench.studies.training import load_recipe
+from workbench.studies.training.bundle import MODELS, SEEDS, bundle, main
+from workbench.studies.training.folder import METRIC_COLUMNS
+from workbench.studies.training.tasks import load_task
+
+MODEL = data_dir() / "models" / "digits-vit"
+RECORD = data_dir() / "records" / "digits-vit"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return json.loads((MODEL / "model.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((RECORD / "record.json").read_text())
+
+
+def accuracy(path):
+    module, _ = restore(path)
+    test = digits_split("test")
+    with torch.inference_mode():
+        return (module(test.images).argmax(1) == test.labels).double().mean().item()
+
+
+def test_the_bundled_model_classifies_97_percent_of_unseen_digits(model):
+    assert accuracy(MODEL / model["checkpoints"][-1]["file"]) >= 0.97
+
+
+def test_the_median_of_three_seeds_does_too(record):
+    metrics = read_metrics(RECORD / "metrics.csv").query("split == 'test' and metric == 'accuracy'")
+    last = metrics[metrics["epoch"] == record["recipe"]["epochs"]].set_index("seed")["value"]
+    assert tuple(last.index) == tuple(record["seeds"]) == SEEDS
+    assert statistics.median(last) == record["test_accuracy_median"] >= 0.97
+    assert [run["test_accuracy"] for run in record["runs"]] == list(last)
+
+
+def test_every_checkpoint_has_the_accuracy_its_table_says(model):
+    assert len(model["checkpoints"]) == 10
+    for row in model["checkpoints"]:
+        # One image of 445 may fall either way on a machine that rounds differently.
+        assert accuracy(MODEL / row["file"]) == pytest.approx(row["test_accuracy"], abs=1.5 / 445)
+
+
+def test_loaded_by_name_on_the_bundled_digits_it_is_as_accurate(model):
+    loaded = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", loaded, n=len(digits_split("test").ids))
+    with torch.inference_mode():
+        predicted = loaded.module(inputs.batch).argmax(1)
+    right = (predicted == torch.tensor(inputs.targets)).double().mean().item()
+    assert right == pytest.approx(model["checkpoints"][-1]["test_accuracy"], abs=1.5 / 445)
+
+
+def test_files_are_the_ones_recorded(model, record):
+    for name, digest in record["files"].items():
+        assert file_sha256(RECORD / name) == digest, name
+    assert {(RECORD / name).resolve() for name in record["files"]} == {
+        *(path.resolve() for path in MODEL.iterdir()),
+        (RECORD / "metrics.csv").resolve(),
+    }
+    assert [row["sha256"] for row in model["checkpoints"]] == [
+        file_sha256(MODEL / row["file"]) for row in model["checkpoints"]
+    ]
+
+
+def test_model_and_record_are_of_the_recipe_and_data_that_the_package_has(model, record):
+    recipe = json.loads(json.dumps(load_recipe("digits").as_dict()))
+    assert recipe == model["recipe"] == record["recipe"]
+    assert load_task("digits").data == model["data"] == record["data"]
+    assert model["complete"]
+    for row in model["checkpoints"]:
+        _, meta = read_checkpoint(MODEL / row["file"])
+        assert meta["command"] == model["command"] == record["runs"][0]["command"]
+
+
+def test_the_bundled_files_stay_small():
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 6e6
+
+
+def test_bundling_again_fills_the_same_folders(tmp_path, model):
+    made = bundle("digits-vit", tmp_path / "data", tmp_path / "work", epochs=1, limit=40)
+    folder = tmp_path / "data" / "models" / "digits-vit"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "epoch-000.safetensors",
+        "epoch-001.safetensors",
+        "model.json",
+    ]
+    assert json.loads((folder / "model.json").read_text()).keys() == model.keys()
+    records = tmp_path / "data" / "records" / "digits-vit"
+    assert json.loads((records / "record.json").read_text()) == made
+    metrics = pd.read_csv(records / "metrics.csv")
+    assert tuple(metrics.columns) == METRIC_COLUMNS
+    assert set(metrics["seed"]) == set(SEEDS)
+
+
+def test_of_the_other_models_only_the_last_checkpoint_is_kept(tmp_path):
+    data = tmp_path / "data"
+    made = bundle("digits-rpc-sym", data, tmp_path / "work", epochs=1, limit=32, seeds=[0])
+    folder = data / "models" / "digits-rpc-sym"
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-001.safetensors", "model.json"]
+    about = json.loads((folder / "model.json").read_text())
+    assert about["name"] == "digits-rpc-sym"
+    assert [row["file"] for row in about["checkpoints"]] == ["epoch-001.safetensors"]
+    assert (
+        made["runs"][0]["command"]
+        == "workbench train digits --attention rpc-sym --limit 32 --seed 0 --epochs 1"
+    )
+    for name, digest in made["files"].items():
+        assert file_sha256(data / "records" / "digits-rpc-sym" / name) == digest
+
+
+def test_every_bundled_model_has_the_name_of_its_run():
+    for name, model in MODELS.items():
+        recipe = load_recipe(model.recipe or model.task, model.attention)
+        assert recipe.task == model.task
+        about = json.loads((data_dir() / "models" / name / "model.json").read_text())
+        assert about["name"] == name
+
+
+def test_a_model_that_is_not_bundled_is_refused(capsys):
+    assert main(["digits-rpc"]) == 2
+    assert "did you mean 'digits-rpc-sym'" in capsys.readouterr().err
+
+
+def test_the_command_trains_all_seeds_and_cleans_up(tmp_path, capsys):
+    words = ["digits-tssa", "--data", tmp_path / "data", "--work", tmp_path / "work", "--jobs", 1]
+    assert main([str(word) for word in [*words, "--epochs", 1, "--limit", 16]]) == 0
+    assert "digits-tssa: test" in capsys.readouterr().out
+    record = json.loads((tmp_path / "data" / "records" / "digits-tssa" / "record.json").read_text())
+    assert [made["seed"] for made in record["runs"]] == list(SEEDS)
+    assert not (tmp_path / "work" / "digits-tssa").exists()
+
+
+def test_the_documented_numbers_are_those_on_record():
+    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `((?:digits|photos|prose)-[\w-]+)` \| (.*) \|$", text, re.MULTILINE))
+    assert set(rows) == set(MODELS)
+    for name, told in rows.items():
+        about = json.loads((data_dir() / "records" / name / "record.json").read_text())
+        language = name.startswith("prose")
+        metric = "test_perplexity" if language else "test_accuracy"
+        values = [*(run[metric] for run in about["runs"]), about[f"{metric}_median"]]
+        shown = [f"{value:.2f}" if language else f"{100 * value:.1f} %" for value in values]
+        assert told == f"{', '.join(shown[:-1])} | {shown[-1]}"

@@ -1,0 +1,196 @@
+import dataclasses
+import json
+
+import pytest
+
+from workbench.attention import VARIANTS
+from workbench.core.errors import InputError, UnknownName
+from workbench.studies.training import load_recipe, recipe_names
+from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
+from workbench.studies.training.tasks import TASKS
+
+VALID = {
+    "task": "digits",
+    "architecture": {"name": "vit"},
+    "epochs": 7,
+    "batch_size": 5,
+    "learning_rate": 1e-3,
+}
+
+
+def test_every_recipe_file_is_valid_and_belongs_to_a_task():
+    assert set(TASKS) <= set(recipe_names())
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.task in TASKS
+        assert recipe.checkpoint_epochs()[0] == 0
+        assert recipe.checkpoint_epochs()[-1] == recipe.epochs
+
+
+@pytest.mark.parametrize("attention", [None, *VARIANTS])
+def test_a_recipe_survives_json(attention):
+    for name in recipe_names():
+        recipe = load_recipe(name, attention)
+        again = parse_recipe(json.loads(json.dumps(recipe.as_dict())))
+        assert json.dumps(again.as_dict()) == json.dumps(recipe.as_dict())
+
+
+def test_plain_softmax_leaves_no_trace():
+    plain = [name for name in recipe_names() if load_recipe(name).attention == "softmax"]
+    assert set(TASKS) <= set(plain)
+    for name in plain:
+        assert load_recipe(name, "softmax") == load_recipe(name)
+        assert not set(load_recipe(name).architecture) & set(ATTENTION_KEYS)
+
+
+def test_what_an_architecture_has_by_itself_takes_the_place_of_softmax():
+    tost = load_recipe("digits-tost")
+    assert (tost.attention, tost.architecture["attention_options"]) == ("tssa", {"convention": "code"})
+    assert load_recipe("digits-tost", "tssa") == tost
+    assert load_recipe("digits-tost", "softmax").architecture["attention"] == "softmax"
+    xcit = load_recipe("digits-xcit")
+    assert xcit.attention == "xca"
+    assert load_recipe("digits-xcit", "xca") == xcit
+    assert not set(xcit.architecture) & set(ATTENTION_KEYS)
+    assert load_recipe("digits-tost", "xca").architecture == {
+        **xcit.architecture, "name": "tost", "attention": "xca"
+    }  # fmt: skip
+    lm = load_recipe("prose-tost")
+    assert lm.architecture["attention_options"] == {"convention": "code"}
+
+
+def test_keys_that_say_nothing_are_left_out_and_those_of_the_first_recipes_are_not():
+    plain = parse_recipe(VALID).as_dict()
+    assert {"weight_decay", "warmup", "clip_norm", "checkpoints", "augmentation"} <= set(plain)
+    assert not {"pictures", "mixup", "ksvd_weight", "label_smoothing"} & set(plain)
+    assert parse_recipe({**VALID, "mixup": 0.5}).as_dict() == {**plain, "mixup": 0.5}
+
+
+def test_a_table_of_the_file_says_what_changes_for_one_variant():
+    table = {
+        **VALID,
+        "architecture": {"name": "vit", "depth": 5},
+        "attention": {
+            "primal": {"layers": "-1", "options": {"low_rank": 7}, "ksvd_weight": 0.2, "epochs": 9}
+        },
+    }
+    assert parse_recipe(table) == parse_recipe({**table, "attention": {}})
+    recipe = parse_recipe(table, attention="primal")
+    assert (recipe.epochs, recipe.ksvd_weight, recipe.attention, recipe.boost) == (9, 0.2, "primal", False)
+    assert recipe.architecture["attention_layers"] == [4]
+    assert recipe.architecture["attention_options"] == {
+        "low_rank": 7, "rank_multi": 10, "scores": "both", "convention": "text"
+    }  # fmt: skip
+    other = parse_recipe(table, attention="tssa")
+    assert (other.epochs, other.ksvd_weight) == (7, 0.0)
+    assert "attention_layers" not in other.architecture
+
+
+def test_with_attention_replaces_what_was_there():
+    recipe = load_recipe("digits", "primal").with_attention("rpc-sym", "0,2", {"lambd": 3}, boost=True)
+    assert recipe.architecture["attention_layers"] == [0, 2]
+    assert recipe.architecture["attention_options"] == {"num_iter": 4, "lambd": 3, "convention": "text"}
+    assert recipe.boost
+    assert "attention_layers" not in recipe.with_attention("tssa", "0-3").architecture  # all of them
+    assert recipe.with_attention("softmax") == dataclasses.replace(load_recipe("digits"), ksvd_weight=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("rpc-sim",), UnknownName, "did you mean 'rpc-sym'"),
+        (("rpc-sym", None, {"lambdd": 3}), UnknownName, "did you mean 'lambd'"),
+        (("rpc-sym", "0,4"), InputError, "there is no layer 4"),
+        (("softmax", "0"), InputError, "layers chooses where another attention"),
+    ],
+)
+def test_attention_that_cannot_be(arguments, error, message):
+    with pytest.raises(error, match=message):
+        load_recipe("digits").with_attention(*arguments)
+
+
+def test_what_the_data_decides_does_not_override_the_recipe():
+    recipe = parse_recipe({**VALID, "architecture": {"name": "vit", "num_classes": 3}})
+    assert recipe.completed({"num_classes": 7, "in_chans": 2}).architecture == {
+        "name": "vit", "num_classes": 3, "in_chans": 2
+    }  # fmt: skip
+
+
+def test_whole_numbers_are_welcome_where_fractions_are():
+    recipe = parse_recipe({**VALID, "clip_norm": 2})
+    assert recipe.clip_norm == 2.0
+    assert isinstance(recipe.clip_norm, float)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "kept"), [(1, (0, 1)), (6, (0, 2, 6)), (7, (0, 2, 6, 7)), (20, (0, 2, 6, 9, 20))]
+)
+def test_first_and_last_epoch_are_always_kept(epochs, kept):
+    recipe = parse_recipe({**VALID, "checkpoints": [2, 6, 9]})
+    assert recipe.with_epochs(epochs).checkpoint_epochs() == kept
+
+
+def test_with_epochs_changes_nothing_else():
+    recipe = load_recipe("digits")
+    assert recipe.with_epochs(None) is recipe
+    assert dataclasses.replace(recipe.with_epochs(4), epochs=recipe.epochs) == recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"epoch": 3}, UnknownName, "unknown key in recipe 'epoch'; did you mean 'epochs'"),
+        ({"epochs": 2.5}, InputError, "epochs must be a whole number, got 2.5"),
+        ({"epochs": True}, InputError, "epochs must be a whole number, got True"),
+        ({"epochs": 0}, InputError, "epochs must be positive, got 0"),
+        ({"batch_size": -1}, InputError, "batch_size must be positive"),
+        ({"learning_rate": "1e-3"}, InputError, "learning_rate must be a number, got '1e-3'"),
+        ({"learning_rate": float("nan")}, InputError, "learning_rate must be finite"),
+        ({"weight_decay": -0.1}, InputError, "weight_decay must not be negative"),
+        ({"warmup": 1.0}, InputError, "warmup is a share of all steps"),
+        ({"checkpoints": [1, "2"]}, InputError, "checkpoints must be a list of whole numbers"),
+        ({"checkpoints": [-1]}, InputError, "epochs from 0 on"),
+        ({"augmentation": {"rotate": 3}}, UnknownName, "did you mean 'rotation'"),
+        ({"augmentation": {"shift": -0.1}}, InputError, "shift must not be negative"),
+        ({"augmentation": {"zoom": 1}}, InputError, "zoom must be below 1"),
+        ({"augmentation": 10}, InputError, "augmentation must be a table, got 10"),
+        ({"architecture": {"depth": 2}}, InputError, r"\[architecture\] needs a name"),
+        ({"label_smoothing": 1.0}, InputError, "label_smoothing is a share"),
+        ({"mixup": -0.1}, InputError, "mixup must not be negative"),
+        ({"pictures": {"flip": 2}}, InputError, r"\[pictures\] flip is a share from 0 to 1"),
+        ({"pictures": {"smallest_crop": 0}}, InputError, "smallest_crop is a share above 0"),
+        ({"pictures": {"workers": 1.5}}, InputError, "workers must be a whole number"),
+        ({"pictures": {"croop": 1}}, UnknownName, r"\[pictures\]"),
+        ({"attention": {"rpc": {}}}, UnknownName, "unknown attention variant in recipe 'rpc'"),
+        ({"attention": {"tssa": 3}}, InputError, r"\[attention.tssa\] must be a table"),
+        ({"attention": {"tssa": {"layers": 3}}}, InputError, "layers must be text"),
+        ({"attention": {"tssa": {"task": "prose"}}}, UnknownName, r"key in recipe \[attention.tssa\]"),
+    ],
+)
+def test_recipes_that_cannot_be(change, error, message):
+    with pytest.raises(error, match=message):
+        parse_recipe({**VALID, **change})
+
+
+@pytest.mark.parametrize("key", VALID)
+def test_what_is_missing_is_named(key):
+    with pytest.raises(InputError, match=f"missing {key}"):
+        parse_recipe({name: value for name, value in VALID.items() if name != key})
+
+
+def test_unknown_recipe_offers_the_known_ones():
+    with pytest.raises(UnknownName, match="did you mean 'digits'"):
+        load_recipe("digit")
+
+
+def test_a_recipe_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'task = "digits"\nepochs = 2\nbatch_size = 3\nlearning_rate = 1e-4\narchitecture.name = "vit"\n'
+    )
+    assert load_recipe(path) == Recipe("digits", {"name": "vit"}, 2, 3, 1e-4)
+    path.write_text("task = ")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        load_recipe(path)
+    with pytest.raises(InputError, match="no recipe at"):
+        load_recipe(tmp_path / "none.toml")

@@ -1,0 +1,1 @@
+"""What a person starts: the command line, the explorer, rendering of notebooks, the doctor."""

@@ -1,0 +1,109 @@
+"""Where a person looks: model, input, layer, head, token, and through which view."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.core.errors import InputError, UnknownName
+
+_NUMBERS = ("n", "seed", "index", "layer", "head")
+
+
+@dataclass(frozen=True)
+class Address:
+    """What the explorer shows, complete in itself: saved as a small dict, it opens the same view again.
+
+    ``layer`` and ``head`` count from 0, or from the end where negative; ``token`` is the query or key in question
+    (None: all queries alike); ``against`` is what the view ``compare`` sets beside this.
+    """
+
+    model: str = "bundled:digits-vit"
+    inputs: str | None = None
+    """None: what is bundled for the model's kind."""
+    n: int = 8
+    seed: int = 0
+    index: int = 0
+    """Which of the n inputs."""
+    layer: int = -1
+    head: int = 0
+    token: int | None = None
+    view: str = "attention"
+    metric: str = "attention_entropy"
+    against: Address | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value of the wrong kind."""
+        for name in ("model", "view", "metric"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise InputError(f"{name} of an address is a name, got {value!r}")
+        if self.inputs is not None and not isinstance(self.inputs, str):
+            raise InputError(f"inputs of an address are named by a text or None, got {self.inputs!r}")
+        for name in (*_NUMBERS, "token"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole and not (name == "token" and value is None):
+                raise InputError(f"{name} of an address is a whole number, got {value!r}")
+        if self.n < 1 or self.seed < 0 or self.index < 0:
+            raise InputError(
+                f"an address has n from 1 and seed and index from 0 up; got n {self.n}, seed {self.seed}, "
+                f"index {self.index}"
+            )
+        if self.against is not None and not isinstance(self.against, Address):
+            raise InputError(f"against is another address, got {type(self.against).__name__}")
+
+    def moved(self, **changes: Any) -> Address:
+        """The same address with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, for JSON or YAML."""
+        plain = {name: getattr(self, name) for name in FIELDS}
+        plain["against"] = None if self.against is None else self.against.to_dict()
+        return plain
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Address:
+        """An address from what `to_dict` gave, or a part of it.
+
+        Raises `UnknownName` for a key that is no part of an address and `InputError` for a value of the wrong kind.
+        """
+        if not isinstance(saved, Mapping):
+            raise InputError(
+                f"an address is a dict such as {{'model': …, 'layer': 3}}, got {type(saved).__name__}"
+            )
+        for name in saved:
+            if name not in FIELDS:
+                raise UnknownName("part of an address", str(name), FIELDS)
+        parts = dict(saved)
+        if parts.get("against") is not None and not isinstance(parts["against"], Address):
+            parts["against"] = cls.from_dict(parts["against"])
+        return cls(**parts)
+
+    def describe(self) -> str:
+        """A short name for people: ``digits-vit · digits/test/17 · layer 3 · head 0``, without the input's id."""
+        name = self.model.partition(":")[2] or self.model
+        return f"{name} · input {self.index} · layer {self.layer} · head {self.head}"
+
+    def apart(self) -> tuple[str, str]:
+        """What tells the pinned address and this one apart, in few words: ("layer 0", "layer 2")."""
+        if self.against is None:
+            return "", ""
+        words = {"layer": "layer ", "head": "head ", "index": "input "}
+        parts = [
+            (
+                f"{words.get(name, '')}{getattr(self.against, name)}",
+                f"{words.get(name, '')}{getattr(self, name)}",
+            )
+            for name in ("model", "inputs", "index", "layer", "head")
+            if getattr(self.against, name) != getattr(self, name)
+        ]
+        if not parts:
+            return "pinned", "here"
+        return ", ".join(first for first, _ in parts), ", ".join(second for _, second in parts)
+
+
+FIELDS = tuple(part.name for part in dataclasses.fields(Address))

@@ -1,0 +1,200 @@
+"""A live figure that changes in place: what stays the same is not sent to the browser again."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from workbench.apps.explorer.settle import settle
+from workbench.figures import apply_theme
+from workbench.figures.theme import THEMES, Width
+
+SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
+TALL = 0.58  # of a slide's width
+KEPT = 6  # figure widgets that stay, one for each build of figure
+SHOWN = "workbench-shown"  # the class of the one that is shown
+# What plotly draws differently once a figure has had it: a figure that gains or loses one of these is made anew.
+_STRUCTURE = ("images", "shapes", "annotations")
+
+
+@dataclass
+class _Live:
+    """A figure widget, and what the page knows of it."""
+
+    widget: Any
+    slot: widgets.Box
+    """Where it stands on the page."""
+    drawn: bool = False
+    missed: bool = False
+    """Whether it was changed before the page had drawn it."""
+
+
+class Canvas:
+    """Shows one figure at a time, as wide as in print, and tells which token or cell was clicked.
+
+    A figure of the same build (kinds of traces, axes, numbers of notes) changes in place, which takes milliseconds.
+    Another build has a widget of its own, and the last few are kept: each brings plotly's whole script to the page,
+    which takes a second the first time.
+    """
+
+    def __init__(self, width: Width, theme: str | None = None, height: float = 1.0) -> None:
+        """``height`` is the share of a figure's own height that it gets, for one shown smaller than it was drawn."""
+        self.width: Width = width
+        self.theme, self.height = theme, height
+        self.widget: Any = None  # a FigureWidget, which plotly has only where anywidget is
+        self._kept: OrderedDict[Any, _Live] = OrderedDict()
+        # A view that leaves the page goes on hearing its figure, and fails: one that is not shown is hidden.
+        self._slots = [widgets.Box(layout=widgets.Layout(display="none")) for _ in range(KEPT)]
+        self.box = widgets.Box(self._slots, layout=widgets.Layout(overflow="auto hidden", min_width="0"))
+        self._clicked: Callable[[Any], None] = lambda place: None
+
+    @property
+    def wide(self) -> int:
+        """Pixels that its figures take across."""
+        return SLIDE[self.width] if self.theme == "talk" else THEMES["paper"].widths[self.width]
+
+    def on_click(self, callback: Callable[[Any], None]) -> None:
+        """Call ``callback(customdata)`` for every cell or point clicked that has some."""
+        self._clicked = callback
+
+    def show(self, figure: go.Figure) -> None:
+        """Draw a figure in place of the one before."""
+        themed = self._fitted(figure)
+        build = _build(themed)
+        if build in self._kept:
+            self._kept.move_to_end(build)
+            self._change(self._kept[build], themed)
+        else:
+            slot = self._free_slot()
+            self._kept[build] = self._make(themed, slot)
+            slot.children = (self._kept[build].widget,)
+        self._put(self._kept[build])
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self._put(None)
+
+    def close(self) -> None:
+        """Show nothing any more, and give up what was kept."""
+        self.clear()
+        while self._kept:
+            self._forget()
+
+    def _free_slot(self) -> widgets.Box:
+        """An empty slot: of a widget not shown for longest where all are taken."""
+        if len(self._kept) == KEPT:
+            return self._forget()
+        taken = [live.slot for live in self._kept.values()]
+        return next(slot for slot in self._slots if slot not in taken)
+
+    def _forget(self) -> widgets.Box:
+        """Close the widget that was not shown for longest; its slot."""
+        _, live = self._kept.popitem(last=False)
+        live.slot.children = ()
+        live.widget.close()
+        return live.slot
+
+    def _put(self, live: _Live | None) -> None:
+        self.widget = None if live is None else live.widget
+        for slot in self._slots:
+            here = live is not None and slot is live.slot
+            slot.layout.display = "flex" if here else "none"
+            (slot.add_class if here else slot.remove_class)(SHOWN)
+
+    def _fitted(self, figure: go.Figure) -> go.Figure:
+        """The figure as it would be saved; a slide shrunk to what a page has room for."""
+        tall = figure.layout.height
+        themed = apply_theme(figure, self.theme, self.width, tall and round(tall * self.height))
+        if self.theme == "talk":
+            room = self.wide
+            size = {"width": room, "height": round(room * TALL)}
+            if tall and any(
+                axis.scaleanchor for axis in figure.select_yaxes()
+            ):  # square cells keep their shape
+                grown = tall * self.height * room / THEMES["paper"].widths[self.width]
+                size["height"] = min(size["height"], round(grown))
+            themed.update_layout(size)
+        return themed
+
+    def _make(self, figure: go.Figure, slot: widgets.Box) -> _Live:
+        widget: Any = go.FigureWidget(figure)
+        # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
+        widget._config = {**widget._config, "displayModeBar": False, "responsive": False}
+        for number, trace in enumerate(widget.data):
+            if trace.customdata is not None and hasattr(trace, "on_click"):
+                trace.on_click(lambda trace, points, state, number=number: self._point(number, points))
+        live = _Live(widget, slot)
+        # What plotly filled in by itself, which it tells once the page has drawn the figure.
+        widget.observe(lambda change: self._drawn(live), names="_js2py_traceDeltas")
+        return live
+
+    def _drawn(self, live: _Live) -> None:
+        """The page has drawn a widget: what was changed before never reached it, since its script was not there yet."""
+        missed = live.missed
+        live.drawn, live.missed = True, False
+        if not missed:
+            return
+        for build, kept in self._kept.items():
+            if kept is live:
+                self._kept[build] = self._make(go.Figure(live.widget), live.slot)
+                live.slot.children = (self._kept[build].widget,)
+                live.widget.close()
+                if self.widget is live.widget:
+                    self._put(self._kept[build])
+                return
+
+    def _change(self, live: _Live, figure: go.Figure) -> None:
+        widget = live.widget
+        live.missed = not live.drawn
+        with widget.batch_update():
+            for old, new in zip(widget.data, figure.data, strict=True):
+                held, wanted = old._props or {}, new._props or {}
+                for name, value in wanted.items():
+                    if name != "uid" and not _same(held.get(name), value):
+                        old[name] = value
+            held, wanted = widget.layout._props or {}, figure.layout._props or {}
+            for name, value in wanted.items():
+                if name != "template" and not _same(held.get(name), value):
+                    widget.layout[name] = value
+        settle(widget)
+
+    def _point(self, number: int, points: Any) -> None:
+        if self.widget is None or not points.point_inds:
+            return
+        found: Any = self.widget.data[number].customdata
+        places = points.point_inds[0]
+        for place in places if isinstance(places, (list, tuple)) else [places]:
+            found = found[place]
+        self._clicked(found.tolist() if hasattr(found, "tolist") else found)
+
+
+def _build(figure: go.Figure) -> Any:
+    """What two figures share that can change into one another in place."""
+    layout = figure.layout._props or {}
+    return (
+        tuple((trace.type, trace.xaxis, trace.yaxis, *sorted(trace._props)) for trace in figure.data),
+        tuple(sorted(layout)),
+        tuple(len(layout.get(name) or ()) for name in _STRUCTURE),
+        layout.get("width"),
+    )
+
+
+def _same(held: Any, wanted: Any) -> bool:
+    """Whether two values of a property are equal; arrays are compared whole."""
+    import numpy as np
+
+    if isinstance(held, np.ndarray) or isinstance(wanted, np.ndarray):
+        return (
+            isinstance(held, np.ndarray) and isinstance(wanted, np.ndarray)
+            and held.shape == wanted.shape and held.dtype == wanted.dtype and bool((held == wanted).all())
+        )  # fmt: skip
+    try:
+        return bool(held == wanted)
+    except ValueError:  # arrays further inside
+        return json.dumps(held, default=repr) == json.dumps(wanted, default=repr)

@@ -1,0 +1,173 @@
+"""A view as lines of Python that make it with the library alone, and as a command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.measures import DRAWS
+
+if TYPE_CHECKING:
+    from workbench.apps.explorer.material import Material
+
+IMPORTS = ["import workbench", "from workbench import figures"]
+
+
+def script(lines: list[str]) -> str:
+    """The whole program: imports, what was asked for, and the figure shown."""
+    return "\n".join([*IMPORTS, "", *lines, "figure"]) + "\n"
+
+
+def command(address: Address) -> str:
+    """The `workbench render` line that draws and saves the same view."""
+    plain = address.to_dict()
+    words = ["workbench", "render", "explorer"]
+    plain["token"] = "all" if address.token is None else address.token
+    for name, value in plain.items():
+        if value is None:
+            continue
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        words += ["-p", name, text]
+    return shlex.join(words)
+
+
+def _pair(words: tuple[str, str]) -> str:
+    return f"({_quoted(words[0])}, {_quoted(words[1])})"
+
+
+def _quoted(text: str | None) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _load(address: Address, material: Material, model: str = "model", inputs: str = "inputs") -> list[str]:
+    n = len(material.inputs(address))
+    cut = f"[{address.index}:{address.index + 1}]"
+    return [
+        f"{model} = workbench.load({_quoted(address.model)})",
+        f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, seed={address.seed}){cut}",
+    ]
+
+
+def _capture(
+    address: Address, material: Material, sites: str,
+    name: str = "capture", model: str = "model", inputs: str = "inputs",
+) -> list[str]:  # fmt: skip
+    return [
+        *_load(address, material, model, inputs),
+        f"{name} = workbench.capture({model}, {inputs}, layers=[{address.layer}], sites={sites})",
+    ]
+
+
+def _attn(address: Address, name: str = "capture") -> str:
+    return f"{name}[{address.layer}].attn[0, {address.head}].double()"
+
+
+def _image(address: Address, material: Material) -> str:
+    return ", image=inputs.images[0]" if material.one(address).images else ""
+
+
+def attention(address: Address, material: Material) -> list[str]:
+    """Lines of the view attention."""
+    return [
+        *_capture(address, material, '["attn"]'),
+        f"attn = {_attn(address)}  # query × key",
+        f"figure = figures.token_attention_figure(attn, capture.tokens, {address.token}{_image(address, material)})",
+    ]
+
+
+def matrix(address: Address, material: Material) -> list[str]:
+    """Lines of the view matrix."""
+    return [
+        *_capture(address, material, '["attn"]'),
+        f"figure = figures.attention_matrix_figure({_attn(address)}, capture.tokens, token={address.token})",
+    ]
+
+
+def norms(address: Address, material: Material) -> list[str]:
+    """Lines of the view norms."""
+    record = material.look(address).record
+    held = [name for name in ("q", "k", "v") if getattr(record, name) is not None]
+    group = material.key_head(address)
+    return [
+        *_capture(address, material, json.dumps(held)),
+        f"layer = capture[{address.layer}]",
+        "lengths = {",
+        *(
+            f'    "{name}": layer.{name}[0, {address.head if name == "q" else group}].double().norm(dim=-1),'
+            for name in held
+        ),
+        "}",
+        f"figure = figures.token_norms_figure(lengths, capture.tokens{_image(address, material)})",
+    ]
+
+
+def spectrum(address: Address, material: Material) -> list[str]:
+    """Lines of the view spectrum."""
+    return [
+        *_load(address, material),
+        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, draws={DRAWS})',
+        f'figure = figures.head_spectrum_figure(frame[frame["head"] == {material.key_head(address)}], {address.layer})',
+    ]
+
+
+def singular(address: Address, material: Material) -> list[str]:
+    """Lines of the view singular."""
+    return [
+        "import torch",
+        "",
+        *_capture(address, material, '["attn"]'),
+        "real = capture.tokens.mask[0]",
+        f"attn = {_attn(address)}[real][:, real]",
+        "figure = figures.singular_values_figure(torch.linalg.svdvals(attn))",
+    ]
+
+
+def membership(address: Address, material: Material) -> list[str]:
+    """Lines of the view membership."""
+    if material.one(address).images:
+        lines = [
+            f"frame = workbench.membership_maps(model, inputs, layers=[{address.layer}]).frame()",
+            "figure = figures.membership_figure(frame, images=inputs.images)",
+        ]
+    else:
+        lines = [
+            f"frame = workbench.membership_frame(model, inputs, layers=[{address.layer}])",
+            f"figure = figures.token_membership_figure(frame, {address.head}, {address.token})",
+        ]
+    return [*_load(address, material), *lines]
+
+
+def trajectory(address: Address, material: Material) -> list[str]:
+    """Lines of the view trajectory."""
+    return [
+        "from workbench.frames.results import join_frames",
+        "",
+        *_load(address, material),
+        'names = ("token-similarity", "coding-rate")',
+        "frame = join_frames([workbench.analyze(name, model=model, inputs=inputs) for name in names])",
+        f"figure = figures.trajectory_figure(frame, {address.layer})",
+    ]
+
+
+def compare(address: Address, material: Material) -> list[str]:
+    """Lines of the view compare."""
+    against = address.against
+    assert against is not None  # nothing is drawn without it
+    pictured = material.one(address).images and material.one(against).images
+    images = ["    image=(first_inputs.images[0], second_inputs.images[0]),"] if pictured else []
+    return [
+        *_capture(against, material, '["attn"]', "first", "first_model", "first_inputs"),
+        "",
+        *_capture(address, material, '["attn"]', "second", "second_model", "second_inputs"),
+        "",
+        "figure = figures.difference_figure(",
+        f"    {_attn(against, 'first')},",
+        f"    {_attn(address, 'second')},",
+        f"    {_pair(address.apart())},",
+        "    tokens=(first.tokens, second.tokens),",
+        *images,
+        f"    token={address.token},",
+        ")",
+    ]

@@ -1,0 +1,273 @@
+"""The explorer as an object: an address, and what can be drawn, read and taken away there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench.apps.explorer import code
+from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.material import Material
+from workbench.apps.explorer.measures import measure
+from workbench.apps.explorer.views import overview, view
+from workbench.core.errors import InputError
+
+if TYPE_CHECKING:
+    import ipywidgets
+    import plotly.graph_objects as go
+
+    from workbench.apps.explorer.panel import Panel
+
+
+ALL = "all"  # instead of a token: all queries alike, of an image too
+
+
+class Explorer:
+    """Look inside one layer at a time: one cell, ``Explorer()``, and a person sees attention.
+
+    In a notebook it shows controls and live figures. Everything they do can be called: `move` changes what is looked
+    at, `figure` draws it, `save`, `code` and `command` take it away, and `address` is a small dict that opens the same
+    view again: ``Explorer.at(saved)``.
+    """
+
+    def __init__(
+        self,
+        model: str = "bundled:digits-vit",
+        inputs: str | None = None,
+        n: int = 8,
+        seed: int = 0,
+        index: int = 0,
+        layer: int = -1,
+        head: int = 0,
+        token: int | Literal["all"] | None = None,
+        view: str = "attention",
+        metric: str = "attention_entropy",
+        against: Mapping[str, Any] | str | None = None,
+    ) -> None:
+        """Nothing is loaded before it is looked at; what does not exist is said then.
+
+        Args:
+            model: any model spec.
+            inputs: any inputs spec; None is what is bundled for the model's kind.
+            n: inputs to choose from.
+            seed: of their choice.
+            index: which of them.
+            layer: from 0, or from the end where negative.
+            head: likewise.
+            token: the token in question; "all" is the mean over queries; None is the class token of an image, and
+                all queries of a text.
+            view: one of `workbench.apps.explorer.VIEWS`.
+            metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
+            against: the address of a pinned view, or its JSON, for ``view="compare"``.
+
+        Raises:
+            InputError: a value of the wrong kind, or an unknown view or metric.
+        """
+        self.asked = Address(
+            model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
+            against=None if against is None else Address.from_dict(plain_address(against)),
+        )  # fmt: skip
+        _check_names(self.asked)
+        self._choose_token = token is None
+        self.material = Material()
+        self._resolved: Address | None = None
+        self._panels: list[Panel] = []
+
+    @classmethod
+    def at(cls, address: Mapping[str, Any] | str) -> Explorer:
+        """Open a saved address, a dict or its JSON; raises as `Address.from_dict` does."""
+        plain = plain_address(address)
+        parts = Address.from_dict(plain).to_dict()
+        if "token" in plain and plain["token"] is None:
+            parts["token"] = ALL
+        return cls(**parts)
+
+    @property
+    def place(self) -> Address:
+        """What is looked at, complete: inputs named, numbers from 0, a token where one stands for the input."""
+        if self._resolved is None:
+            self._resolved = self.after({})
+        return self._resolved
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """What is looked at, as a small dict that can be saved: ``Explorer.at(address)`` opens it again."""
+        return self.place.to_dict()
+
+    def move(self, **changes: Any) -> Explorer:
+        """Look elsewhere: any part of the address, ``move(layer=2, head=1)``; the rest follows where it must.
+
+        Another model brings inputs of its kind and its last layer; another input its class token. Widgets of this
+        explorer follow.
+
+        Raises `InputError` for what does not exist; then nothing has moved.
+        """
+        self._resolved = self.after(changes)
+        for panel in self._panels:
+            panel.follow()
+        return self
+
+    def after(self, changes: Mapping[str, Any]) -> Address:
+        """Where changes would lead; raises as `move` does."""
+        if self._resolved is None:
+            asked = Address.from_dict({**self.asked.to_dict(), **changes})
+            return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
+        return moved(self._resolved, self.material, changes)
+
+    def take(self, place: Address) -> None:
+        """Stand where the controls stand; `place` is what `moved` or `resolve` gave."""
+        self._resolved = place
+
+    # ---------------------------------------------------------------------------------------------------- draw
+
+    def figure(self, view_name: str | None = None) -> go.Figure:
+        """The chosen view, or another; raises `InputError` where it does not apply."""
+        return view(view_name or self.place.view).draw(self.place, self.material)
+
+    def overview(self) -> go.Figure:
+        """All layers and heads, coloured by the chosen metric."""
+        return overview(self.place, self.material)
+
+    def reading(self) -> str:
+        """One sentence on what the view shows, computed from its numbers."""
+        place = self.place
+        return f"{where(place, self.material)}: {view(place.view).read(place, self.material)}"
+
+    # --------------------------------------------------------------------------------------------------- take
+
+    def code(self) -> str:
+        """Lines of Python that make this very view with the library alone."""
+        return code.script(view(self.place.view).lines(self.place, self.material))
+
+    def command(self) -> str:
+        """The command that draws and saves this view."""
+        return code.command(self.place)
+
+    def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
+        """Save the view as a figure with its data and provenance, and return it (see `workbench.save_figure`)."""
+        from workbench.figures.export import save_figure
+
+        place = self.place
+        shown = view(place.view)
+        numbers = shown.numbers(place, self.material)
+        numbers.attrs.setdefault("provenance", [self._provenance()])
+        return save_figure(
+            shown.draw(place, self.material), name, data=numbers, caption=self.reading(), width="page", out=out,
+            alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
+            parameters=self.address,
+        )  # fmt: skip
+
+    def _provenance(self) -> dict[str, Any]:
+        from workbench.frames.provenance import versions
+
+        place = self.place
+        return {
+            "analysis": f"explorer: {place.view}",
+            "model": self.material.model(place.model).identity,
+            "inputs": self.material.one(place).identity,
+            "seed": place.seed,
+            "versions": versions(),
+        }
+
+    # ------------------------------------------------------------------------------------------------ widgets
+
+    def widget(self, theme: str | None = None) -> ipywidgets.Widget:
+        """Controls and live figures, for JupyterLab or a page; ``theme="talk"`` has letters for a lecture hall."""
+        from workbench.apps.explorer.panel import Panel
+
+        panel = Panel(self, theme)
+        self._panels.append(panel)
+        return panel.box
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget()._repr_mimebundle_(**options)
+
+
+def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """An address as a mapping, from JSON where it is a text. Raises `InputError` for a text that is no JSON."""
+    if not isinstance(address, str):
+        return address
+    try:
+        return json.loads(address)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
+        ) from error
+
+
+def where(place: Address, material: Material) -> str:
+    """The address in words: ``layer 3, head 0, digits/test/17``."""
+    name = material.one(place).ids[0]
+    return f"layer {place.layer}, head {place.head}, {name}".capitalize()
+
+
+def resolve(address: Address, material: Material, first: bool = False) -> Address:
+    """The address complete and checked: every name known, every number there.
+
+    With ``first`` a missing token becomes the class token of an image, which a person looks at first.
+
+    Raises `InputError` for what does not exist, and what `workbench.load` and `workbench.inputs` raise.
+    """
+    _check_names(address)
+    address = address.moved(inputs=address.inputs or material.default_inputs(address.model))
+    layers = {layer.index: layer for layer in material.outline(address)}
+    layer = _check("layer", address.layer, sorted(layers), address.model)
+    head = _check("head", address.head, range(layers[layer].heads), f"layer {layer} of {address.model}")
+    token = address.token
+    if first and token is None:
+        token = _first_token(address, material)
+    known = len(material.one(address).tokens.labels[0])
+    if token is not None and not 0 <= token < known:
+        raise InputError(f"there is no token {token}: input {address.index} has {known}, counted from 0")
+    return address.moved(layer=layer, head=head, token=token)
+
+
+def _check_names(address: Address) -> None:
+    """Raise `UnknownName` for a view or metric that does not exist."""
+    view(address.view)
+    measure(address.metric)
+
+
+def moved(place: Address, material: Material, changes: Mapping[str, Any]) -> Address:
+    """`place` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
+    asked = Address.from_dict({**place.to_dict(), **changes})
+    if asked.model != place.model:
+        if (
+            "inputs" not in changes
+            and material.model(asked.model).modality != material.model(place.model).modality
+        ):
+            asked = asked.moved(inputs=None)
+        asked = asked.moved(layer=changes.get("layer", -1), head=changes.get("head", 0))
+        if "inputs" not in changes and asked.inputs is not None:
+            fitting = material.default_inputs(asked.model)
+            if place.inputs == material.default_inputs(place.model):
+                asked = asked.moved(inputs=fitting)
+    if asked.inputs != place.inputs or asked.model != place.model:
+        asked = asked.moved(index=changes.get("index", 0))
+    if asked.layer != place.layer and "head" not in changes:
+        heads = {layer.index: layer.heads for layer in material.outline(asked)}
+        asked = asked.moved(head=min(asked.head, max(heads.get(asked.layer, 1), 1) - 1))
+    same_input = (asked.model, asked.inputs, asked.index, asked.seed, asked.n) == (
+        place.model, place.inputs, place.index, place.seed, place.n
+    )  # fmt: skip
+    if not same_input and "token" not in changes:
+        return resolve(asked.moved(token=None), material, first=True)
+    return resolve(asked, material)
+
+
+def _check(kind: str, number: int, known: Any, whose: str) -> int:
+    known = list(known)
+    if not known:
+        raise InputError(f"{whose} has no {kind} to look at")
+    place = known[number] if -len(known) <= number < 0 else number
+    if place not in known:
+        raise InputError(f"no {kind} {number} in {whose}; there are {known[0]} to {known[-1]}")
+    return place
+
+
+def _first_token(address: Address, material: Material) -> int | None:
+    one = material.one(address)
+    kinds = one.tokens.kinds[0]
+    return kinds.index("class") if one.images and "class" in kinds else None

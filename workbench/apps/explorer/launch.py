@@ -1,0 +1,179 @@
+"""The explorer in a browser: JupyterLab on its notebook, or a page of its own through voila."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workbench.core import paths
+from workbench.core.errors import MissingResource
+
+NOTEBOOK = "explorer"
+PAGE_PORT = 8866
+_STARTUP_S = 600
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+# What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
+_EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
+# What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
+_IMPORTS = [
+    "plotly.basewidget", "workbench.models.checkpoints", "workbench.data.digits", "workbench.apps.explorer.panel",
+    "workbench.models.sources",
+]  # fmt: skip
+_PAGE_CELL = """\
+import os
+
+os.chdir({folder!r})
+
+from workbench.apps.explorer import Explorer
+
+Explorer()
+"""
+
+
+def open_explorer(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
+    """Start JupyterLab on the explorer notebook, token on, and wait for it; returns its exit status.
+
+    In a checkout the notebook opens where it lies; from an installed wheel a copy goes into the current folder,
+    and a copy that is already there is kept. Figures are saved into ``figures/`` of the current folder.
+
+    Raises `MissingResource` if the folder cannot be written to.
+    """
+    command = lab_command(notebook_to_open(Path.cwd()), port, browser)
+    with server_environment(theme) as told:
+        server = subprocess.Popen(command, env=told)
+        try:
+            return server.wait()
+        except KeyboardInterrupt:  # Lab asks whether it is meant; this says yes, and lets it end its kernels
+            server.terminate()
+            server.wait()
+            return 130
+
+
+def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
+    """The command that opens a notebook in JupyterLab."""
+    command = [
+        sys.executable, "-m", "jupyterlab",
+        # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
+        f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        # Nothing is fetched that was not asked for.
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    command += [f"--port={port}"] if port else []
+    command += [] if browser else ["--no-browser"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        # Jupyter refuses root unless told; in a container there is often nobody else. The token stays on.
+        command.append("--allow-root")
+    return command
+
+
+def open_page(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
+    """Serve the explorer as a page of its own, token on, until it is interrupted; returns 130.
+
+    Every visit gets a kernel of its own, in the current folder; figures are saved into its ``figures/``. `theme` is
+    "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``.
+
+    Raises `MissingResource` if voila is not installed.
+    """
+    try:
+        from traitlets.config import Config
+        from voila.app import Voila
+    except ImportError as error:
+        raise MissingResource(
+            "the page needs voila; pip install 'attention-workbench[app]' (workbench explore without --app opens "
+            "JupyterLab and needs nothing more)"
+        ) from error
+
+    class Page(Voila):
+        """Voila, with an address that opens: its own lacks the token."""
+
+        def launch_browser(self) -> None:
+            address = f"{self.connection_url}?token={self.identity_provider.token}"
+            print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)
+            if browser:
+                threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+
+    with (
+        server_environment(theme) as told,
+        tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch,
+    ):
+        os.environ.update(told)  # the kernels inherit it
+        # The page's template is found like every other of Jupyter's.
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(
+            [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+        )
+        settings = Config()
+        settings.Voila.port = PAGE_PORT if port is None else port
+        settings.Voila.token = secrets.token_hex(24)
+        settings.Voila.root_dir = settings.Voila.connection_dir_root = scratch
+        settings.Voila.notebook_path = str(page_notebook(Path(scratch), start=Path.cwd()))
+        settings.Voila.config_file_paths = []  # what lies in the current folder changes nothing
+        settings.Voila.log_level = "WARN"
+        # The first visit may come before everything is imported, on a machine that is busy.
+        settings.VoilaExecutor.startup_timeout = _STARTUP_S
+        settings.VoilaConfiguration.template = "explorer"
+        settings.VoilaConfiguration.strip_sources = True
+        settings.VoilaConfiguration.file_allowlist = []
+        settings.VoilaConfiguration.extension_allowlist = _EXTENSIONS
+        settings.VoilaConfiguration.resources = {"workbench": {"theme": os.environ["WORKBENCH_THEME"]}}
+        page = Page(config=settings)
+        page.initialize([])
+        page.start()
+    return 130
+
+
+@contextmanager
+def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
+    """The environment of a server: where figures go, how large letters are, and kernels that start warm.
+
+    What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
+    that imports what the explorer needs while the server and the browser start.
+    """
+    from workbench.apps.rendering.warm import warm_kernels
+    from workbench.figures.theme import find_theme
+
+    said = {
+        "WORKBENCH_OUT": str(Path.cwd() / "figures"),
+        **os.environ,
+        "WORKBENCH_THEME": find_theme(theme).name,
+    }
+    with warm_kernels(_IMPORTS) as kernels:
+        yield {**said, **kernels}
+
+
+def page_notebook(folder: Path, start: Path) -> Path:
+    """Write the page's notebook into `folder`: one cell that shows the explorer, working in the folder `start`."""
+    import nbformat
+
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(_PAGE_CELL.format(folder=str(start)))],
+        metadata={"kernelspec": kernel, "title": "Attention Workbench"},
+    )
+    target = folder / f"{NOTEBOOK}.ipynb"
+    nbformat.write(notebook, target)
+    return target
+
+
+def notebook_to_open(folder: Path) -> Path:
+    """The explorer notebook to edit: the checkout's own, or a copy in `folder`."""
+    source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
+    if (source.parent.parent / "pyproject.toml").is_file() and os.access(source, os.W_OK):
+        return source
+    target = folder / source.name
+    if not target.exists():
+        try:
+            shutil.copy(source, target)
+        except OSError as error:
+            raise MissingResource(
+                f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder"
+            ) from error
+    return target

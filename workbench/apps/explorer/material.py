@@ -1,0 +1,281 @@
+"""What the views draw from: models, inputs, captured layers and frames, each made once and kept within bounds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from cachetools import LRUCache
+
+from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.jobs import Report
+from workbench.core.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.captures import LayerRecord, TokenInfo
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+LIMIT = 512 * 2**20  # bytes of captures and frames
+MODELS = 3
+DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose"}
+"""What a model of a kind is shown where nobody says otherwise; a model of photographs gets those."""
+SITES = ("q", "k", "v", "attn", "output")
+
+
+@dataclass(frozen=True)
+class LayerOutline:
+    """A layer without its tensors: what there is to look at."""
+
+    index: int
+    path: str
+    kind: str
+    """token, channel or none, as in `workbench.captures.LayerRecord`."""
+    heads: int
+    windowed: bool
+    convention: str | None
+    """By which formula the layer itself computes memberships, where it does."""
+
+
+@dataclass
+class Look:
+    """One layer of one input, ready to be drawn."""
+
+    record: LayerRecord
+    tokens: TokenInfo
+    image: Any
+    """What the model sees, (height, width, 3) in 8 bits, or None for a text."""
+    name: str
+    """Id of the input."""
+
+
+class Material:
+    """Loads, captures and analyses what an address asks for, once.
+
+    Captures hold single layers; captures and frames together stay below ``limit`` bytes, of which the ones used last
+    are kept. Safe to be used from several threads: models run one at a time.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._models: LRUCache = LRUCache(MODELS)
+        self._held: LRUCache = LRUCache(limit, getsizeof=_bytes)
+        self._guard = threading.Lock()
+        self._making: dict[Hashable, Any] = {}
+        self._running = threading.Lock()
+        self._here = threading.local()
+
+    # ------------------------------------------------------------------------------------------------- loading
+
+    def model(self, spec: str) -> LoadedModel:
+        """The model; raises as `workbench.load` does."""
+
+        def make() -> LoadedModel:
+            from workbench.models.loading import load
+
+            self.report(f"loading {spec}")
+            return load(spec)
+
+        return self._once(self._models, spec, make)
+
+    def inputs(self, address: Address) -> Inputs:
+        """All n inputs, or as many as there are.
+
+        Raises as `workbench.inputs` does, and `InputError` for a model that takes neither pictures nor texts.
+        """
+        spec = address.inputs or self.default_inputs(address.model)
+
+        def make() -> Inputs:
+            from workbench.data.batches import inputs
+            from workbench.data.pools import open_pool
+
+            loaded = self.model(address.model)
+            self.report(f"reading {spec}")
+            return inputs(spec, loaded, n=min(address.n, len(open_pool(spec))), seed=address.seed)
+
+        return self._once(self._held, ("inputs", address.model, spec, address.n, address.seed), make)
+
+    def default_inputs(self, model: str) -> str:
+        """What is bundled for the model's kind."""
+        loaded = self.model(model)
+        if loaded.modality not in DEFAULT_INPUTS:
+            raise InputError(
+                f"{model} takes neither pictures nor texts alone, and the explorer shows those; hand "
+                "workbench.capture a dict of tensors of your own"
+            )
+        small = loaded.image is not None and loaded.image.channels == 1
+        if loaded.modality == "image" and not small:
+            return "bundled:photos"
+        return DEFAULT_INPUTS[loaded.modality]
+
+    def one(self, address: Address) -> Inputs:
+        """The input looked at, as a batch of one."""
+        chosen = self.inputs(address)
+        if address.index >= len(chosen):
+            raise InputError(
+                f"there is no input {address.index}: {chosen.spec} gives {len(chosen)}, counted from 0"
+            )
+        return chosen[address.index : address.index + 1]
+
+    # ----------------------------------------------------------------------------------------------- capturing
+
+    def outline(self, address: Address) -> list[LayerOutline]:
+        """Every attention layer of the model, as one pass over the input shows them."""
+
+        def make() -> list[LayerOutline]:
+            from workbench.captures import capture
+
+            loaded, batch = self.model(address.model), self.one(address)
+            with self._alone("looking for layers"):
+                seen = capture(loaded, batch, sites=("output",))
+            return [
+                LayerOutline(
+                    record.index, record.path, record.kind,
+                    heads=0 if record.output is None else record.output.shape[1],
+                    windowed=record.origin is not None,
+                    convention=getattr(loaded.module.get_submodule(record.path), "convention", None),
+                )
+                for record in seen
+            ]  # fmt: skip
+
+        key = ("outline", address.model, self._input_key(address))
+        return self._once(self._held, key, make)
+
+    def look(self, address: Address) -> Look:
+        """The layer and input of an address: its captured operands, tokens, and picture."""
+        batch = self.one(address)
+
+        def make() -> Look:
+            from workbench.captures import capture
+
+            loaded = self.model(address.model)
+            with self._alone(f"capturing layer {address.layer}"):
+                seen = capture(loaded, batch, layers=[address.layer], sites=SITES)
+            assert seen.tokens is not None  # inputs always come with their tokens
+            image = batch.images[0] if batch.images else None
+            return Look(seen[address.layer], seen.tokens, image, batch.ids[0])
+
+        key = ("look", address.model, self._input_key(address), address.layer)
+        return self._once(self._held, key, make)
+
+    def key_head(self, address: Address) -> int:
+        """Whose keys and values the head reads: its own, or those of its group."""
+        keys = self.look(address).record.k
+        heads = next(layer.heads for layer in self.outline(address) if layer.index == address.layer)
+        return address.head if keys is None else address.head * keys.shape[1] // heads
+
+    def frame(self, analysis: str, address: Address, **options: Any) -> pd.DataFrame:
+        """The tidy frame of an analysis of the model on this one input; ``layers`` in place of all of them."""
+        batch = self.one(address)
+
+        def make() -> pd.DataFrame:
+            from workbench.runs.analyze import analyze
+
+            loaded = self.model(address.model)
+            with self._alone(f"{analysis} of {address.model}"):
+                return analyze(
+                    analysis, model=loaded, inputs=batch, seed=address.seed, progress=self.report.progress,
+                    **options,
+                )  # fmt: skip
+
+        given = tuple(sorted((name, repr(value)) for name, value in options.items()))
+        key = ("frame", analysis, address.model, self._input_key(address), given)
+        return self._once(self._held, key, make)
+
+    def memberships(self, address: Address) -> pd.DataFrame:
+        """Π of the patches or words in the heads of the layer.
+
+        Raises as `workbench.membership_maps` and `workbench.membership_frame` do.
+        """
+        batch = self.one(address)
+
+        def make() -> pd.DataFrame:
+            from workbench.runs.surveys import membership_frame, membership_maps
+
+            loaded = self.model(address.model)
+            with self._alone("memberships"):
+                if batch.images:
+                    return membership_maps(loaded, batch, layers=[address.layer]).frame()
+                return membership_frame(loaded, batch, layers=[address.layer])
+
+        key = ("membership", address.model, self._input_key(address), address.layer)
+        return self._once(self._held, key, make)
+
+    # ------------------------------------------------------------------------------------------------- keeping
+
+    @contextmanager
+    def reporting(self, report: Report) -> Generator[None]:
+        """Within, what is being done is told to ``report``, which may stop it."""
+        before, self._here.report = self.report, report
+        try:
+            yield
+        finally:
+            self._here.report = before
+
+    @property
+    def report(self) -> Report:
+        """Whom this thread tells what it does."""
+        return getattr(self._here, "report", None) or Report()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of captures and frames that are kept."""
+        return int(self._held.currsize)
+
+    def _input_key(self, address: Address) -> tuple[Hashable, ...]:
+        return (address.inputs or self.default_inputs(address.model), address.n, address.seed, address.index)
+
+    @contextmanager
+    def _alone(self, text: str) -> Generator[None]:
+        """One model runs at a time: a capture changes its attention for the time being."""
+        self.report(text)
+        while not self._running.acquire(timeout=0.05):
+            self.report.check()
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    def _once(self, cache: LRUCache, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is kept under a key, or is made now; a second thread waits for the first."""
+        with self._guard:
+            if key in cache:
+                return cache[key]
+            making = self._making.setdefault(key, threading.RLock())
+        while not making.acquire(timeout=0.05):
+            self.report.check()
+        try:
+            with self._guard:
+                if key in cache:
+                    return cache[key]
+            made = make()
+            with self._guard:
+                if cache.getsizeof(made) <= cache.maxsize:  # what is larger than everything is not kept
+                    cache[key] = made
+            return made
+        finally:
+            making.release()
+            with self._guard:
+                self._making.pop(key, None)
+
+
+def _bytes(value: Any) -> int:
+    """Roughly what a kept value takes: its tensors, arrays and columns."""
+    if isinstance(value, torch.Tensor):
+        return value.untyped_storage().nbytes()
+    if hasattr(value, "memory_usage"):
+        return int(value.memory_usage(deep=True).sum())
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if isinstance(value, dict):
+        return 64 + sum(_bytes(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return 64 + sum(_bytes(part) for part in value)
+    if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
+        return 256 + sum(_bytes(part) for part in vars(value).values())
+    return 64

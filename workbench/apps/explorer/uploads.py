@@ -1,0 +1,60 @@
+"""A picture or text that a person hands to the explorer, kept as a file so that an address can name it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from workbench.core import paths
+from workbench.core.errors import InputError, MissingResource
+from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT
+from workbench.frames.results import atomic_write
+
+
+def keep_picture(name: str, content: bytes) -> str:
+    """Keep an uploaded picture and return the inputs spec that reads it.
+
+    The file lies in the workbench's own cache, in a folder named by its content, whatever its name says of folders.
+
+    Raises:
+        InputError: an empty file, or a suffix of no kind of picture.
+        MissingResource: the cache cannot be written.
+    """
+    plain = Path(name.replace("\\", "/")).name
+    suffix = Path(plain).suffix.lower()
+    if suffix not in IMAGE_SUFFIXES:
+        raise InputError(
+            f"{plain!r} is not a picture this reads; give a file that ends in {', '.join(IMAGE_SUFFIXES)}"
+        )
+    if not content:
+        raise InputError(f"{plain!r} is empty; upload the picture again")
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).stem).strip("-")[:60] or "picture"
+    return f"images:{_keep(stem + suffix, content).parent}"
+
+
+def keep_text(text: str) -> str:
+    """Keep a typed text and return the inputs spec that reads it; every line is a text of its own.
+
+    Raises InputError where no line is long enough, MissingResource where the cache cannot be written.
+    """
+    lines = [line.strip() for line in text.splitlines() if len(line.strip()) > SHORTEST_TEXT]
+    if not lines:
+        raise InputError(
+            f"a text is a line of more than {SHORTEST_TEXT} characters; this has none, type or paste a longer one"
+        )
+    content = "".join(line + "\n" for line in lines).encode()
+    return f"text:{_keep('text.txt', content)}"
+
+
+def _keep(name: str, content: bytes) -> Path:
+    path = paths.cache_dir() / "explorer" / hashlib.sha256(content).hexdigest()[:16] / name
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MissingResource(
+                f"cannot write to the cache {paths.cache_dir()}: {error.strerror}; WORKBENCH_CACHE moves it"
+            ) from error
+        atomic_write(path, lambda handle: handle.write(content))
+    return path

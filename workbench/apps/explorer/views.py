@@ -1,0 +1,422 @@
+"""The views: what is drawn at an address, the numbers behind it, one sentence of reading, and the lines that make it.
+
+Every view is a function of (address, material); the pictures come from the same functions as the figure notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench import figures
+from workbench.apps.explorer import code
+from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.material import Look, Material
+from workbench.apps.explorer.measures import DRAWS, measure
+from workbench.core.errors import InputError, UnknownName
+from workbench.figures.tokens import view_tokens
+from workbench.frames.results import join_frames
+
+SIMILARITY = ("token-similarity", "coding-rate")
+
+
+@dataclass(frozen=True)
+class View:
+    """One way of looking at an address."""
+
+    name: str
+    title: str
+    hint: str
+    """What a person sees here, for a tooltip."""
+    draw: Callable[[Address, Material], go.Figure]
+    numbers: Callable[[Address, Material], pd.DataFrame]
+    """What the figure shows, as rows."""
+    read: Callable[[Address, Material], str]
+    """One sentence computed from the numbers."""
+    lines: Callable[[Address, Material], list[str]]
+    """The Python that makes this figure, after the lines that load and capture (see `workbench.apps.explorer.code`)."""
+
+
+class NotShown(InputError):
+    """A view that does not apply to the layer; the message says why and where to look."""
+
+
+# ------------------------------------------------------------------------------------------------- the operands
+
+
+def attention(look: Look, head: int) -> Float[Tensor, "query key"]:
+    """One head's attention over tokens, in float64.
+
+    Raises `NotShown` where the layer has none.
+    """
+    record = look.record
+    if record.origin is not None:
+        raise NotShown(
+            f"layer {record.index} attends within windows, so there is no matrix over all tokens; "
+            "the spectrum of its keys and the trajectory show it"
+        )
+    if record.kind == "channel":
+        raise NotShown(
+            f"layer {record.index} attends from channel to channel, not from token to token; "
+            "norms, the spectrum of its keys and the trajectory show it"
+        )
+    if record.attn is None:
+        raise NotShown(
+            f"layer {record.index} mixes tokens without attention from token to token; "
+            "its membership map and the trajectory show what it does"
+        )
+    return record.attn[0, head].double()
+
+
+def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
+    """Length of the query, key and value of every token in one head; grouped heads share keys and values.
+
+    Raises `NotShown` where the layer has none, or has them by window.
+    """
+    record = look.record
+    if record.origin is not None:
+        raise NotShown(
+            f"layer {record.index} attends within windows, so its queries, keys and values are not those of all "
+            "tokens in order; the spectrum of its keys and the trajectory show it"
+        )
+    held = {name: getattr(record, name) for name in ("q", "k", "v")}
+    heads = next((value.shape[1] for value in held.values() if value is not None), 0)
+    heads = record.output.shape[1] if record.output is not None else heads
+    found = {
+        name: torch.linalg.vector_norm(value[0, head * value.shape[1] // heads].double(), dim=-1)
+        for name, value in held.items()
+        if value is not None
+    }
+    if not found:
+        raise NotShown(
+            f"layer {record.index} has no queries, keys or values of its own; see its membership map"
+        )
+    return found
+
+
+def singular_values(look: Look, head: int) -> Float[Tensor, " rank"]:
+    """Singular values of one head's attention over the real tokens."""
+    attn = attention(look, head)
+    if attn.shape[0] == 1:
+        raise NotShown(
+            f"layer {look.record.index} has one query, so its attention has one singular value; see the attention"
+        )
+    real = look.tokens.mask[0].to(attn.device)
+    return torch.linalg.svdvals(attn[real][:, real])
+
+
+# ---------------------------------------------------------------------------------------------------- attention
+
+
+def _token(address: Address, look: Look) -> int | None:
+    """The token in question, if the input has it."""
+    count = len(look.tokens.labels[0])
+    if address.token is not None and not 0 <= address.token < count:
+        raise InputError(f"there is no token {address.token}: {look.name} has {count}, counted from 0")
+    return address.token
+
+
+def _label(look: Look, token: int | None) -> str:
+    return "all queries" if token is None else repr(look.tokens.labels[0][token])
+
+
+def _draw_attention(address: Address, material: Material) -> go.Figure:
+    look = material.look(address)
+    return figures.token_attention_figure(
+        attention(look, address.head), look.tokens, _token(address, look), image=look.image
+    )
+
+
+def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
+    """The numbers of the tokens that so many rows (or columns) of the layer belong to.
+
+    A layer may hold other tokens than the model: the patches before the class token joins them, and one query after.
+    """
+    view = view_tokens(look.tokens, 0, max(counts))
+    return [[view.index[place] for place in view.places(count)] for count in counts]
+
+
+def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], list[int]]:
+    """One head's attention between real tokens, and the numbers of its queries and keys."""
+    attn = attention(look, address.head).cpu()
+    queries, keys = _tokens_of(look, *attn.shape)
+    real = look.tokens.mask[0]
+    attn = attn[real[queries]][:, real[keys]]
+    return attn, [q for q in queries if real[q]], [k for k in keys if real[k]]
+
+
+def _attention_rows(address: Address, material: Material) -> pd.DataFrame:
+    """One row per pair of real tokens."""
+    look = material.look(address)
+    attn, queries, keys = _real_attention(address, look)
+    labels = look.tokens.labels[0]
+    return pd.DataFrame(
+        [
+            {"query": q, "key": k, "from": labels[q], "to": labels[k], "attention": value}
+            for q, row in zip(queries, attn.tolist(), strict=True)
+            for k, value in zip(keys, row, strict=True)
+        ]
+    )
+
+
+def _read_attention(address: Address, material: Material) -> str:
+    look = material.look(address)
+    token = _token(address, look)
+    attn, queries, keys = _real_attention(address, look)
+    if token in queries:
+        row = attn[queries.index(token)]
+    else:  # a single query is that of no token in question, and a token that takes no part asks nothing
+        row, token = attn.mean(0), None if len(queries) > 1 else queries[0]
+    top = int(row.argmax())
+    return (
+        f"From {_label(look, token)}, most attention goes to {look.tokens.labels[0][keys[top]]!r}: {row[top]:.1%}, "
+        f"{row[top] * len(keys):.1f} times an even share."
+    )
+
+
+def _draw_matrix(address: Address, material: Material) -> go.Figure:
+    look = material.look(address)
+    return figures.attention_matrix_figure(
+        attention(look, address.head), look.tokens, token=_token(address, look)
+    )
+
+
+def _read_matrix(address: Address, material: Material) -> str:
+    look = material.look(address)
+    attn, queries, keys = _real_attention(address, look)
+    if len(queries) == 1:
+        return f"One query attends to {len(keys)} tokens."
+    own = attn.diagonal().mean()
+    received = attn.mean(0)
+    top = int(received.argmax())
+    return (
+        f"A token gives itself {own:.1%} on average (even: {1 / len(keys):.1%}); "
+        f"{look.tokens.labels[0][keys[top]]!r} receives most, {received[top]:.1%} of all attention."
+    )
+
+
+# --------------------------------------------------------------------------------------------- norms and spectra
+
+
+def _draw_norms(address: Address, material: Material) -> go.Figure:
+    look = material.look(address)
+    return figures.token_norms_figure(norms(look, address.head), look.tokens, image=look.image)
+
+
+def _norm_rows(address: Address, material: Material) -> pd.DataFrame:
+    look = material.look(address)
+    labels, lengths = look.tokens.labels[0], norms(look, address.head)
+    tokens = _tokens_of(look, *map(len, lengths.values()))
+    return pd.DataFrame(
+        [
+            {"operand": name, "token": number, "label": labels[number], "norm": value}
+            for (name, values), numbers in zip(lengths.items(), tokens, strict=True)
+            for number, value in zip(numbers, values.tolist(), strict=True)
+        ]
+    )
+
+
+def _read_norms(address: Address, material: Material) -> str:
+    rows = _norm_rows(address, material)
+    rows = rows[rows["token"].isin(material.look(address).tokens.mask[0].nonzero()[:, 0].tolist())]
+    spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
+    top = {name: part.loc[part["norm"].idxmax(), "label"] for name, part in rows.groupby("operand")}
+    return "; ".join(
+        f"‖{name}‖ {row['median']:.2f} in the median, {row['max']:.2f} at {top[name]!r}"
+        for name, row in spread.iterrows()
+    )
+
+
+def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
+    """Spectra of the keys of the address' head, in every layer that has them."""
+    frame = material.frame("gram-spectrum", address, draws=DRAWS)
+    return frame[frame["head"] == material.key_head(address)]
+
+
+def _draw_spectrum(address: Address, material: Material) -> go.Figure:
+    rows = _spectrum_rows(address, material)
+    if not (rows["layer"] == address.layer).any():
+        raise NotShown(f"layer {address.layer} has no keys whose Gram matrix could be taken")
+    return figures.head_spectrum_figure(rows, address.layer)
+
+
+def _read_spectrum(address: Address, material: Material) -> str:
+    rows = _spectrum_rows(address, material)
+    own = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
+    return (
+        f"{own['rank_90']:.0f} eigenvalues hold 90 % of the keys' spectrum; its effective rank is "
+        f"{own['effective_rank']:.1f}."
+    )
+
+
+def _draw_singular(address: Address, material: Material) -> go.Figure:
+    return figures.singular_values_figure(singular_values(material.look(address), address.head))
+
+
+def _singular_rows(address: Address, material: Material) -> pd.DataFrame:
+    values = singular_values(material.look(address), address.head)
+    return pd.DataFrame({"rank": range(1, len(values) + 1), "singular_value": values.tolist()})
+
+
+def _read_singular(address: Address, material: Material) -> str:
+    values = singular_values(material.look(address), address.head)
+    energy = values.square().cumsum(0) / values.square().sum()
+    rank = int((energy < 0.9).sum()) + 1
+    return f"The largest singular value is {values[0]:.2f}; {rank} of {len(values)} hold 90 % of the squared sum."
+
+
+def _draw_membership(address: Address, material: Material) -> go.Figure:
+    look, rows = material.look(address), material.memberships(address)
+    if look.image is None:
+        return figures.token_membership_figure(rows, address.head, _token(address, look))
+    return figures.membership_figure(rows, images=[look.image])
+
+
+def _read_membership(address: Address, material: Material) -> str:
+    rows = material.memberships(address)
+    share = rows.groupby("head")["value"].mean()
+    head = int(share.idxmax())
+    formula = rows["convention"].iloc[0]
+    told = "from the subspaces of its values" if formula == "ours" else f"by its own formula ({formula})"
+    of = "tokens" if material.look(address).image is None else "patches"
+    return f"Memberships {told}: head {head} holds most, {share[head]:.1%} of the {of} (even: {1 / len(share):.1%})."
+
+
+# ---------------------------------------------------------------------------------------------------- trajectory
+
+
+def _trajectory_rows(address: Address, material: Material) -> pd.DataFrame:
+    found, reasons = [], []
+    for analysis in SIMILARITY:
+        try:
+            found.append(material.frame(analysis, address))
+        except InputError as error:  # a model without such a number still has the other
+            reasons.append(str(error))
+    if not found:
+        raise NotShown("; ".join(reasons))
+    return join_frames(found)
+
+
+def _draw_trajectory(address: Address, material: Material) -> go.Figure:
+    return figures.trajectory_figure(_trajectory_rows(address, material), address.layer)
+
+
+def _read_trajectory(address: Address, material: Material) -> str:
+    rows = _trajectory_rows(address, material)
+    cosine = rows[rows["metric"] == "token_cosine"].sort_values("layer")
+    if cosine.empty:
+        return f"Layer {address.layer} of {rows['layer'].nunique()}."
+    here = cosine[cosine["layer"] == address.layer]["value"]
+    now = f"{here.iloc[0]:.3f} after layer {address.layer}, " if len(here) else ""
+    first, last = cosine["value"].iloc[0], cosine["value"].iloc[-1]
+    return f"Mean cosine of tokens: {now}{first:.3f} after the first block and {last:.3f} after the last."
+
+
+# ------------------------------------------------------------------------------------------------------- compare
+
+
+def _pair(address: Address, material: Material) -> tuple[Look, Look]:
+    if address.against is None:
+        raise NotShown("pin a view first (the button “pin”); then move on, and both are set side by side")
+    return material.look(address.against), material.look(address)
+
+
+def _draw_compare(address: Address, material: Material) -> go.Figure:
+    first, second = _pair(address, material)
+    assert address.against is not None
+    return figures.difference_figure(
+        attention(first, address.against.head),
+        attention(second, address.head),
+        address.apart(),
+        tokens=(first.tokens, second.tokens),
+        image=None if first.image is None or second.image is None else (first.image, second.image),
+        token=address.token,
+    )
+
+
+def _compare_rows(address: Address, material: Material) -> pd.DataFrame:
+    assert address.against is not None
+    return pd.concat(
+        [
+            _attention_rows(where, material).assign(view=name)
+            for where, name in zip((address.against, address), address.apart(), strict=True)
+        ],
+        ignore_index=True,
+    )
+
+
+def _read_compare(address: Address, material: Material) -> str:
+    first, second = _pair(address, material)
+    assert address.against is not None
+    names = address.apart()
+    a, b = attention(first, address.against.head), attention(second, address.head)
+    if a.shape != b.shape:
+        return f"{names[0]} attends over {a.shape[-1]} tokens, {names[1]} over {b.shape[-1]}: no difference to take."
+    real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
+    apart = ((a - b)[real].abs().sum(-1) / 2).mean()
+    return f"{names[1]} moves {apart:.1%} of the attention of a query elsewhere than {names[0]}, on average."
+
+
+# ------------------------------------------------------------------------------------------------------ overview
+
+
+def overview(address: Address, material: Material) -> go.Figure:
+    """All layers and heads, coloured by the address' metric; the address' own is outlined."""
+    frame = measure(address.metric).frame(address, material)
+    layers = max(layer.index for layer in material.outline(address)) + 1
+    return figures.head_grid_figure(
+        frame, frame["metric"].iloc[0], chosen=(address.layer, address.head), by_data=True, layers=layers
+    )
+
+
+VIEWS = {
+    view.name: view
+    for view in (
+        View(
+            "attention", "From / to", "where a token attends, and what attends to it; click another",
+            _draw_attention, _attention_rows, _read_attention, code.attention,
+        ),
+        View(
+            "matrix", "Matrix", "the whole attention matrix of the head; drag to zoom, click a row or column",
+            _draw_matrix, _attention_rows, _read_matrix, code.matrix,
+        ),
+        View(
+            "norms", "Norms", "lengths of queries, keys and values, token by token",
+            _draw_norms, _norm_rows, _read_norms, code.norms,
+        ),
+        View(
+            "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and chance",
+            _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
+        ),
+        View(
+            "singular", "Singular values", "singular values of the attention matrix",
+            _draw_singular, _singular_rows, _read_singular, code.singular,
+        ),
+        View(
+            "membership", "Membership", "how strongly each patch or word belongs to each head",
+            _draw_membership, lambda address, material: material.memberships(address), _read_membership,
+            code.membership,
+        ),
+        View(
+            "trajectory", "Trajectory", "similarity of tokens and coding rates through depth",
+            _draw_trajectory, _trajectory_rows, _read_trajectory, code.trajectory,
+        ),
+        View(
+            "compare", "Compare", "the pinned view beside this one, and their difference",
+            _draw_compare, _compare_rows, _read_compare, code.compare,
+        ),
+    )
+}  # fmt: skip
+
+
+def view(name: str) -> View:
+    """The view of a name; raises `UnknownName`."""
+    if name not in VIEWS:
+        raise UnknownName("view", name, VIEWS)
+    return VIEWS[name]

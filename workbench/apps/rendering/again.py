@@ -1,0 +1,151 @@
+"""`reproduce`: draw a figure again from its provenance, and compare."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.apps.rendering.run import render
+from workbench.core.errors import InputError
+from workbench.figures.export import FORMATS
+from workbench.frames.provenance import read_provenance
+
+
+@dataclass
+class Reproduction:
+    """A figure drawn again, beside the first one.
+
+    ``difference`` is the largest relative difference of the data: 0 where it is the same, None where the tables
+    cannot be compared (the text then says why).
+    """
+
+    name: str
+    same_data: bool
+    same_figure: bool
+    difference: float | None
+    causes: list[str]
+    compared: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether data and drawing are the same, bit for bit."""
+        return self.same_data and self.same_figure
+
+    def __str__(self) -> str:
+        if self.same:
+            text = f"{self.name}: the same: data and drawing are identical"
+        elif self.same_data:
+            text = f"{self.name}: the same data, drawn differently"
+        elif self.difference is not None:
+            text = f"{self.name}: different data: largest relative difference {self.difference:.3g}"
+        else:
+            text = f"{self.name}: different data: {self.compared}"
+        return "\n".join([text, *(f"  {cause}" for cause in self.causes)])
+
+
+def reproduce(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Reproduction:
+    """Draw a figure again from its provenance, in a folder of its own, and compare data and drawing.
+
+    Args:
+        path: a figure's NAME.json, or any of its files.
+        out: where to keep what was drawn; by default it is thrown away.
+
+    Raises:
+        InputError: no provenance, a figure that no notebook drew, or a notebook that is gone or takes other
+            parameters now.
+    """
+    path = Path(path)
+    first = read_provenance(path)
+    run = first.get("notebook")
+    if not run:
+        raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
+    target = run.get("path") or run["name"]
+    if out is not None and Path(out).resolve() == path.resolve().parent:
+        raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
+    with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
+        folder = Path(out) if out is not None else Path(scratch)
+        report = render(
+            [target],
+            parameters=run["parameters"],
+            preset=first.get("preset") or "default",
+            theme=first["figure"]["theme"],
+            out=folder,
+            formats=() if out is None else FORMATS,
+            progress=False,
+            force=True,
+        )
+        (outcome,) = report.outcomes
+        if outcome.status != "done":
+            return Reproduction(
+                first["name"], False, False, None, _causes(first, first), compared=str(outcome)
+            )
+        drawn = folder / f"{first['name']}.json"
+        if first["name"] not in outcome.figures:
+            drew = ", ".join(outcome.figures) or "nothing"
+            return Reproduction(first["name"], False, False, None, [], f"the notebook now draws {drew}")
+        second = read_provenance(drawn)
+        same_data = first["data"]["sha256"] == second["data"]["sha256"]
+        difference, compared = (0.0, "") if same_data else _difference(path, drawn)
+        return Reproduction(
+            name=first["name"],
+            same_data=same_data,
+            same_figure=first["figure"]["sha256"] == second["figure"]["sha256"],
+            difference=difference,
+            causes=_causes(first, second),
+            compared=compared,
+        )
+
+
+def _difference(first: Path, second: Path) -> tuple[float | None, str]:
+    """Largest |a − b| / max|a, b| over the numbers of two CSV files, and why it cannot be said otherwise."""
+    before = first.with_suffix(".csv")
+    if not before.is_file():
+        return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
+    one, other = pd.read_csv(before), pd.read_csv(second.with_suffix(".csv"))
+    if one.shape != other.shape or list(one.columns) != list(other.columns):
+        return (
+            None,
+            f"{one.shape[0]} rows × {one.shape[1]} columns became {other.shape[0]} × {other.shape[1]}",
+        )
+    largest = 0.0
+    for column in one.columns:
+        a, b = one[column], other[column]
+        if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
+            if (a.isna() != b.isna()).any():
+                return None, f"column {column!r} is empty in other rows"
+            scale = pd.concat([a.abs(), b.abs()], axis=1).max(axis=1)
+            relative = ((a - b).abs() / scale.where(scale > 0, 1.0)).max()
+            largest = max(largest, 0.0 if pd.isna(relative) else float(relative))
+        elif not (a.fillna("") == b.fillna("")).all():
+            return None, f"column {column!r} holds other labels"
+    return largest, ""
+
+
+def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What has changed between two runs, as far as their provenance tells."""
+    found = []
+    for package, before in first["versions"].items():
+        now = second["versions"].get(package)
+        if now != before:
+            found.append(f"{package} {before} became {now}")
+    git, now_git = first.get("git") or {}, second.get("git") or {}
+    if git.get("commit") != now_git.get("commit"):
+        found.append(f"commit {git.get('commit')} became {now_git.get('commit')}")
+    if git.get("dirty") or now_git.get("dirty"):
+        found.append("the checkout has changes that are not committed")
+    for kind, label in (("models", "weights"), ("inputs", "inputs")):
+        for before, now in zip(first[kind], second[kind], strict=False):
+            if before.get("sha256") != now.get("sha256"):
+                found.append(f"{label} of {before.get('spec')} have another hash")
+    if (first.get("notebook") or {}).get("sha256") != (second.get("notebook") or {}).get("sha256"):
+        found.append("the notebook has changed")
+    for before, now in zip(first["records"], second["records"], strict=False):
+        if before["sha256"] != now["sha256"]:
+            found.append(f"the record {before['path']} has changed")
+    return found

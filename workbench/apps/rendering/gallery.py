@@ -1,0 +1,154 @@
+"""The page that shows every figure of a folder: `figures/index.html`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.apps.rendering.state import REPORT, read_report
+from workbench.frames.provenance import SCHEMA_VERSION, jsonable
+from workbench.frames.results import atomic_write
+
+_LINKS = (
+    ("pdf", "PDF"),
+    ("svg", "SVG"),
+    ("png", "PNG"),
+    ("html", "interactive HTML"),
+    ("csv", "data (CSV)"),
+    ("tex", "LaTeX table"),
+    ("json", "provenance (JSON)"),
+    ("figure.json", "plotly figure (JSON)"),
+)
+
+
+@dataclass
+class Entry:
+    """One figure as the page shows it."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    width: int
+    height: int
+    picture: str | None
+    page: str | None
+    links: list[tuple[str, str]]
+    notebook: str | None
+    parameters: dict[str, str]
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class Gallery(NamedTuple):
+    """The page that was written, and the JSON files beside it that no render wrote."""
+
+    index: Path
+    foreign: list[str]
+
+
+def write_gallery(
+    out: str | os.PathLike[str], report: Mapping[str, Mapping[str, Any]] | None = None
+) -> Gallery:
+    """Write index.html from every figure's NAME.json in a folder; what failed is in `report`, else in report.json.
+
+    The page is one file without scripts: it works from a disk, offline, with a keyboard and a screen reader.
+    Raises `MissingResource` where the folder cannot be written.
+    """
+    import jinja2
+
+    folder = Path(out)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("workbench.apps", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    held = read_report(folder)
+    if report is None:
+        report = held or {}
+    sources = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(".figure.json")]
+    read = {path.name: _entry(path) for path in sources if path.name != REPORT}
+    entries = [entry for entry in read.values() if entry is not None]
+    foreign = [name for name, entry in read.items() if entry is None] + ([REPORT] if held is None else [])
+    troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
+    page = environment.get_template("gallery.html").render(
+        entries=entries,
+        troubles=troubles,
+        interrupted=[name for name, item in report.items() if item.get("status") == "interrupted"],
+        static=any(entry.picture for entry in entries),
+    )
+    # A name that is no Unicode must not end a render after all its work.
+    content = page.encode(errors="replace")
+    return Gallery(atomic_write(folder / "index.html", lambda handle: handle.write(content)), foreign)
+
+
+def _entry(path: Path) -> Entry | None:
+    """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return _described(path, held) if held["schema"] == SCHEMA_VERSION else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # a file of the user's own, in a folder of theirs
+
+
+def _described(path: Path, held: Mapping[str, Any]) -> Entry:
+    name, figure = path.stem, held["figure"]
+    links = [
+        (f"{name}.{suffix}", label)
+        for suffix, label in _LINKS
+        if path.with_name(f"{name}.{suffix}").is_file()
+    ]
+    run = held.get("notebook") or {}
+    executed = f"notebooks/{run['name']}.ipynb" if run.get("name") else None
+    if executed and path.with_name("notebooks").joinpath(f"{run['name']}.ipynb").is_file():
+        links.append((executed, "executed notebook"))
+    present = {target for target, _ in links}
+    picture = next((file for file in (f"{name}.png", f"{name}.svg") if file in present), None)
+    return Entry(
+        name=name,
+        title=name.replace("_", " ").replace("-", " "),
+        caption=figure["caption"],
+        alt=figure["alt"],
+        width=figure["width_px"],
+        height=figure["height_px"],
+        picture=picture,
+        page=f"{name}.html" if f"{name}.html" in present else None,
+        links=links,
+        notebook=run.get("name"),
+        parameters={key: _text(value) for key, value in held["parameters"].items()},
+        facts=_facts(held),
+    )
+
+
+def _facts(held: Mapping[str, Any]) -> dict[str, str]:
+    """Where the numbers come from, in a reader's words."""
+    facts: dict[str, str] = {}
+    for model in held["models"]:
+        weights = f", weights {model['sha256'][:12]}" if model.get("sha256") else ""
+        checkpoint = f" {model['checkpoint']}" if model.get("checkpoint") else ""
+        facts["model"] = _join(facts.get("model"), f"{model.get('spec')}{checkpoint}{weights}")
+    for inputs in held["inputs"]:
+        count = f", n = {inputs['n']}" if inputs.get("n") is not None else ""
+        content = f", content {inputs['sha256'][:12]}" if inputs.get("sha256") else ""
+        facts["inputs"] = _join(facts.get("inputs"), f"{inputs.get('spec')}{count}{content}")
+    for record in held["records"]:
+        facts["record"] = _join(facts.get("record"), record["path"])
+    facts["data"] = f"{held['data']['rows']} rows"
+    git = held.get("git")
+    commit = f", commit {git['commit'][:12]}{' with local changes' if git['dirty'] else ''}" if git else ""
+    facts["made"] = f"{held['created'][:10]} with workbench {held['versions']['workbench']}{commit}"
+    if held.get("preset"):
+        facts["preset"] = held["preset"]
+    return facts
+
+
+def _join(before: str | None, text: str) -> str:
+    return text if before is None else f"{before}; {text}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(jsonable(value))

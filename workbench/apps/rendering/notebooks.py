@@ -1,0 +1,300 @@
+"""Figure notebooks before they run: which there are, what parameters they take, which values they accept."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.paths import notebooks_dir
+from workbench.frames.provenance import sha256_file
+
+PRESETS = ("quick", "default", "paper")
+ANY = frozenset({"any"})
+# What a value of one kind may stand in for: a whole number is a fine float, True is no number.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "list": (list, tuple),
+    "tuple": (list, tuple),
+    "dict": (dict,),
+    "None": (type(None),),
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One name of a notebook's parameters cell: its default and the kinds of value that it takes."""
+
+    name: str
+    default: Any
+    kinds: frozenset[str]
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is of one of the kinds."""
+        if "any" in self.kinds:
+            return True
+        if isinstance(value, bool):
+            return "bool" in self.kinds
+        return any(isinstance(value, _TYPES[kind]) for kind in self.kinds)
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook as it is stored. ``rendered`` is false where its metadata opts out of rendering everything."""
+
+    name: str
+    path: Path
+    parameters: dict[str, Parameter]
+    presets: dict[str, dict[str, Any]]
+    title: str
+    rendered: bool = True
+    cells: int = 0
+    sha256: str = field(default="", repr=False)
+
+    def check(self, values: Mapping[str, Any], source: str) -> None:
+        """Raise `InputError` or `UnknownName` for a value that the notebook does not take."""
+        for name, value in values.items():
+            if name not in self.parameters:
+                raise UnknownName(f"parameter of notebook {self.name}", name, self.parameters, source)
+            parameter = self.parameters[name]
+            if not parameter.accepts(value):
+                wanted = " or ".join(sorted(parameter.kinds))
+                raise InputError(
+                    f"{source}: parameter {name!r} of notebook {self.name} takes {wanted} "
+                    f"(default {parameter.default!r}); got {value!r}, which is {type(value).__name__}"
+                )
+
+
+def read_notebook(path: str | os.PathLike[str]) -> Notebook:
+    """Read a notebook's name, parameters and presets without running it.
+
+    Raises:
+        InputError: no such file, no notebook, or a parameters cell that is more than plain assignments.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        cells, metadata = content["cells"], content["metadata"]
+    except FileNotFoundError as error:
+        raise InputError(f"no notebook at {path}") from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(f"{path} is not a Jupyter notebook: {error}") from error
+    own = metadata.get("workbench") or {}
+    tagged = [cell for cell in cells if "parameters" in (cell.get("metadata") or {}).get("tags", ())]
+    if len(tagged) > 1:
+        raise InputError(f"{path} has {len(tagged)} cells tagged 'parameters'; keep one")
+    presets = own.get("presets") or {}
+    unknown = sorted(set(presets) - set(PRESETS))
+    if unknown:
+        raise UnknownName(f"preset in the metadata of {path.name}", unknown[0], PRESETS)
+    notebook = Notebook(
+        name=path.stem,
+        path=path.resolve(),
+        parameters=_parameters(_source(tagged[0]), path) if tagged else {},
+        presets=presets,
+        title=_title(cells) or path.stem,
+        rendered=own.get("render", True) is not False,
+        cells=len(cells),
+        sha256=sha256_file(path),
+    )
+    for preset, values in presets.items():
+        notebook.check(values, f"preset {preset!r}")
+    return notebook
+
+
+def _source(cell: Mapping[str, Any]) -> str:
+    source = cell.get("source", "")
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _title(cells: Iterable[Mapping[str, Any]]) -> str:
+    for cell in cells:
+        found = (
+            re.search(r"^#\s+(.+)$", _source(cell), re.MULTILINE)
+            if cell.get("cell_type") == "markdown"
+            else None
+        )
+        if found:
+            return found.group(1).strip()
+    return ""
+
+
+def _parameters(source: str, path: Path) -> dict[str, Parameter]:
+    """Names assigned in the parameters cell.
+
+    Read from the syntax tree, since papermill's own inspection goes line by line and misses `a, b = 1, 2`.
+    """
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        raise InputError(f"the parameters cell of {path.name} is not plain Python: {error}") from error
+    found: dict[str, Parameter] = {}
+    for statement in statements:
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and statement.value
+        ):
+            default = _literal(statement.value, path)
+            found[statement.target.id] = Parameter(
+                statement.target.id, default, _annotated(statement.annotation)
+            )
+        elif isinstance(statement, ast.Assign):
+            value = _literal(statement.value, path)
+            for target in statement.targets:
+                for name, default in _pairs(target, value, path):
+                    found[name] = Parameter(name, default, _kinds(default))
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            raise InputError(
+                f"line {statement.lineno} of the parameters cell of {path.name} is no assignment; "
+                "move imports and code to the next cell"
+            )
+    return found
+
+
+def _pairs(target: ast.expr, value: Any, path: Path) -> list[tuple[str, Any]]:
+    if isinstance(target, ast.Name):
+        return [(target.id, value)]
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, tuple | list):
+        names = [item.id for item in target.elts if isinstance(item, ast.Name)]
+        if len(names) == len(target.elts) == len(value):
+            return list(zip(names, value, strict=True))
+    raise InputError(
+        f"the parameters cell of {path.name} assigns to {ast.unparse(target)!r}; use plain names"
+    )
+
+
+def _literal(node: ast.expr, path: Path) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise InputError(
+            f"the parameters cell of {path.name} holds {ast.unparse(node)!r}; defaults are literals (numbers, text, "
+            "lists, None)"
+        ) from error
+
+
+def _kinds(default: Any) -> frozenset[str]:
+    """A default of None says nothing about the type, so any value is taken."""
+    return ANY if default is None else frozenset({type(default).__name__}) & set(_TYPES) or ANY
+
+
+def _annotated(annotation: ast.expr) -> frozenset[str]:
+    """`int | None`, `"list[int] | str"`, `Optional[str]` to the kinds they name; anything else takes any value."""
+    if isinstance(annotation, ast.Constant):
+        if annotation.value is None:
+            return frozenset({"None"})
+        return _annotated(ast.parse(str(annotation.value), mode="eval").body)
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return _annotated(annotation.left) | _annotated(annotation.right)
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
+        outer = annotation.value.id
+        if outer == "Optional":
+            return _annotated(annotation.slice) | {"None"}
+        return frozenset({outer}) if outer in _TYPES else ANY
+    if isinstance(annotation, ast.Name) and annotation.id in _TYPES:
+        return frozenset({annotation.id})
+    return ANY
+
+
+def find_notebooks(
+    names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+) -> list[Notebook]:
+    """The notebooks asked for (several, or one), by bundled name or by path; for None all that are rendered.
+
+    Raises:
+        UnknownName: a name that is neither (the nearest ones are offered).
+        InputError: a file that is no notebook, or two of one name.
+    """
+    folder = notebooks_dir()
+    bundled = {path.stem: path for path in sorted(folder.glob("*.ipynb"))} if folder.is_dir() else {}
+    if names is None:
+        if not bundled:
+            raise InputError(f"there are no notebooks in {folder}; name one by its path")
+        return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
+    found: dict[str, Notebook] = {}
+    for name in [names] if isinstance(names, str | os.PathLike) else names:
+        text = os.fspath(name)
+        if text in bundled:
+            path = bundled[text]
+        elif Path(text).suffix == ".ipynb" or os.sep in text:
+            path = Path(text)
+            if not path.is_file() and path.name == text and path.stem in bundled:
+                path = bundled[path.stem]
+        else:
+            raise UnknownName("notebook", text, bundled, "or give a path ending in .ipynb")
+        notebook = read_notebook(path)
+        if notebook.name in found and found[notebook.name].path != notebook.path:
+            raise InputError(
+                f"two notebooks are called {notebook.name!r}; their results would overwrite each other"
+            )
+        found[notebook.name] = notebook
+    if not found:
+        raise InputError("no notebook was named")
+    return list(found.values())
+
+
+def resolve_parameters(
+    notebooks: Iterable[Notebook], given: Mapping[str, Any], preset: str, named: bool
+) -> dict[str, dict[str, Any]]:
+    """Values that each notebook is to run with: its preset, then what was given.
+
+    Where notebooks were named, each of them must take every given parameter. Where all are rendered, a parameter
+    goes to those that take it, and at least one must.
+
+    Raises:
+        UnknownName: an unknown preset or parameter (the nearest ones are offered).
+        InputError: a value of the wrong kind, or `out`, which is chosen for all notebooks at once.
+    """
+    if preset not in PRESETS:
+        raise UnknownName("preset", preset, PRESETS)
+    if "out" in given:
+        raise InputError(
+            "the output folder is one for all notebooks; give it as --out FOLDER, not as a parameter"
+        )
+    notebooks = list(notebooks)
+    known = {name for notebook in notebooks for name in notebook.parameters}
+    for name in given:
+        if name not in known:
+            raise UnknownName(
+                "parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks)
+            )
+    resolved = {}
+    for notebook in notebooks:
+        taken = dict(given) if named else {key: given[key] for key in given if key in notebook.parameters}
+        notebook.check(taken, "-p")
+        resolved[notebook.name] = {**notebook.presets.get(preset, {}), **taken}
+    return resolved
+
+
+def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Parameters from a YAML (or JSON) file: one mapping of names to values.
+
+    Raises:
+        InputError: no such file, or something else in it.
+    """
+    import yaml
+
+    path = Path(path)
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read parameters from {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {error}") from error
+    if held is None:
+        return {}
+    if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
+        raise InputError(
+            f"{path} must hold one mapping of parameter names to values; got {type(held).__name__}"
+        )
+    return held

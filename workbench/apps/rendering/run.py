@@ -1,0 +1,388 @@
+"""`render`: run figure notebooks, print their figures, write the gallery."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.apps.rendering.gallery import write_gallery
+from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
+from workbench.apps.rendering.progress import Progress
+from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
+from workbench.apps.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess, short_folder, write_kernel
+from workbench.apps.rendering.warm import POSSIBLE as WARM_POSSIBLE
+from workbench.core import paths
+from workbench.core.errors import InputError
+from workbench.figures.export import chrome
+from workbench.figures.export.page import write_html
+from workbench.figures.export.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
+from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
+from workbench.figures.theme import find_theme
+from workbench.frames.provenance import dump, jsonable, sha256_file
+from workbench.frames.results import atomic_write
+
+_DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
+_STOP_SECONDS = 10
+_NAMED = 8  # files that a note names
+
+
+@dataclass
+class RenderReport:
+    """Outcome of a render, notebook by notebook."""
+
+    out: Path
+    outcomes: list[Outcome]
+    index: Path
+    note: str = ""  # why there are no static pictures, and which files in the folder are not ours
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Notebooks that stopped, or whose pictures could not all be printed."""
+        return [outcome for outcome in self.outcomes if outcome.failed]
+
+    def __str__(self) -> str:
+        lines = [str(outcome) for outcome in self.outcomes]
+        return "\n".join([*lines, *([self.note] if self.note else []), f"gallery: {self.index}"])
+
+
+def render(
+    names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    preset: str = "default",
+    out: str | os.PathLike[str] = "figures",
+    jobs: int = 1,
+    formats: Sequence[str] = FORMATS,
+    theme: str = "paper",
+    progress: bool = True,
+    force: bool = False,
+) -> RenderReport:
+    """Run notebooks with given parameters and collect their figures in a gallery.
+
+    Every notebook runs in a process of its own; one that fails does not stop the others. Pictures are printed by
+    one Chrome that stays warm, as notebooks finish; without Chrome everything else is written, and the report
+    says so. A notebook whose source, parameters, package, data and results are unchanged is not run again.
+    Where the work is interrupted, finished figures stay.
+
+    Args:
+        names: bundled notebooks by name, or paths; all bundled ones by default.
+        parameters: values for the notebooks' parameters. Where notebooks are named, each must take all of them;
+            where all are rendered, a parameter goes to those that take it, and at least one must.
+        preset: "quick", "default" or "paper", from each notebook's own metadata; `parameters` go before it.
+        out: folder of the gallery.
+        jobs: notebooks at a time.
+        formats: some of "pdf", "svg", "png", "html".
+        theme: "paper" or "talk".
+        progress: show what is going on: per notebook and cell in a terminal, one line per notebook elsewhere.
+        force: run also what is unchanged.
+
+    Raises:
+        InputError, UnknownName: before anything runs, for an unknown notebook, parameter, preset, format or theme,
+            or a value of the wrong kind.
+        MissingResource: the folder cannot be written.
+    """
+    if jobs < 1:
+        raise InputError(f"jobs is {jobs}; at least one notebook runs at a time")
+    notebooks = find_notebooks(names)
+    wanted = check_formats(formats)
+    find_theme(theme)
+    values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
+    folder = Path(out).resolve()
+    _check_folder(folder)
+    work = _Render(folder, wanted, theme, preset, jobs, progress)
+    return work.run(notebooks, values, force)
+
+
+def _check_folder(folder: Path) -> None:
+    """A folder that cannot be written is better found out before an hour's work than after it."""
+    atomic_write(folder / "notebooks" / ".writable", lambda handle: handle.write(b"x" * 65536)).unlink()
+
+
+class _Render:
+    """One call of `render`."""
+
+    def __init__(
+        self, out: Path, formats: list[str], theme: str, preset: str, jobs: int, progress: bool
+    ) -> None:
+        self.out, self.formats, self.theme, self.preset, self.jobs = out, formats, theme, preset, jobs
+        self.show = Progress(progress)
+        self.browser: WarmChrome | None = None
+        self.warm: WarmProcess | None = None
+        self.note = ""
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.stopping = threading.Event()
+        self.starting = threading.Lock()  # no process starts unseen by who stops them all
+        held = read_report(out)
+        self.reporting = held is not None  # another's report.json is left alone
+        self.earlier = held or {}
+        self.unrecorded: set[str] = set()  # notebooks that have ended
+
+    def run(
+        self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]], force: bool
+    ) -> RenderReport:
+        shared = shared_key(self.theme, self.preset)
+        outcomes = {
+            item.name: Outcome(
+                item.name,
+                item.title,
+                parameters=values[item.name],
+                key=result_key(item, values[item.name], shared),
+            )
+            for item in notebooks
+        }
+        waiting: dict[Future[Outcome], Notebook] = {}
+        pool = ThreadPoolExecutor(self.jobs)
+        holding = ExitStack()
+        try:
+            with self.show.running([(item.name, item.cells) for item in notebooks]):
+                stale = []
+                for item in notebooks:
+                    outcome = outcomes[item.name]
+                    if not force and self._unchanged(outcome):
+                        self._finish(outcome)
+                    else:
+                        stale.append(item)
+                if WARM_POSSIBLE and len(stale) >= FEWEST:
+                    scratch = holding.enter_context(tempfile.TemporaryDirectory(dir=short_folder()))
+                    self.warm = holding.enter_context(
+                        WarmProcess(Path(scratch), {**self._threads(), **os.environ}, ["papermill"])
+                    )
+                for item in stale:
+                    waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
+                if stale:
+                    self._warm_up()
+                while waiting:
+                    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        del waiting[future]
+                        self._finish(future.result())
+        except BaseException:
+            self._stop_processes()
+            pool.shutdown(cancel_futures=True)  # what has become of each notebook is settled then
+            for outcome in outcomes.values():
+                if outcome.status == "waiting":
+                    outcome.status = "interrupted"
+            report = self._close(list(outcomes.values()))
+            self.show.say(str(report))
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+            holding.close()
+            if self.browser is not None:
+                self.browser.close()
+        report = self._close(list(outcomes.values()))
+        if report.note:
+            self.show.say(report.note)
+        self.show.say(f"{len(report.outcomes) - len(report.failed)} of {len(report.outcomes)} notebooks done")
+        self.show.say(str(report.index))
+        return report
+
+    # ------------------------------------------------------------------------------------------- one notebook
+
+    def _unchanged(self, outcome: Outcome) -> bool:
+        """Whether the last render's results still stand; takes them over if so."""
+        held = self.earlier.get(outcome.name)
+        if not held or held.get("key") != outcome.key or held.get("status") not in ("done", "unchanged"):
+            return False
+        if not (self.out / "notebooks" / f"{outcome.name}.ipynb").is_file():
+            return False
+        for name, content in held["figures"].items():
+            if not all((self.out / f"{name}{suffix}").is_file() for suffix in _DATA_SUFFIXES):
+                return False
+            if sha256_file(self.out / f"{name}.json") != content:
+                return False  # another notebook, or a person, has saved a figure of this name since
+        outcome.status, outcome.figures, outcome.seconds = "unchanged", held["figures"], held["seconds"]
+        return True
+
+    def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
+        with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
+            queue = Path(scratch) / "figures.jsonl"
+            self._execute(notebook, outcome, Path(scratch), queue)
+            if queue.is_file():
+                for line in queue.read_text(encoding="utf-8").splitlines():
+                    saved = Path(json.loads(line)["path"])
+                    outcome.figures[saved.stem] = sha256_file(saved)
+        self.unrecorded.add(outcome.name)
+        return outcome
+
+    def _execute(self, notebook: Notebook, outcome: Outcome, scratch: Path, queue: Path) -> None:
+        values = outcome.parameters
+        passed = {**values, **({"out": str(self.out)} if "out" in notebook.parameters else {})}
+        job = {
+            "notebook": str(notebook.path),
+            "executed": str(self.out / "notebooks" / f"{notebook.name}.ipynb"),
+            "parameters": passed,
+            "cwd": os.getcwd(),
+        }
+        (scratch / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        started = time.perf_counter()
+        with open(scratch / "errors.txt", "w+", encoding="utf-8") as errors:
+            environment = self._environment(notebook, values, scratch, queue)
+            with self.starting:
+                if self.stopping.is_set():
+                    outcome.status = "interrupted"
+                    return
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        str(LAUNCHER),
+                        "workbench.apps.rendering.process",
+                        str(scratch / "job.json"),
+                    ],
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C reaches us, and we stop the notebooks in good order
+                )
+                self.processes[notebook.name] = process
+            self.show.cell(notebook.name, 0)
+            answer: dict[str, Any] = {}
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = _event(line)
+                if "status" in event:
+                    answer = event
+                elif "cell" in event:
+                    self.show.cell(notebook.name, event["cell"])
+            status = process.wait()
+            del self.processes[notebook.name]
+            if not answer:
+                errors.seek(0)
+                answer = _died(status, errors.read())
+        outcome.status = "interrupted" if self.stopping.is_set() else answer["status"]
+        outcome.cell, outcome.error = answer.get("cell"), answer.get("error", "")
+        outcome.message = answer.get("message", "")
+        outcome.seconds = time.perf_counter() - started
+
+    def _environment(
+        self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
+    ) -> dict[str, str]:
+        write_kernel(scratch / "jupyter")
+        own = notebook.path.parent != paths.notebooks_dir().resolve()
+        told = {
+            "name": notebook.name,
+            "sha256": notebook.sha256,
+            "parameters": jsonable(values),
+            **({"path": str(notebook.path)} if own else {}),
+        }
+        return {
+            **self._threads(),
+            **os.environ,
+            **({ADDRESS: self.warm.address} if self.warm is not None else {}),
+            "JUPYTER_PATH": str(scratch / "jupyter"),
+            "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            "WORKBENCH_NOTEBOOK": dump(told),
+            "WORKBENCH_PRESET": self.preset,
+            "WORKBENCH_THEME": self.theme,
+            OUT: str(self.out),
+            DEFER: str(queue),
+            ALLOWED: ",".join(self.formats),
+        }
+
+    def _threads(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))}
+
+    def _stop_processes(self) -> None:
+        with self.starting:
+            self.stopping.set()
+            running = list(self.processes.values())
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + _STOP_SECONDS
+        for process in running:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    # ---------------------------------------------------------------------------------------------- pictures
+
+    def _warm_up(self) -> None:
+        """Start Chrome while the first notebook runs; without one, remember why."""
+        if self.browser is not None or self.note or not set(self.formats) & set(STATIC):
+            return
+        if chrome.find_chrome() is None:
+            self.note = f"no PDF, SVG or PNG was written: {chrome.missing_chrome()}"
+            return
+        self.browser = WarmChrome()
+
+    def _finish(self, outcome: Outcome) -> None:
+        if outcome.status in ("done", "unchanged", "failed"):
+            for name in outcome.figures:
+                self._print_figure(name, outcome)
+        self._record(outcome)
+        self.show.finished(outcome)
+
+    def _print_figure(self, name: str, outcome: Outcome) -> None:
+        path = self.out / f"{name}.json"
+        provenance = json.loads(path.read_text(encoding="utf-8"))
+        missing = [item for item in self.formats if not (self.out / f"{name}.{item}").is_file()]
+        if "html" in missing and outcome.status == "unchanged":
+            write_html(path.with_suffix(".html"), load_figure(self.out / f"{name}.figure.json"), provenance)
+        static = [item for item in missing if item in STATIC]
+        if not static:
+            return
+        self._warm_up()
+        if self.browser is None:
+            return
+        (result,) = export_static([export_job(path, provenance, static)], self.browser)
+        outcome.exports |= {f"{name}.{item}": why for item, why in result.failures.items()}
+
+    # ------------------------------------------------------------------------------------------------ report
+
+    def _record(self, outcome: Outcome) -> None:
+        self.earlier[outcome.name] = asdict(outcome)
+        self.unrecorded.discard(outcome.name)
+        if self.reporting:
+            write_report(self.out, self.earlier)
+
+    def _close(self, outcomes: list[Outcome]) -> RenderReport:
+        for outcome in outcomes:
+            # What ended just before an interrupt has its results; its pictures are printed the next time.
+            ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
+            if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
+                self._record(outcome)
+        index, foreign = write_gallery(self.out, self.earlier)
+        notes = [self.note, _foreign_note(foreign)]
+        return RenderReport(self.out, outcomes, index, "\n".join(filter(None, notes)))
+
+
+def _foreign_note(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    few = ", ".join(map(repr, names[:_NAMED])) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )
+    lost = "; without a report of ours the next render runs every notebook again" if REPORT in names else ""
+    return f"left alone, since no render wrote it: {few}{lost}"
+
+
+def _event(line: str) -> dict[str, Any]:
+    """A line of the notebook process; what a library printed there by itself is passed over."""
+    try:
+        held = json.loads(line)
+    except ValueError:
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _died(status: int, errors: str) -> dict[str, Any]:
+    lines = errors.strip().splitlines()
+    why = lines[-1] if lines else "it said nothing"
+    if status == -signal.SIGKILL:
+        why = "it was killed, most likely because memory ran out; try fewer inputs (-p n 5) or fewer jobs (-j 1)"
+    return {"status": "failed", "error": f"the notebook's process ended with status {status}", "message": why}

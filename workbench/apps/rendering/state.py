@@ -1,0 +1,118 @@
+"""What a render left in its folder, and what its results depend on: together they say what need not run again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.apps.rendering.notebooks import Notebook
+from workbench.core import paths
+from workbench.frames.provenance import dump, jsonable, sha256_bytes, sha256_file, versions
+from workbench.frames.results import atomic_write
+
+REPORT = "report.json"
+_KINDS = {
+    "name": str, "status": str, "seconds": (int, float), "figures": dict, "error": str, "message": str,
+    "exports": dict, "key": str,
+}  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """What became of one notebook. ``cell`` is the number that Jupyter shows in front of it: In [cell]."""
+
+    name: str
+    title: str = ""
+    status: str = "waiting"  # done, unchanged, failed, interrupted
+    seconds: float = 0.0
+    figures: dict[str, str] = field(default_factory=dict)  # name to the hash of its NAME.json
+    cell: int | None = None
+    error: str = ""
+    message: str = ""
+    exports: dict[str, str] = field(default_factory=dict)  # "NAME.pdf" to why it was not printed
+    parameters: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the notebook stopped, or a picture of it could not be printed."""
+        return self.status == "failed" or bool(self.exports)
+
+    def __str__(self) -> str:
+        count = f"{len(self.figures)} figure{'' if len(self.figures) == 1 else 's'}"
+        if self.status == "failed":
+            where = f" in cell [{self.cell}]" if self.cell else ""
+            first = (self.message.strip().splitlines() or [""])[0][:300]
+            text = f"{self.name}: failed{where}: {self.error}: {first}"
+        elif self.status == "unchanged":
+            text = f"{self.name}: unchanged, {count}"
+        elif self.status == "done":
+            text = f"{self.name}: done in {self.seconds:.1f} s, {count}"
+        else:
+            text = f"{self.name}: {self.status}"
+        return text + "".join(f"\n  {file} was not exported: {why}" for file, why in self.exports.items())
+
+
+def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    text = json.dumps({"schema": 1, "notebooks": jsonable(entries)}, indent=1)
+    atomic_write(out / REPORT, lambda handle: handle.write(text.encode()))
+
+
+def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
+    """What earlier renders left in report.json: notebook name to its outcome; None for a file that is no report."""
+    try:
+        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        entries = held["notebooks"]
+        ours = held["schema"] == 1 and all(
+            isinstance(item[key], kind) for item in entries.values() for key, kind in _KINDS.items()
+        )
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return entries if ours else None
+
+
+def shared_key(theme: str, preset: str) -> dict[str, Any]:
+    package = Path(paths.__file__).resolve().parents[1]
+    return {
+        "theme": theme,
+        "preset": preset,
+        "package": _tree_hash(package, ("*.py", "*.toml", "*.json", "*.yaml")),
+        "data": _tree_hash(paths.data_dir(), ("*",)),
+        "versions": versions(),
+    }
+
+
+def _tree_hash(folder: Path, patterns: Iterable[str]) -> str:
+    files = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
+    listed = [
+        (path.relative_to(folder).as_posix(), sha256_file(path))
+        for path in files
+        if "_bundled" not in path.parts
+    ]
+    return sha256_bytes(json.dumps(listed).encode())
+
+
+def result_key(notebook: Notebook, values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    """Hash of all that a notebook's figures depend on; local files named in a parameter count by size and time."""
+    defaults = {name: parameter.default for name, parameter in notebook.parameters.items()}
+    local = [_local_files(value) for value in {**defaults, **values}.values() if isinstance(value, str)]
+    held = {"notebook": notebook.sha256, "values": values, "local": local, **shared}
+    return sha256_bytes(dump(held).encode())
+
+
+def _local_files(value: str) -> list[Any]:
+    path = Path(value.partition(":")[2] or value).expanduser()
+    try:
+        if path.is_file():
+            return [[str(path), path.stat().st_size, path.stat().st_mtime_ns]]
+        if path.is_dir() and ":" in value:
+            inside = sorted(item for item in path.rglob("*") if item.is_file())
+            return [[str(item), item.stat().st_size, item.stat().st_mtime_ns] for item in inside]
+    except OSError:
+        return []  # no such path, or no path at all: then the value itself is all there is
+    return []

@@ -1,0 +1,419 @@
+"""What happens during one captured forward pass: which call is which layer, and what is kept of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.captures.adapters import Visit, adapted_classes, find_adapter
+from workbench.captures.keeping import Keeper, tensors_in
+from workbench.captures.layout import (
+    Reading,
+    after_attention,
+    attention_update,
+    before_attention,
+    block_path,
+    class_path,
+    hidden_reading,
+    is_attention,
+    is_library_model,
+    looks_like_attention,
+)
+from workbench.captures.positions import POSITION, Positions
+from workbench.captures.records import STREAM, Call, LayerRecord
+from workbench.captures.weights import call_weights, check_call
+from workbench.core.errors import IncompleteCapture, InputError
+from workbench.core.selection import parse_numbers
+
+
+@dataclass
+class _Frame:
+    """A visit in progress: the calls made inside, and what passed through the places that are read."""
+
+    visit: Visit
+    records: list[tuple[LayerRecord, dict[str, Reading]]] = field(default_factory=list)
+    passed: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+class Overwritten(Exception):
+    """A layer about to be handed over holds tensors that the model has overwritten since."""
+
+
+class Recorder:
+    """Turns what the routes see into records, as the model runs.
+
+    With ``each``, a record is handed to it, with how many tokens there are, and let go as soon as its layer is
+    complete; layers whose numbers are in ``handed`` are left out, and those handed over join them.
+    """
+
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        name: str,
+        chosen: tuple[int, ...] | None,
+        sites: tuple[str, ...],
+        check: bool,
+        keeper: Keeper,
+        each: Callable[[LayerRecord, int | None], None] | None = None,
+        handed: set[int] | None = None,
+    ) -> None:
+        self.modules = modules
+        self.module = modules[""]
+        self.name = name
+        self.chosen = chosen
+        # Layers are only counted by running, so for layer -2 the last two are kept until the end.
+        self.last = 0 if chosen is None else -min(0, *chosen, 0)
+        self.sites = sites
+        self.check = check
+        self.keeper = keeper
+        self.result: Any = None
+        self.positions: Positions | None = None
+        self.records: list[LayerRecord] = []
+        self.count = 0
+        self.token_count: int | None = None
+        self.paths = {child: path for path, child in modules.items()}
+        self.calls: Counter[str] = Counter()
+        self.entered: set[str] = set()
+        self.attended: set[str] = set()
+        self.frames: list[_Frame] = []
+        self.blocks: dict[str, str | None] = {}
+        self.readings: dict[str, dict[str, Reading]] = {}
+        self.reads_stream = not set(STREAM).isdisjoint(sites)
+        self.each = each
+        self.handed = set() if handed is None else handed
+        self.handing = False
+        self.failure: BaseException | None = None
+
+    # What the routes report -------------------------------------------------------------------------------
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.handing:
+            return
+        path = self.paths.get(module, "")
+        self.entered.add(path)
+        parents = [frame.visit for frame in reversed(self.frames)]
+        self.frames.append(_Frame(Visit(module, path, args, kwargs, parents)))
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        # A hook of someone else may have stopped the module before it was entered, and an exception that the
+        # model caught may have left visits open.
+        if self.handing or not any(frame.visit.module is module for frame in self.frames):
+            return
+        self.read(module, output)
+        self.hand_over()
+
+    def read(self, module: nn.Module, output: Any) -> None:
+        while (frame := self.frames.pop()).visit.module is not module:
+            pass
+        if output is None:
+            return
+        frame.visit.output = output
+        adapter = find_adapter(module)
+        if adapter is not None:
+            self.frames.append(frame)
+            self.attended.add(frame.visit.path)
+            expected = max(1, len(frame.visit.calls)) if adapter.reads_calls else 1
+            if any(self.keeps(self.count + offset) for offset in range(expected)):
+                for call in adapter.read(frame.visit):
+                    self.record(call, frame.visit)
+            else:
+                self.pass_over(frame.visit.path, expected)
+            self.frames.pop()
+        self.read_residual_stream(frame)
+
+    def wants(self, module: nn.Module | None) -> bool:
+        if self.handing:
+            return False
+        frame = self.find(module)
+        self.attended.add(frame.visit.path)
+        adapted = self.adapted(frame)
+        return self.keeps(self.count) if adapted is None else _reads_calls(adapted.visit.module)
+
+    def skip(self, module: nn.Module | None) -> None:
+        if self.handing:
+            return
+        frame = self.find(module)
+        if self.adapted(frame) is None:
+            self.pass_over(frame.visit.path, 1)
+
+    def observes(self, module: nn.Module) -> bool:
+        return not self.handing and self.find(module).visit.module is module and self.keeps(self.count)
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
+        self.find(module).visit.attended = output, inside
+
+    def seen(self, call: Call, module: nn.Module | None) -> None:
+        frame = self.find(module)
+        adapted = self.adapted(frame)
+        if adapted is None:
+            self.record(call, frame.visit)
+            self.hand_over()
+            return
+        for site in ("q", "k", "v", "output"):
+            setattr(call, site, self.keeper.hold(getattr(call, site)))
+        adapted.visit.calls.append(call)
+
+    def find(self, module: nn.Module | None) -> _Frame:
+        if module is not None:
+            for frame in reversed(self.frames):
+                if frame.visit.module is module:
+                    return frame
+        return self.frames[-1]
+
+    def adapted(self, frame: _Frame) -> _Frame | None:
+        """The innermost frame at or around this one whose module has an adapter."""
+        place = self.frames.index(frame)
+        return next((f for f in reversed(self.frames[: place + 1]) if find_adapter(f.visit.module)), None)
+
+    # Records ----------------------------------------------------------------------------------------------
+
+    def keeps(self, index: int) -> bool:
+        return self.chosen is None or index in self.chosen or self.last > 0
+
+    def pass_over(self, path: str, calls: int) -> None:
+        self.count += calls
+        self.calls[path] += calls
+
+    def record(self, call: Call, visit: Visit) -> None:
+        index = self.count
+        number = self.calls[visit.path]
+        self.pass_over(visit.path, 1)
+        if self.token_count is None and call.kind != "channel" and call.origin is None:
+            self.token_count = call.output.shape[2]
+        if not self.keeps(index):
+            return
+        record = LayerRecord(
+            index, visit.path, number, call.kind, call.softmax_rows, extra=call.extra, origin=call.origin
+        )
+        name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
+        attn = call_weights(call) if "attn" in self.sites else None
+        if attn is not None:
+            attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
+        if self.check:
+            with torch.no_grad():
+                check_call(call, attn, name)
+        self.fill(record, call, attn, visit)
+        self.records.append(record)
+        if self.last:
+            self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > index - self.last]
+        self.expect_residual_stream(record, visit)
+
+    def is_chosen(self, index: int) -> bool:
+        return self.chosen is None or index in self.chosen
+
+    def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
+        available: dict[str, Any] = {
+            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale, "mask": call.mask,
+            "attn": attn, "output": call.output,
+        }  # fmt: skip
+        if "input" in self.sites:
+            available["input"] = _first_tensor((visit.args, visit.kwargs))
+        if self.positions is not None:
+            record.extra[POSITION] = self.positions.at(visit.path)
+        asked = {site: available[site] for site in self.sites if available.get(site) is not None}
+        tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
+        asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in call.extra.items()})
+        for site, value in asked.items():
+            if site.startswith("extra."):
+                record.extra[site.removeprefix("extra.")] = value
+            else:
+                setattr(record, site, value)
+
+    def hand_over(self) -> None:
+        """Give away the layers that are complete, unless others are still being read."""
+        reading = any(frame.records or frame.visit.calls or frame.visit.attended for frame in self.frames)
+        if self.each is None or self.failure is not None or self.last or reading:
+            return
+        if self.records and self.keeper.changed():
+            self.failure = Overwritten()
+            raise self.failure
+        self.keeper.forget()
+        self.give(self.records)
+
+    def give(self, records: list[LayerRecord]) -> None:
+        """Hand these records over, first to last; what the receiver computes is no part of the model's pass."""
+        assert self.each is not None
+        self.handing = True
+        try:
+            while records:
+                record = records.pop(0)
+                if record.index not in self.handed:
+                    # else every operation would first be offered to the watch, which costs half as much again
+                    with torch._C.DisableTorchFunction():
+                        self.each(record, self.token_count)
+                    self.handed.add(record.index)
+        except BaseException as failure:
+            self.failure = failure  # comes out even where the model catches exceptions
+            raise
+        finally:
+            self.handing = False
+
+    def selected(self) -> list[LayerRecord]:
+        """The records of the layers that were asked for; an error where one does not exist."""
+        self.keeper.forget()
+        if self.count == 0:
+            raise IncompleteCapture(
+                f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, "
+                "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
+                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in adapted_classes())})"
+                + self.suspects_hint()
+            )
+        try:
+            numbers = parse_numbers("layer", self.chosen, self.count)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+        return [record for record in self.records if numbers is None or record.index in numbers]
+
+    # Residual stream --------------------------------------------------------------------------------------
+
+    def watch_residual_stream(self) -> ExitStack:
+        """Hooks on the submodules that the sites of the residual stream are read from."""
+        stack = ExitStack()
+        if not self.reads_stream:
+            return stack
+        watched = set()
+        for path in (path for path, child in self.modules.items() if is_attention(child)):
+            block = self.block_of(path)
+            if block is None:
+                continue
+            inside = path[len(block) :].lstrip(".")
+            module = self.module.get_submodule(block)
+            known = {
+                "before_attn": before_attention(module),
+                "update": attention_update(module, inside),
+                "after_attn": after_attention(module, inside),
+            }
+            readings = {site: how for site, how in known.items() if site in self.sites and how is not None}
+            self.readings[path] = readings
+            for source in (source for how in readings.values() for source in how.sources):
+                if source[0] and (block, *source) not in watched:
+                    watched.add((block, *source))
+                    stack.callback(self.hook(module, source).remove)
+        return stack
+
+    def hook(self, block: nn.Module, source: tuple[str, str]) -> Any:
+        submodule, side = source
+        target = block.get_submodule(submodule)
+
+        def note(value: Any) -> None:
+            frame = next((f for f in reversed(self.frames) if f.visit.module is block), None)
+            if frame is not None and not self.handing:
+                frame.passed[source] = value
+
+        if side == "input":
+            return target.register_forward_pre_hook(
+                lambda _, args, kwargs: note(_first_tensor((args, kwargs))), with_kwargs=True
+            )
+        return target.register_forward_hook(
+            lambda _, args, output: note(output if side == "outputs" else _first_tensor(output))
+        )
+
+    def block_of(self, path: str) -> str | None:
+        if path not in self.blocks:
+            self.blocks[path] = block_path(self.module, path)
+        return self.blocks[path]
+
+    def expect_residual_stream(self, record: LayerRecord, visit: Visit) -> None:
+        if not self.reads_stream:
+            return
+        block = self.block_of(visit.path)
+        frame = next((f for f in reversed(self.frames) if f.visit.path == block), None)
+        if block is None or frame is None:
+            raise InputError(
+                f"{visit.path or self.name}: no block is known around this attention, so "
+                f"{', '.join(map(repr, STREAM))} cannot be read; ask for other sites"
+            )
+        readings = dict(self.readings.get(visit.path, {}))
+        if "hidden" in self.sites:
+            readings["hidden"] = hidden_reading(frame.visit.module)
+        if "after_attn" in self.sites and "after_attn" not in readings:
+            raise InputError(
+                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "
+                "attention is "
+                "not known; tell it with workbench.captures.register_block, or leave out 'after_attn'"
+            )
+        frame.records.append((record, readings))
+
+    def read_residual_stream(self, frame: _Frame) -> None:
+        if not frame.records:
+            return
+        passed = frame.passed | {
+            ("", "input"): _first_tensor((frame.visit.args, frame.visit.kwargs)),
+            ("", "output"): _first_tensor(frame.visit.output),
+            ("", "outputs"): frame.visit.output,
+        }
+        for record, readings in frame.records:
+            for site, how in readings.items():
+                missing = [source for source in how.sources if passed.get(source) is None]
+                if missing:
+                    raise IncompleteCapture(
+                        f"{record.path}: {site} is read from {missing}, which did not run"
+                    )
+                value = how(*(passed[source] for source in how.sources))
+                setattr(record, site, self.keeper.keep({site: value})[site])
+
+    # Completeness -----------------------------------------------------------------------------------------
+
+    def completeness(self, strict: bool) -> list[str]:
+        """Name the attention modules that ran unseen; returns those that did not run.
+
+        Raises IncompleteCapture for library models and library modules, warns for a user's own.
+        """
+        static = [path for path, child in self.modules.items() if is_attention(child)]
+        unseen = [
+            path for path in static if path in self.entered and not self.is_seen(path)
+        ] + self.suspects()
+        unseen = [
+            path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)
+        ]
+        if unseen:
+            named = ", ".join(f"{path} ({type(self.modules[path]).__name__})" for path in unseen)
+            message = (
+                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: "
+                f"{named}. "
+                "They may write their attention out, and then need an adapter (docs/capture.md)"
+            )
+            if strict or any(is_library_model(self.modules[path]) for path in unseen):
+                raise IncompleteCapture(message + "; check=False returns what was seen")
+            warnings.warn(message, stacklevel=3)
+        return [path for path in static if path not in self.entered]
+
+    def is_seen(self, path: str) -> bool:
+        return any(
+            _inside(path, seen) or _inside(seen, path) for seen in self.attended if seen or path == seen
+        )
+
+    def suspects(self) -> list[str]:
+        return [
+            path
+            for path, child in self.modules.items()
+            if path in self.entered and path and not self.is_seen(path) and looks_like_attention(child)
+        ]
+
+    def suspects_hint(self) -> str:
+        found = self.suspects()
+        return (
+            f". These modules look like attention: {', '.join(found)}; see docs/capture.md for adapters"
+            if found
+            else ""
+        )
+
+
+def _reads_calls(module: nn.Module) -> bool:
+    adapter = find_adapter(module)
+    return adapter is not None and adapter.reads_calls
+
+
+def _inside(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.") or outer == ""
+
+
+def _first_tensor(value: Any) -> Any:
+    return next(iter(tensors_in(value)), None)

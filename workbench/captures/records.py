@@ -1,0 +1,255 @@
+"""What a capture is made of: plain containers, no tensor work beyond views.
+
+Axes are (batch, head, token, head_dim); attention (batch, head, query, key); hidden states (batch, token,
+width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.errors import InputError
+from workbench.core.selection import ranges
+
+SITES = (
+    "input", "q", "k", "v", "scale", "mask", "attn", "output", "before_attn", "update", "after_attn", "hidden"
+)  # fmt: skip
+STREAM = ("before_attn", "update", "after_attn", "hidden")
+"""Sites that are read around the attention, where its block holds the residual stream."""
+DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "output")
+
+SITE_AXES = {
+    "input": ("batch", "token", "width"),
+    "q": ("batch", "head", "token", "head_dim"),
+    "k": ("batch", "head", "token", "head_dim"),
+    "v": ("batch", "head", "token", "head_dim"),
+    "mask": ("batch", "head", "query", "key"),
+    "attn": ("batch", "head", "query", "key"),
+    "output": ("batch", "head", "token", "head_dim"),
+    "before_attn": ("batch", "token", "width"),
+    "update": ("batch", "token", "width"),
+    "after_attn": ("batch", "token", "width"),
+    "hidden": ("batch", "token", "width"),
+}
+
+
+@dataclass
+class TokenInfo:
+    """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
+
+    Kinds are class, distillation, register, patch, word, entity, padding, or token where nothing
+    is known.
+    ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches.
+    """
+
+    labels: list[list[str]]
+    kinds: list[list[str]]
+    grid: tuple[int, int] | None
+    mask: Bool[Tensor, "batch token"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, chosen: slice) -> TokenInfo:
+        return TokenInfo(self.labels[chosen], self.kinds[chosen], self.grid, self.mask[chosen])
+
+
+@dataclass
+class WindowOrigin:
+    """Where the windows in a batch axis come from (Swin): row i of the batch is window (row[i], column[i]).
+
+    ``image`` is the index of the input, ``size`` the window's (height, width) in tokens, ``shift`` the cyclic
+    shift in tokens before the cut, ``grid`` the (rows, columns) of windows per input.
+    """
+
+    image: Int[Tensor, " window"]
+    row: Int[Tensor, " window"]
+    column: Int[Tensor, " window"]
+    size: tuple[int, int]
+    shift: tuple[int, int]
+    grid: tuple[int, int]
+
+
+@dataclass
+class Call:
+    """One attention call as a route or an adapter saw it, before anything is computed from it.
+
+    q (batch, head, query, head_dim), k and v (batch, kv_head, key, head_dim); kv_head divides head.
+    scale multiplies q kᵀ: a number, or a tensor that broadcasts against (head, 1, 1).
+    mask: None, bool (true = attend) or an additive float, broadcastable to (batch, head, query, key).
+    output (batch, head, query, head_dim): what the attention hands to the output projection.
+    attn: the family's own weights, where they are not softmax(scale q kᵀ + mask); otherwise None.
+    kind: "token", "channel" or "none" (see ``LayerRecord``); with "none" q, k, v and scale may be None.
+    """
+
+    q: Float[Tensor, "batch head query head_dim"]
+    k: Float[Tensor, "batch kv_head key head_dim"]
+    v: Float[Tensor, "batch kv_head key value_dim"]
+    scale: float | Tensor
+    mask: Tensor | None
+    output: Float[Tensor, "batch head query value_dim"]
+    attn: Tensor | None = None
+    kind: str = "token"
+    softmax_rows: bool = True
+    dropout: float = 0.0
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    origin: WindowOrigin | None = None
+    # Output from attn in families where it is not attn @ v; gets the call and attn.
+    recompute: Callable[[Call, Tensor], Tensor] | None = None
+    # (rebuilt, module's own) pairs that an adapter wants compared as well.
+    reproduced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+@dataclass
+class LayerRecord:
+    """One attention call of a forward pass: layer ``index`` in call order, and its sites (None = not asked
+    for).
+
+    ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens),
+    "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens
+    or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``softmax_rows`` says
+    whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
+    zeros.
+    """
+
+    index: int
+    path: str
+    call: int = 0
+    kind: str = "token"
+    softmax_rows: bool = True
+    input: Float[Tensor, ...] | None = None
+    q: Float[Tensor, "batch head token head_dim"] | None = None
+    k: Float[Tensor, "batch kv_head token head_dim"] | None = None
+    v: Float[Tensor, "batch kv_head token head_dim"] | None = None
+    scale: float | Tensor | None = None
+    mask: Tensor | None = None
+    attn: Float[Tensor, "batch head query key"] | None = None
+    output: Float[Tensor, "batch head token head_dim"] | None = None
+    before_attn: Float[Tensor, ...] | None = None
+    update: Float[Tensor, ...] | None = None
+    after_attn: Float[Tensor, ...] | None = None
+    hidden: Float[Tensor, ...] | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    origin: WindowOrigin | None = None
+
+    def __getattr__(self, name: str) -> Tensor:
+        """A family's own sites are attributes as well: ``record.membership``."""
+        extra = self.__dict__.get("extra", {})
+        if name in extra:
+            return extra[name]
+        own = f"; beside the usual sites it has {', '.join(extra)}" if extra else ""
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{own}")
+
+    def grouped(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as views (batch, kv_head, group, token, head_dim): every head beside the keys it reads.
+
+        k and v are expanded along ``group`` without a copy; group is 1 without grouped queries.
+        """
+        if self.q is None or self.k is None or self.v is None:
+            raise InputError(
+                f"layer {self.index}: grouped() needs the sites q, k and v; capture them together"
+            )
+        kv_heads = self.k.shape[1]
+        q = self.q.unflatten(1, (kv_heads, self.q.shape[1] // kv_heads))
+        group = q.shape[2]
+        k = self.k.unsqueeze(2).expand(-1, -1, group, -1, -1)
+        v = self.v.unsqueeze(2).expand(-1, -1, group, -1, -1)
+        return q, k, v
+
+    def __repr__(self) -> str:
+        shapes = [
+            f"{site}{list(value.shape)}" if isinstance(value, Tensor) else f"{site}={value:.4g}"
+            for site in SITES
+            if (value := getattr(self, site)) is not None
+        ]
+        shapes += [f"{name}{list(value.shape)}" for name, value in self.extra.items()]
+        call = f" call {self.call}" if self.call else ""
+        kind = "" if self.kind == "token" else f" {self.kind}"
+        return f"<layer {self.index}{kind} {self.path}{call}: {' '.join(shapes)}>"
+
+
+@dataclass
+class Capture:
+    """The attention calls of one forward pass, in call order.
+
+    ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
+    iteration goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules
+    that the forward pass never entered (a cross-attention without an encoder, say).
+    """
+
+    layers: list[LayerRecord]
+    sites: tuple[str, ...] = DEFAULT_SITES
+    tokens: TokenInfo | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
+    not_run: list[str] = field(default_factory=list)
+    identity: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Which model this was: spec, checkpoint, fingerprint (computed when first asked for)."""
+        return self.identity()
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[LayerRecord]:
+        return iter(self.layers)
+
+    def __getitem__(self, layer: int) -> LayerRecord:
+        if -len(self.layers) <= layer < 0:
+            return self.layers[layer]
+        for record in self.layers:
+            if record.index == layer:
+                return record
+        held = [record.index for record in self.layers]
+        raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {ranges(held)}")
+
+    def stack(self, site: str) -> Tensor:
+        """One site of all layers, (layer, batch, …).
+
+        Raises InputError naming layer and axis where the layers are not alike.
+        """
+        values = []
+        for record in self.layers:
+            value = record.extra.get(site) if site not in SITES else getattr(record, site)
+            if value is None:
+                raise InputError(f"layer {record.index} ({record.path}) holds no {site!r}")
+            values.append(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64))
+        for record, value in zip(self.layers, values, strict=True):
+            if value.shape != values[0].shape:
+                first = self.layers[0]
+                raise InputError(
+                    f"{site!r} differs between layers: {tuple(values[0].shape)} in layer {first.index} "
+                    f"({first.path}), {tuple(value.shape)} in layer {record.index} ({record.path}); "
+                    "read the layers one by one"
+                )
+        return torch.stack(values)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.safetensors`` (any dtype) or ``.npz`` file that ``Capture.load`` and ``--qkv`` read."""
+        from workbench.captures.storage import save_capture
+
+        return save_capture(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Capture:
+        """Read what ``save`` wrote, or anyone's file of q, k, v (see ``read_qkv``)."""
+        from workbench.captures.storage import read_qkv
+
+        return read_qkv(path)
+
+    def __repr__(self) -> str:
+        lines = [f"<Capture of {len(self.layers)} layers, sites {', '.join(self.sites)}>"]
+        return "\n".join(lines + [f"  {record!r}" for record in self.layers])
+
+
+class LayerNotCaptured(InputError, IndexError):
+    """A layer that the capture does not hold."""

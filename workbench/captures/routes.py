@@ -1,0 +1,392 @@
+"""The general ways in which attention is seen while a model runs, each a context manager that undoes itself.
+
+Modules announce themselves through hooks; attention is seen where it is computed:
+
+- ``F.scaled_dot_product_attention`` through a ``TorchFunctionMode`` (timm with ``fused_attn`` on, any user's module);
+- ``nn.MultiheadAttention`` and ``nn.TransformerEncoder``, inside whose handler that mode is off, through the name
+  ``torch.nn.functional.scaled_dot_product_attention``, with the inference fast path off;
+- transformers through the one function every model of it asks for its attention,
+  ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
+  is switched and nothing recomputed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from workbench.captures.layout import is_attention
+from workbench.captures.records import Call
+from workbench.core.errors import IncompleteCapture
+
+_SDPA = F.scaled_dot_product_attention
+_MHA = F.multi_head_attention_forward
+
+
+class Observer(Protocol):
+    """What the routes report to."""
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def leave(self, module: nn.Module, output: Any) -> None: ...
+    def wants(self, module: nn.Module | None) -> bool:
+        """Attention was seen, in this module or the innermost one; whether to hand the call over."""
+        ...
+
+    def seen(self, call: Call, module: nn.Module | None) -> None: ...
+    def skip(self, module: nn.Module | None) -> None: ...
+    def observes(self, module: nn.Module) -> bool:
+        """Whether to hand over what lies inside this variant, which is about to attend."""
+        ...
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None: ...
+
+
+@contextmanager
+def watch_modules(modules: Sequence[nn.Module], observer: Observer) -> Generator[None]:
+    """Report every pass through one of ``modules``, root first, save torch's own layers."""
+
+    def enter(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        observer.enter(child, args, kwargs)
+
+    def leave(child: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        observer.leave(child, output)
+
+    handles = []
+    try:
+        for child in modules:
+            if child is modules[0] or not _is_plain_layer(child):
+                handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+                # always_call: a model that catches an exception of a submodule must not confuse the record.
+                handles.append(child.register_forward_hook(leave, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_plain_layer(module: nn.Module) -> bool:
+    if not type(module).__module__.startswith("torch.nn.modules."):
+        return False
+    return type(module).__name__ != "MultiheadAttention" and not type(module).__name__.startswith(
+        "Transformer"
+    )
+
+
+@contextmanager
+def fused_kernels(modules: Sequence[nn.Module]) -> Generator[None]:
+    """Let modules that choose between a fused kernel and written-out attention (timm) use the kernel."""
+    changed: list[Any] = []
+    try:
+        for child in modules:
+            if vars(child).get("fused_attn") is False and is_attention(child):
+                changed.append(child)
+                changed[-1].fused_attn = True
+        yield
+    finally:
+        for child in changed:
+            child.fused_attn = False
+
+
+@contextmanager
+def no_cache(modules: Sequence[nn.Module]) -> Generator[None]:
+    """Keep transformers models from filling a cache of keys and values that nobody reads."""
+    changed = []
+    try:
+        for child in modules:
+            config: Any = vars(child).get("config")
+            if getattr(config, "use_cache", None) is True:
+                changed.append(config)
+                config.use_cache = False
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+@contextmanager
+def slow_multihead_attention() -> Generator[None]:
+    """Turn off the inference fast path of ``nn.TransformerEncoder``, which leaves Python altogether."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, observer: Observer, interface: _Interface) -> None:
+        super().__init__()
+        self.observer = observer
+        self.interface = interface
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is _SDPA:
+            return self.attend(*args, **kwargs)
+        if func is _MHA:
+            return self.multihead(args, kwargs)
+        return func(*args, **kwargs)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``F.scaled_dot_product_attention``, seen."""
+        output = _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **kwargs)
+        used_scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        if self.interface.running:
+            self.interface.inner = (attn_mask, is_causal, used_scale, query.shape[2])
+            return output
+        if not self.observer.wants(None):
+            self.observer.skip(None)
+            return output
+        mask = causal_mask(query.shape[-2], key.shape[-2], query.device) if is_causal else attn_mask
+        lead = output.shape[:-2]
+        call = Call(
+            q=_four_axes(query, lead),
+            k=_four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 2 else lead),
+            v=_four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
+            scale=used_scale,
+            mask=None if mask is None else _four_axes_mask(mask, lead),
+            output=_four_axes(output, lead),
+            dropout=dropout_p,
+        )
+        self.observer.seen(call, None)
+        return output
+
+    def multihead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``F.multi_head_attention_forward``, in whose body this mode is off."""
+        watch_functional = _replaced(F, "scaled_dot_product_attention", self.attend)
+        position = list(_MHA.__code__.co_varnames).index("need_weights")
+        asked = args[position] if len(args) > position else kwargs.get("need_weights", True)
+        if not asked:
+            with watch_functional:
+                return _MHA(*args, **kwargs)
+        # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets
+        # what that computes; the operands are those of a second pass through the kernel, compared with the
+        # first.
+        result = _MHA(*args, **kwargs)
+        if not self.observer.wants(None):
+            self.observer.skip(None)
+            return result
+        again = dict(zip(_MHA.__code__.co_varnames, args, strict=False)) | kwargs
+        again |= {"need_weights": False, "is_causal": False, "training": False}
+        calls: list[Call] = []
+        collector = _Watch(_Collector(calls), self.interface)
+        with _replaced(F, "scaled_dot_product_attention", collector.attend):
+            output, _ = _MHA(**again)
+        for call in calls:
+            if again.get("dropout_p") and kwargs.get("training", True):
+                call.dropout = float(again["dropout_p"])
+            call.reproduced = [(output, result[0])]
+            self.observer.seen(call, None)
+        return result
+
+
+class _Collector:
+    """An observer that keeps calls in a list."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        self.calls = calls
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        pass
+
+    def wants(self, module: nn.Module | None) -> bool:
+        return True
+
+    def seen(self, call: Call, module: nn.Module | None) -> None:
+        self.calls.append(call)
+
+    def skip(self, module: nn.Module | None) -> None:
+        pass
+
+    def observes(self, module: nn.Module) -> bool:
+        return False
+
+    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
+        pass
+
+
+class _Interface:
+    """transformers' attention functions, seen from outside; ``inner`` is what the kernel inside was given."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.running = False
+        self.inner: tuple[Tensor | None, bool, float, int] | None = None
+
+    def wrap(self, name: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
+        def attention(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Any = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> tuple[Tensor, Tensor | None]:
+            self.running, self.inner = True, None
+            try:
+                result = function(module, query, key, value, attention_mask, *args, **kwargs)
+            finally:
+                self.running = False
+            if self.observer.wants(module):
+                call = self._call(name or "eager", module, query, key, value, attention_mask, kwargs, result)
+                self.observer.seen(call, module)
+            else:
+                self.observer.skip(module)
+            return result
+
+        return attention
+
+    def _call(
+        self,
+        name: str,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        kwargs: dict[str, Any],
+        result: tuple[Tensor, Tensor | None],
+    ) -> Call:
+        output, weights = (
+            result[0].unflatten(-1, (query.shape[1], -1)) if result[0].ndim == 3 else result[0],
+            result[1],
+        )
+        scale = kwargs.get("scaling")
+        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        if self.inner is not None:
+            mask, is_causal, scale, queries = self.inner
+            if is_causal:
+                mask = causal_mask(query.shape[2], key.shape[2], query.device)
+            elif mask is not None and queries != query.shape[2]:
+                mask = mask.flatten(1, 2).unsqueeze(2)  # heads of a group were packed into the query axis
+        elif attention_mask is None or isinstance(attention_mask, Tensor):
+            mask = attention_mask
+            bias = kwargs.get("position_bias")
+            if bias is not None:
+                mask = bias if mask is None else bias + _additive(mask, bias.dtype)
+            if mask is not None:
+                mask = mask[..., : key.shape[2]]
+        else:
+            raise IncompleteCapture(
+                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} "
+                "as mask, "
+                "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
+            )
+        # Soft caps and attention sinks change the softmax itself; the family's own weights are the truth
+        # there.
+        special = weights is not None and (
+            kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
+        )
+        return Call(
+            q=query,
+            k=key,
+            v=value,
+            scale=scale,
+            mask=mask,
+            output=output.transpose(1, 2),
+            attn=weights if special else None,
+            softmax_rows=kwargs.get("s_aux") is None,
+            dropout=float(kwargs.get("dropout") or 0.0),
+        )
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+
+
+@contextmanager
+def watch_attention(observer: Observer) -> Generator[None]:
+    """See every attention call of this thread until the block ends."""
+    interface = _Interface(observer)
+    with slow_multihead_attention(), _watch_interface(interface), _Watch(observer, interface):
+        yield
+
+
+@contextmanager
+def _watch_interface(interface: _Interface) -> Generator[None]:
+    # A model of transformers can only exist once its library is imported; until then there is nothing to
+    # watch.
+    if "transformers.modeling_utils" not in sys.modules:
+        yield
+        return
+    from transformers import AttentionInterface
+
+    original = AttentionInterface.get_interface
+
+    def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        return interface.wrap(attn_implementation, original(self, attn_implementation, default))
+
+    with _replaced(AttentionInterface, "get_interface", get_interface):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
+    """Replace an attribute for this thread; other threads keep the original."""
+    before = getattr(owner, name)
+    thread = threading.get_ident()
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs) if threading.get_ident() == thread else before(*args, **kwargs)
+
+    setattr(owner, name, dispatch)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(1, 1, query, key), true where the key is not later than the query, counted from the start."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def _four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """(batch, head, token, head_dim) from any number of leading axes; a single one is the batch."""
+    x = x.expand(*lead, *x.shape[-2:])
+    if x.ndim == 2:
+        return x[None, None]
+    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+
+
+def _four_axes_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """A mask that broadcasts against (batch, head, query, key)."""
+    if mask.ndim <= 2:
+        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    if len(lead) == 1:
+        return mask.unsqueeze(1)
+    if len(lead) == 2:
+        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4) if mask.ndim > 3 else mask[None]

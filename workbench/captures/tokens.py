@@ -1,0 +1,152 @@
+"""What the tokens of a batch are, from the model's own description and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.captures.records import TokenInfo
+
+_SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
+
+
+def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:
+    """Labels, kinds, patch grid and mask of the tokens of ``batch``.
+
+    Vision models of timm and transformers: prefix tokens (class, distillation, register), then patches
+    labelled "row,column". Batches with ``input_ids``: words labelled by their ids, padding where the
+    attention mask is 0, then LUKE's entities where given. Anything else:
+    ``token_count`` tokens labelled by number, of kind "token".
+    """
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
+    if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
+        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        words = _text_tokens(ids, mask)
+        return words if not isinstance(batch, Mapping) else _with_entities(words, batch)
+    pixels = batch.get("pixel_values") if isinstance(batch, Mapping) else batch
+    if isinstance(pixels, Tensor) and pixels.ndim == 4:
+        grid = patch_grid(module, (pixels.shape[-2], pixels.shape[-1]))
+        if grid is not None:
+            return image_tokens(pixels.shape[0], prefix_kinds(module), grid)
+    size = _batch_size(batch)
+    count = token_count or 0
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return _masked(["token"] * mask.shape[1], mask)
+    return TokenInfo(
+        [[str(i) for i in range(count)] for _ in range(size)],
+        [["token"] * count for _ in range(size)],
+        None,
+        torch.ones(size, count, dtype=torch.bool),
+    )
+
+
+def image_tokens(size: int, prefix: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
+    """TokenInfo of ``size`` images: prefix tokens, then grid[0] × grid[1] patches in reading order."""
+    rows, columns = grid
+    labels = [_SHORT[kind] for kind in prefix] + [
+        f"{row},{column}" for row in range(rows) for column in range(columns)
+    ]
+    kinds = [*prefix, *["patch"] * (rows * columns)]
+    mask = torch.ones(size, len(kinds), dtype=torch.bool)
+    return TokenInfo([list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid, mask)
+
+
+def prefix_kinds(module: nn.Module) -> tuple[str, ...]:
+    """Kinds of the tokens before the patches, in order, for vision models of timm and transformers."""
+    owner = next((child for child in module.modules() if _holds_tokens(child)), module)
+    kinds = ["class"] if _is_tensor(owner, "cls_token") else []
+    if _is_tensor(owner, "dist_token") or _is_tensor(owner, "distillation_token"):
+        kinds.append("distillation")
+    registers = getattr(owner, "reg_token", None)
+    registers = registers if isinstance(registers, Tensor) else getattr(owner, "register_tokens", None)
+    count = registers.shape[1] if isinstance(registers, Tensor) and registers.ndim == 3 else 0
+    declared = getattr(module, "num_prefix_tokens", None)
+    if isinstance(declared, int):
+        count = max(0, declared - len(kinds)) if count == 0 else count
+        kinds = kinds[:declared]
+    return tuple(kinds + ["register"] * count)
+
+
+def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int] | None:
+    """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
+    for child in module.modules():
+        size = getattr(child, "patch_size", None)
+        if size is None or (not hasattr(child, "proj") and not hasattr(child, "projection")):
+            continue
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
+        return image_size[0] // height, image_size[1] // width
+    return None
+
+
+def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
+    """Text tokens lengthened to what the layers saw: models that work in windows pad the end by themselves.
+
+    Images are left alone: a layer may see fewer tokens than the model has (windows, patches before the class
+    token joins).
+    """
+    have = tokens.mask.shape[1]
+    if token_count is None or tokens.grid is not None or token_count <= have:
+        return tokens
+    more = token_count - have
+    return TokenInfo(
+        [labels + [""] * more for labels in tokens.labels],
+        [kinds + ["padding"] * more for kinds in tokens.kinds],
+        None,
+        torch.nn.functional.pad(tokens.mask, (0, more), value=False),
+    )
+
+
+def _text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
+    real = (
+        mask.bool().cpu()
+        if isinstance(mask, Tensor) and mask.ndim == 2
+        else torch.ones(ids.shape, dtype=torch.bool)
+    )
+    labels = [[str(i) for i in row] for row in ids.tolist()]
+    kinds = [["word" if keep else "padding" for keep in row] for row in real.tolist()]
+    return TokenInfo(labels, kinds, None, real)
+
+
+def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
+    """LUKE's tokens when entities are given: the words, then the entities."""
+    ids = batch.get("entity_ids")
+    if not isinstance(ids, Tensor):
+        return words
+    entities = _text_tokens(ids, batch.get("entity_attention_mask"))
+    kinds = [["entity" if kind == "word" else kind for kind in row] for row in entities.kinds]
+    return TokenInfo(
+        [first + second for first, second in zip(words.labels, entities.labels, strict=True)],
+        [first + second for first, second in zip(words.kinds, kinds, strict=True)],
+        None,
+        torch.cat([words.mask, entities.mask], dim=1),
+    )
+
+
+def _masked(kinds: list[str], mask: Tensor) -> TokenInfo:
+    real = mask.bool().cpu()
+    named = [
+        [kind if keep else "padding" for kind, keep in zip(kinds, row, strict=True)] for row in real.tolist()
+    ]
+    return TokenInfo([[str(i) for i in range(len(kinds))] for _ in named], named, None, real)
+
+
+def _holds_tokens(module: nn.Module) -> bool:
+    return (
+        _is_tensor(module, "cls_token")
+        or _is_tensor(module, "reg_token")
+        or _is_tensor(module, "register_tokens")
+    )
+
+
+def _is_tensor(module: nn.Module, name: str) -> bool:
+    return isinstance(getattr(module, name, None), Tensor)
+
+
+def _batch_size(batch: Any) -> int:
+    tensors = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else [batch]
+    return next((int(value.shape[0]) for value in tensors if isinstance(value, Tensor) and value.ndim), 1)

@@ -1,0 +1,213 @@
+"""Attention recomputed from captured operands, and the comparison that says whether a capture is exact."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.captures.records import Call
+from workbench.core.errors import IncompleteCapture, InputError
+
+# Largest |recomputed - captured| / largest |captured| that counts as the same numbers. Half precision kernels
+# round the attention weights themselves to 8 or 11 bits before multiplying them with v.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TF32_TOLERANCE = 1e-2
+ROWS_CHECKED = 4
+_CACHED_SCORES = 2**18
+
+
+def attention_weights(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    scale: float | Tensor,
+    mask: Tensor | None = None,
+    kind: str = "token",
+) -> Float[Tensor, "batch head query key"]:
+    """softmax(scale q kᵀ + mask), at least in float32; with kind "channel" softmax(scale qᵀ k) over channels.
+
+    k may have fewer heads than q (grouped queries). Rows whose mask allows no key are zero, which is what
+    ``F.scaled_dot_product_attention`` computes for them.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.to(dtype), k.to(dtype)
+    if kind == "channel":
+        return torch.softmax((q.mT @ k) * scale, dim=-1)
+    # On a CPU a few inputs at a time, whose scores stay in its cache; the maps are a capture's largest
+    # tensors.
+    batch, heads, queries, _ = q.shape
+    at_once = max(1, _CACHED_SCORES // max(1, heads * queries * k.shape[2]))
+    if q.device.type != "cpu" or at_once >= batch or q.requires_grad or k.requires_grad:
+        return _softmax_scores(q, k, scale, mask)
+    attn = q.new_empty(batch, heads, queries, k.shape[2])
+    for start in range(0, batch, at_once):
+        part = slice(start, start + at_once)
+        part_mask = mask[part] if mask is not None and mask.ndim == 4 and mask.shape[0] == batch else mask
+        _softmax_scores(q[part], k[part], scale, part_mask, out=attn[part])
+    return attn
+
+
+def _softmax_scores(
+    q: Tensor, k: Tensor, scale: float | Tensor, mask: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    heads, kv_heads = q.shape[1], k.shape[1]
+    scaled = q * (scale.to(q.dtype) if isinstance(scale, Tensor) else scale)
+    if heads == kv_heads:
+        scores = scaled @ k.mT
+    else:
+        scores = (scaled.unflatten(1, (kv_heads, -1)) @ k.unsqueeze(2).mT).flatten(1, 2)
+    if mask is None:
+        return torch.softmax(scores, dim=-1, out=out)
+    allowed = mask if mask.dtype == torch.bool else mask != -math.inf
+    scores = torch.where(allowed, scores, -math.inf) if mask is allowed else scores + mask.to(q.dtype)
+    attn = torch.softmax(scores, dim=-1, out=out)
+    empty = allowed.any(dim=-1, keepdim=True).logical_not()
+    return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
+
+
+def attention_output(
+    attn: Float[Tensor, "batch head query key"],
+    v: Float[Tensor, "batch kv_head key value_dim"],
+    kind: str = "token",
+) -> Float[Tensor, "batch head query value_dim"]:
+    """attn v, each group of heads reading its own v; with kind "channel" (attn vᵀ)ᵀ."""
+    v = v.to(attn.dtype)
+    if kind == "channel":
+        return (attn @ v.mT).mT
+    heads, kv_heads = attn.shape[1], v.shape[1]
+    if heads == kv_heads:
+        return attn @ v
+    return (attn.unflatten(1, (kv_heads, -1)) @ v.unsqueeze(2)).flatten(1, 2)
+
+
+def call_weights(call: Call) -> Tensor | None:
+    """The attention of a call: the family's own where it has its own, else recomputed; None where it has none."""
+    if call.kind == "none":
+        return None
+    return (
+        attention_weights(call.q, call.k, call.scale, call.mask, call.kind)
+        if call.attn is None
+        else call.attn
+    )
+
+
+def check_call(call: Call, attn: Tensor | None, name: str) -> None:
+    """Raise IncompleteCapture unless the captured operands reproduce the captured output.
+
+    With ``attn`` every row of every head is compared; without it a few query rows of the first and the last
+    input, which finds a wrong operand, scale or mask at a fraction of the cost.
+    """
+    _check_finite(call, name)
+    if call.dropout > 0:
+        return  # weights were dropped at random after the softmax: nothing to compare with
+    for rebuilt, own in call.reproduced:
+        _compare(rebuilt, own, name, "the module's own output")
+    if attn is None:
+        call = _few_rows(call)
+        attn = call_weights(call)
+        if attn is None:
+            return  # no map of tokens or channels: the adapter's own comparison is all there is
+    elif _agrees_in_sum(call, attn):
+        return
+    if call.softmax_rows and call.attn is not None:  # rows of our own softmax sum to 1
+        _check_rows(call, attn, name)
+    rebuilt = call.recompute(call, attn) if call.recompute else attention_output(attn, call.v, call.kind)
+    _compare(rebuilt, call.output, name, "the captured output")
+
+
+def _few_rows(call: Call) -> Call:
+    if call.kind != "token" or call.recompute is not None or call.attn is not None:
+        return call
+    # Slices, so that nothing is copied.
+    inputs = slice(None, None, max(1, call.q.shape[0] - 1))
+    rows = slice(None, None, max(1, (call.q.shape[2] - 1) // (ROWS_CHECKED - 1)))
+    mask = call.mask
+    if mask is not None:
+        mask = mask[inputs if mask.shape[0] > 1 else slice(None)]
+        mask = mask[:, :, rows if mask.shape[2] > 1 else slice(None)]
+    return Call(
+        q=call.q[inputs, :, rows],
+        k=call.k[inputs],
+        v=call.v[inputs],
+        scale=call.scale,
+        mask=mask,
+        output=call.output[inputs, :, rows],
+        softmax_rows=call.softmax_rows,
+    )
+
+
+def _agrees_in_sum(call: Call, attn: Tensor) -> bool:
+    """Whether the sum of all query rows of attn v, each with a random sign, is that of the output.
+
+    One pass over attn instead of a product as large as the attention itself. Rows that are wrong change the
+    sum unless they cancel to the last digits; where the sums differ, the rows themselves are compared.
+    """
+    if call.kind != "token" or call.recompute or call.attn is not None or call.output.element_size() < 4:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, (1, attn.shape[2]), generator=generator).mul_(2).sub_(1).to(attn)
+    rebuilt = attention_output(signs @ attn, call.v)
+    expected = signs @ call.output
+    return float((rebuilt - expected).abs().amax()) <= _tolerance(call.output) * float(
+        call.output.abs().amax()
+    )
+
+
+def _check_finite(call: Call, name: str) -> None:
+    # A non-finite operand makes the output non-finite, so the operands are searched only when that is. A sum
+    # is the cheapest way to ask; one that overflows only costs the search.
+    if bool(torch.isfinite(call.output.sum())):
+        return
+    for site in ("q", "k", "v", "output"):
+        value: Tensor | None = getattr(call, site)
+        if value is None:
+            continue
+        bad = torch.isfinite(value).logical_not()
+        if bool(bad.any()):
+            batch, head, token, _ = bad.nonzero()[0].tolist()
+            raise InputError(
+                f"{name}: {site} has {int(bad.sum())} values that are NaN or infinite, the first at input "
+                f"{batch}, head {head}, token {token}; look at the weights and the batch, or pass "
+                "check=False to "
+                "keep them"
+            )
+
+
+def _check_rows(call: Call, attn: Tensor, name: str) -> None:
+    sums = attn.sum(dim=-1)
+    tolerance = max(1e-4, TOLERANCE.get(call.output.dtype, 1e-4))
+    # Rows without any allowed key are zero by definition.
+    off = ((sums - 1).abs() > tolerance) & (sums != 0)
+    if bool(off.any()):
+        batch, head, query = off.nonzero()[0].tolist()
+        raise IncompleteCapture(
+            f"{name}: rows of attn should sum to 1, but input {batch}, head {head}, query {query} "
+            f"sums to {float(sums[batch, head, query]):.6g}"
+        )
+
+
+def _compare(rebuilt: Tensor, own: Tensor, name: str, what: str) -> None:
+    if rebuilt.shape != own.shape:
+        raise IncompleteCapture(
+            f"{name}: recomputed attention has shape {tuple(rebuilt.shape)}, {what} {tuple(own.shape)}"
+        )
+    if not own.numel():
+        return
+    wide = torch.promote_types(own.dtype, torch.float32)
+    size = float(own.abs().amax())
+    difference = float((rebuilt.to(wide) - own).abs().amax())
+    if not difference <= _tolerance(own) * size:
+        raise IncompleteCapture(
+            f"{name}: softmax(scale q kᵀ + mask) v differs from {what} by {difference:.3g} "
+            f"(largest value {size:.3g}, tolerance {_tolerance(own):g}): this attention computes "
+            "something else and "
+            "needs an adapter (docs/capture.md); check=False returns the operands as they were seen"
+        )
+
+
+def _tolerance(own: Tensor) -> float:
+    if own.is_cuda and own.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+        return TF32_TOLERANCE
+    return TOLERANCE.get(own.dtype, 1e-4)

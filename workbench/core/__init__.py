@@ -1,0 +1,1 @@
+"""What every room stands on: errors, paths, hashes, selections, plug-ins, null distributions."""

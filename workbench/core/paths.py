@@ -1,0 +1,33 @@
+"""Where the bundled files live: beside the package in a checkout, inside it in an installed wheel."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@cache
+def _root() -> Path:
+    bundled = _PACKAGE / "_bundled"
+    return bundled if bundled.is_dir() else _PACKAGE.parent
+
+
+def data_dir() -> Path:
+    """Folder of bundled models, texts, records and published tables."""
+    return _root() / "data"
+
+
+def notebooks_dir() -> Path:
+    """Folder of the figure notebooks."""
+    return _root() / "notebooks"
+
+
+def cache_dir() -> Path:
+    """The project's own cache: ``WORKBENCH_CACHE``, or the user cache folder of the system."""
+    chosen = os.environ.get("WORKBENCH_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("workbench"))

@@ -1,0 +1,154 @@
+"""Analyses, metrics, families and variants of other people's packages, which join through entry points.
+
+A package names them in its ``pyproject.toml``, under a group of `GROUPS`; docs/extending.md works an example. They
+are loaded when a name is asked for that is not ours, or when all are listed. One that cannot be loaded is named in a
+warning, and the others stay.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from workbench.core.errors import InputError
+
+Entry = TypeVar("Entry")
+
+GROUPS = {
+    "workbench.analyses": "analysis",
+    "workbench.metrics": "metric",
+    "workbench.families": "family",
+    "workbench.variants": "attention variant",
+}
+"""Groups of entry points, and what one entry of each is called."""
+OURS = "the workbench"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry of another package: ``origin`` is the package with its version, ``problem`` why it is left out."""
+
+    group: str
+    name: str
+    target: str
+    origin: str
+    problem: str = ""
+
+    @property
+    def title(self) -> str:
+        """ "analysis 'speckle' of speckles 0.3 (speckles.analyses:SPECKLE)"."""
+        return f"{GROUPS[self.group]} {self.name!r} of {self.origin} ({self.target})"
+
+
+_MET: dict[str, list[Plugin]] = {}
+
+
+def plugins() -> list[Plugin]:
+    """The plug-ins of all groups that were looked for so far, with what is wrong with those left out."""
+    return [plugin for group in GROUPS for plugin in _MET.get(group, [])]
+
+
+def load_plugins(group: str, taken: Mapping[str, str], accept: Callable[[Plugin, Any], None]) -> None:
+    """Load every entry of a group and hand it to ``accept``, which takes it in or raises `InputError` saying why not.
+
+    ``taken`` is who has a name already. Two packages that offer one name are both refused: which one is meant cannot be
+    known. A warning names each that is left out.
+    """
+    found = []
+    for entry in importlib.metadata.entry_points(group=group):
+        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
+        found.append((Plugin(group, entry.name, entry.value, origin), entry))
+    found.sort(key=lambda pair: (pair[0].name, pair[0].origin))
+    offered: dict[str, list[str]] = {}
+    for plugin, _ in found:
+        offered.setdefault(plugin.name, []).append(plugin.origin)
+    _MET[group] = []
+    for plugin, entry in found:
+        others = [origin for origin in offered[plugin.name] if origin != plugin.origin]
+        if plugin.name in taken:
+            problem = f"{taken[plugin.name]} has one of this name; it must be called otherwise"
+        elif others:
+            problem = f"{' and '.join(others)} has one of this name too; uninstall one of them"
+        else:
+            problem = _problem(plugin, entry, accept)
+        if problem:
+            warnings.warn(f"plug-in left out: {plugin.title}: {problem}", stacklevel=3)
+        _MET[group].append(replace(plugin, problem=problem))
+
+
+def _problem(
+    plugin: Plugin, entry: importlib.metadata.EntryPoint, accept: Callable[[Plugin, Any], None]
+) -> str:
+    try:
+        accept(plugin, entry.load())
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # other people's code: whatever it raises must not stop ours
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
+
+
+class Registry(MutableMapping[str, Entry]):
+    """A table of ours that plug-ins of one group join, once a name is not ours, or all are listed.
+
+    ``check`` returns the entry to take, or raises `InputError` saying what is wrong with it.
+    """
+
+    def __init__(self, own: Mapping[str, Entry], group: str, check: Callable[[str, Any], Entry]) -> None:
+        self.own = MappingProxyType(dict(own))
+        """Entries of ours: the code behind them is part of this package."""
+        self._entries = dict(own)
+        self._group, self._check = group, check
+        self._lock, self._complete = threading.RLock(), False
+
+    def complete(self) -> None:
+        """Let the plug-ins join, once."""
+        with self._lock:
+            if not self._complete:
+                self._complete = (
+                    True  # a plug-in that reads the table while it is loaded sees what is there so far
+                )
+                load_plugins(self._group, dict.fromkeys(self._entries, OURS), self._accept)
+
+    def _accept(self, plugin: Plugin, value: Any) -> None:
+        self._entries[plugin.name] = self._check(plugin.name, value)
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._entries:
+            self.complete()
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self.complete()
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        self.complete()
+        return len(self._entries)
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __copy__(self) -> dict[str, Entry]:
+        return dict(self)
+
+
+def instance_of(kind: type[Entry]) -> Callable[[str, Any], Entry]:
+    """Accept an entry of a class; where that has a name, it must be the name of the entry point."""
+
+    def check(name: str, value: Any) -> Entry:
+        if not isinstance(value, kind):
+            raise InputError(f"it is a {type(value).__name__}; give a workbench {kind.__name__}")
+        if getattr(value, "name", name) != name:
+            raise InputError(f"it calls itself {value.name!r}; give the entry point that name")
+        return value
+
+    return check

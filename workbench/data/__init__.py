@@ -1,0 +1,1 @@
+"""`inputs(spec)`: pools of images and texts, batches, corruptions."""

@@ -1,0 +1,472 @@
+"""``inputs(spec, model)``: pictures or texts as a batch the model accepts, with labels for its tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor, nn
+
+from workbench.captures.records import TokenInfo
+from workbench.captures.tokens import token_info
+from workbench.core.errors import InputError
+from workbench.data.pools import Pool, Sample, Unreadable, open_pool
+
+if TYPE_CHECKING:
+    from workbench.models.loading import LoadedModel
+    from workbench.models.sources import ImageFormat
+
+DEFAULT_N = 25
+DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PREPROCESSING = ("paper", "model")
+
+
+class NoPictures(InputError):
+    """Texts, where something is done to pictures."""
+
+
+@dataclass
+class Inputs:
+    """Chosen inputs, ready for one model; slices and ``batches`` are Inputs too."""
+
+    spec: str
+    n: int
+    seed: int
+    preprocessing: str
+    ids: list[str]
+    """One stable name per input: ``digits/test/17``, ``photos/astronaut``, ``prose/01-natural-history:3``."""
+    batch: Tensor | dict[str, Tensor] = field(repr=False)
+    """What the model accepts, on its device, in its floating type; texts padded to the longest of the set."""
+    tokens: TokenInfo = field(repr=False)
+    images: list[UInt8[np.ndarray, "height width 3"]] | None = field(default=None, repr=False)
+    """What the model sees, for people: its own size and cut, without the normalisation."""
+    texts: list[str] | None = field(default=None, repr=False)
+    targets: list[int] | None = field(default=None, repr=False)
+    """Class per picture, where the source has classes."""
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    """(id, reason) of pictures that could not be read."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader should know: how many texts were cut, how many pictures skipped."""
+    cut: tuple[int, int] | None = None
+    """Of texts: how many were cut, and at how many tokens."""
+    digests: list[bytes] = field(default_factory=list, repr=False)
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
+    """Mean and standard deviation per channel that pictures were normalised by."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash over ids and raw contents in order, whatever the model and the preprocessing."""
+        return hashlib.sha256(b"".join(self.digests)).hexdigest()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What provenance records."""
+        return {
+            "spec": self.spec,
+            "n": self.n,
+            "seed": self.seed,
+            "preprocessing": self.preprocessing,
+            "sha256": self.sha256,
+        }
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, chosen: slice) -> Inputs:
+        if not isinstance(chosen, slice):
+            raise InputError(
+                f"inputs are cut with slices, got {chosen!r}; write inputs[{chosen}:{chosen} + 1] for one"
+            )
+        if isinstance(self.batch, Mapping):
+            batch: Any = {name: tensor[chosen] for name, tensor in self.batch.items()}
+        else:
+            batch = self.batch[chosen]
+        ids = self.ids[chosen]
+        return replace(
+            self,
+            n=len(ids),
+            ids=ids,
+            batch=batch,
+            tokens=self.tokens[chosen],
+            images=None if self.images is None else self.images[chosen],
+            texts=None if self.texts is None else self.texts[chosen],
+            targets=None if self.targets is None else self.targets[chosen],
+            digests=self.digests[chosen],
+        )
+
+    def altered(
+        self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
+    ) -> Inputs:
+        """The same pictures after ``change(id, picture)``, which takes and gives values from 0 to 1.
+
+        Raises NoPictures for texts.
+        """
+        if self.normalization is None:
+            raise NoPictures(f"{self.spec}: texts have no pixels that could be changed; give pictures")
+        mean, std = (_per_channel(values) for values in self.normalization)
+        held = next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch
+        plain = (held.cpu().float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
+        changed = np.stack([change(name, picture) for name, picture in zip(self.ids, plain, strict=True)])
+        prepared = (torch.from_numpy(changed).permute(0, 3, 1, 2) - mean) / std
+        batch: Any = prepared.to(device=held.device, dtype=held.dtype)
+        if isinstance(self.batch, Mapping):
+            batch = {**self.batch, next(iter(self.batch)): batch}
+        return replace(self, batch=batch, images=_for_people(prepared, *self.normalization))
+
+    def batches(self, size: int) -> Iterator[Inputs]:
+        """Consecutive Inputs of at most `size` inputs each."""
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"a batch holds at least one input, got batch size {size!r}")
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+
+def inputs(
+    spec: str,
+    model: LoadedModel,
+    n: int | None = None,
+    seed: int = 0,
+    preprocessing: str = "paper",
+    max_length: int | None = None,
+) -> Inputs:
+    """Choose `n` inputs at random and make them a batch for `model`.
+
+    `spec` is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
+    ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
+    ``val``), ``text:FILE`` or ``wikitext-103`` (raw, test split). A text is a line of more than 30
+    characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
+    gives. `n` is 25 unless given, or all there are where there are fewer.
+
+    Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input
+    size (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model
+    was trained with. ``"model"``: its own resizing, crop and normalisation. A model trained with ``workbench
+    train`` gets what it records in both. Grey pictures become three equal channels, and colours grey, as the
+    model needs.
+
+    Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
+    that is less; how many were cut is in ``notes``.
+
+    Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for
+    pictures given to a text model and the reverse, for an empty folder, and if no picture can be read; single
+    unreadable pictures are skipped, with a warning, and listed in ``skipped``.
+    """
+    if preprocessing not in PREPROCESSING:
+        raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
+    _check_whole("n", n, 1)
+    _check_whole("seed", seed, 0)
+    pool = open_pool(spec)
+    check_modality(spec, pool, model)
+    samples, skipped = _choose(pool, n, int(seed))
+    made = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
+    if skipped:
+        made.skipped = skipped
+        made.notes.insert(0, skipped_note(skipped))
+        warnings.warn(f"{spec}: {made.notes[0]}", stacklevel=2)
+    return made
+
+
+def _prepared(
+    spec: str,
+    model: LoadedModel,
+    samples: list[Sample],
+    seed: int,
+    preprocessing: str,
+    max_length: int | None = None,
+) -> Inputs:
+    """These samples as a batch for the model."""
+    made = Inputs(
+        spec=spec.strip(),
+        n=len(samples),
+        seed=seed,
+        preprocessing=preprocessing,
+        ids=[sample.id for sample in samples],
+        batch={},
+        tokens=TokenInfo([], [], None, torch.zeros(0, 0, dtype=torch.bool)),
+        digests=[sample.digest() for sample in samples],
+    )
+    targets = [sample.target for sample in samples if sample.target is not None]
+    made.targets = targets if len(targets) == len(samples) else None
+    if model.modality == "image":
+        _add_pictures(made, model, [np.asarray(sample.content) for sample in samples])
+    else:
+        _add_texts(made, model, [str(sample.content) for sample in samples], max_length)
+    return made
+
+
+def skipped_note(skipped: Sequence[Sequence[str]]) -> str:
+    """A sentence that counts and names (id, reason) of pictures that could not be read."""
+    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+    more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return f"unreadable pictures skipped: {len(skipped)} ({named}{more})"
+
+
+class ListedInputs:
+    """Inputs by their places in a pool, read and prepared a batch at a time: any number of them in little memory.
+
+    Batches are cut at multiples of ``batch`` from the first place on, and a text is padded to the longest of its
+    batch, so what is computed of an input depends on the list and its place there alone. Pictures that cannot be read
+    are left out of their batch, and named in ``skipped``; ``digests`` grow while batches are read.
+
+    Raises `InputError` for pictures given to a text model and the reverse.
+    """
+
+    def __init__(
+        self, spec: str, pool: Pool, model: LoadedModel, places: Sequence[int], batch: int, *,
+        seed: int = 0, preprocessing: str = "paper",
+    ) -> None:  # fmt: skip
+        check_modality(spec, pool, model)
+        self.spec, self.pool, self.model = spec, pool, model
+        self.places, self.batch = places, batch
+        self.seed, self.preprocessing = seed, preprocessing
+        self.skipped: list[tuple[str, str]] = []
+        self.digests: list[bytes] = []
+        self.cut: tuple[int, int] | None = None
+        """Of texts: how many were cut, and at how many tokens."""
+        self.notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What provenance records; the hash is that of what has been read."""
+        digest = hashlib.sha256(b"".join(self.digests)).hexdigest()
+        return {
+            "spec": self.spec, "n": len(self.digests), "seed": self.seed, "preprocessing": self.preprocessing,
+            "sha256": digest,
+        }  # fmt: skip
+
+    def batches(self, size: int) -> Iterator[Inputs]:
+        """Batches in order; with ``size`` below that of a batch each is handed out in pieces, padded as the whole."""
+        for start in range(0, len(self.places), self.batch):
+            samples = []
+            for place in self.places[start : start + self.batch]:
+                try:
+                    samples.append(self.pool.read(place))
+                except Unreadable as error:
+                    self.skipped.append((self.pool.ids[place], str(error)))
+            if not samples:
+                continue
+            made = _prepared(self.spec, self.model, samples, self.seed, self.preprocessing)
+            self.digests += made.digests
+            if made.cut is not None:
+                self.cut = made.cut[0] + (self.cut[0] if self.cut else 0), made.cut[1]
+            yield from made.batches(min(size, self.batch))
+
+
+def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
+    """Raise `InputError` unless the model takes what the pool gives."""
+    if not hasattr(model, "modality"):
+        raise InputError(
+            f"inputs are made for what workbench.load returned, not for a {type(model).__name__}; load the model, "
+            "or hand workbench.capture a batch of your own"
+        )
+    if model.modality not in ("image", "text"):
+        raise InputError(
+            f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
+            "dict of tensors of your own"
+        )
+    check_takes(model.spec, model.modality, spec, pool)
+
+
+def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
+    """Raise `InputError` unless a model of this modality takes what the pool gives."""
+    if pool.modality != modality:
+        takes, gives = ("texts", "pictures") if modality == "text" else ("pictures", "texts")
+        offer = "bundled:prose, text:FILE" if modality == "text" else "bundled:photos, images:FOLDER"
+        raise InputError(f"{model} takes {takes}, and {spec} gives {gives}; try {offer}")
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if value is None and name == "n":
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name} is a whole number from {least} up, got {value!r}")
+
+
+def check_count(pool: Pool, n: int | None) -> None:
+    """Raise `InputError` where there are fewer than ``n`` inputs."""
+    if n is not None and n > len(pool):
+        raise InputError(
+            f"{n} inputs were asked for, and {pool.where} has {len(pool)}; ask for at most {len(pool)}"
+        )
+
+
+def drawn_places(count: int, seed: int) -> list[int]:
+    """The numbers of ``count`` inputs in the order that ``seed`` draws: the first n are those that n takes."""
+    return np.random.default_rng(seed).permutation(count).tolist()
+
+
+def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
+    """The first `n` readable samples in an order drawn with `seed`, and what was skipped on the way."""
+    check_count(pool, n)
+    wanted = min(DEFAULT_N, len(pool)) if n is None else n
+    samples: list[Sample] = []
+    skipped: list[tuple[str, str]] = []
+    for position in drawn_places(len(pool), seed):
+        if len(samples) == wanted:
+            break
+        try:
+            samples.append(pool.read(position))
+        except Unreadable as error:
+            skipped.append((pool.ids[position], str(error)))
+    if not samples:
+        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        raise InputError(f"none of the {len(skipped)} pictures in {pool.where} can be read ({named})")
+    return samples, skipped
+
+
+# Pictures ---------------------------------------------------------------------------------------------------
+
+
+def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) -> None:
+    expected = model.image
+    if expected is None:
+        raise InputError(
+            f"{model.spec} states no size of pictures; hand workbench.capture a batch of your own"
+        )
+    if expected.channels not in (1, 3):
+        raise InputError(
+            f"{model.spec} takes {expected.channels} channels; pictures have 1 (grey) or 3 (colour)"
+        )
+    if made.preprocessing == "model" and not expected.recorded:
+        if expected.own is None:
+            raise InputError(f"{model.spec} states no preprocessing of its own; take preprocessing='paper'")
+        own = expected.own
+        prepared = torch.stack([own(_as_pillow(picture, expected.channels)) for picture in pictures])
+        mean, std = expected.mean, expected.std
+    else:
+        plain = torch.stack([_resize(picture, expected) for picture in pictures])
+        imagenet = expected.channels == 3 and not expected.recorded
+        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (expected.mean, expected.std)
+        prepared = (plain - _per_channel(mean)) / _per_channel(std)
+    made.images = _for_people(prepared, mean, std)
+    made.normalization = mean, std
+    batch = prepared.to(device=model.device, dtype=model.dtype)
+    # Models of transformers take their pictures by name.
+    by_name = getattr(model.module, "main_input_name", None) == "pixel_values"
+    made.batch = {"pixel_values": batch} if by_name else batch
+    made.tokens = token_info(model, made.batch)
+
+
+def _resize(picture: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channel height width"]:
+    """Straight to the model's size, bilinear with antialiasing, values in [0, 1]."""
+    from torchvision.transforms.v2 import functional as transforms
+
+    height, width = expected.size
+    if (
+        picture.dtype == np.uint8
+    ):  # through Pillow, as the papers' scripts do it: eight bits again after resizing
+        small = _as_pillow(picture, expected.channels).resize((width, height), Image.Resampling.BILINEAR)
+        return transforms.to_dtype(transforms.pil_to_tensor(small), torch.float32, scale=True)
+    tensor = torch.from_numpy(picture)
+    tensor = tensor[None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)
+    if tensor.shape[0] != expected.channels:
+        tensor = tensor.mean(0, keepdim=True).expand(expected.channels, -1, -1)
+    return transforms.resize(tensor, [height, width], antialias=True)
+
+
+def _as_pillow(picture: np.ndarray, channels: int) -> Image.Image:
+    eight_bit = picture if picture.dtype == np.uint8 else np.round(picture * 255).astype(np.uint8)
+    return Image.fromarray(eight_bit).convert("RGB" if channels == 3 else "L")
+
+
+def _for_people(
+    prepared: Float[Tensor, "n channel height width"], mean: tuple[float, ...], std: tuple[float, ...]
+) -> list[UInt8[np.ndarray, "height width 3"]]:
+    plain = prepared * _per_channel(std) + _per_channel(mean)
+    eight_bit = (plain.clamp(0, 1) * 255).round().to(torch.uint8)
+    return list(eight_bit.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous().numpy())
+
+
+def _per_channel(values: tuple[float, ...]) -> Float[Tensor, "channel 1 1"]:
+    return torch.tensor(values).view(-1, 1, 1)
+
+
+# Texts ------------------------------------------------------------------------------------------------------
+
+
+def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
+    tokenizer = model.tokenizer
+    stated = getattr(tokenizer, "model_max_length", None)
+    limits = [limit for limit in (model.max_length, stated) if limit is not None]
+    limit = min(limits, default=None)
+    if max_length is None:
+        length = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
+    else:
+        special = tokenizer.num_special_tokens_to_add()
+        _check_whole("max_length", max_length, special + 1)
+        if limit is not None and max_length > limit:
+            raise InputError(
+                f"max_length {max_length} was asked for, and {model.spec} takes at most {limit} tokens"
+            )
+        length = int(max_length)
+    whole = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+    cut = sum(size > length for size in whole)
+    made.cut = cut, length
+    if cut:
+        made.notes.append(f"{cut} of {len(texts)} texts were longer than {length} tokens and were cut")
+    encoded = tokenizer(
+        texts,
+        padding=True,
+        truncation=True,
+        max_length=length,
+        return_tensors="pt",
+        return_special_tokens_mask=True,
+    )
+    special_mask = encoded.pop("special_tokens_mask")
+    known, highest = _vocabulary(model.module), int(encoded["input_ids"].max())
+    if known is not None and highest >= known:
+        raise InputError(
+            f"{model.spec}: its tokenizer gives token {highest}, and the model knows {known} "
+            f"(0 to {known - 1}); the tokenizer belongs to another model"
+        )
+    accepted = inspect.signature(model.module.forward).parameters
+    made.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
+    made.texts = texts
+    made.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
+
+
+def _vocabulary(module: nn.Module) -> int | None:
+    """How many tokens the model has embeddings for; None where it does not say."""
+    get = getattr(module, "get_input_embeddings", None)
+    embeddings = get() if callable(get) else None
+    return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
+
+
+def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor) -> TokenInfo:
+    """Labels as people read them; kinds: class (stands for the whole text), special, word, padding."""
+    labels, kinds = [], []
+    for row, real, marked in zip(ids.tolist(), attention.tolist(), special.tolist(), strict=True):
+        pieces = tokenizer.convert_ids_to_tokens(row)
+        labels.append(
+            [_readable(tokenizer, piece, number) for piece, number in zip(pieces, row, strict=True)]
+        )
+        kinds.append(
+            [
+                "padding" if not keep
+                else "word" if not mark
+                else "class" if number == tokenizer.cls_token_id
+                else "special"
+                for number, keep, mark in zip(row, real, marked, strict=True)
+            ]
+        )  # fmt: skip
+    return TokenInfo(labels, kinds, None, attention.bool())
+
+
+def _readable(tokenizer: Any, piece: str, number: int) -> str:
+    """A byte-level piece ("Ġtea") as the text it stands for (" tea"); other pieces as they are."""
+    if number in tokenizer.all_special_ids or not any(mark in piece for mark in "ĠĊÃâ"):
+        return piece
+    text = tokenizer.decode([number])
+    # Part of a character of several bytes has no text of its own.
+    return piece if "\ufffd" in text else text.replace("\n", "⏎")

@@ -1,0 +1,312 @@
+"""Pools of raw inputs: pictures and texts, bundled or the user's own, each with a stable id."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from workbench.core import paths
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.models import hub
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SHORTEST_TEXT = 30  # characters; the protocol of saritas2025 takes lines longer than this
+WIKITEXT = ("Salesforce/wikitext", "wikitext-103-raw-v1/test-00000-of-00001.parquet")
+WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
+
+# Photographs that travel inside the wheels of scikit-image and scikit-learn: taken by a camera, a telescope
+# or a microscope, brick, grass and gravel among them. Left out: drawings and test charts (chessboard, color,
+# horse, logo, phantom), scans of print (page, text), the second half of the stereo pair (motorcycle_right),
+# and a detail of retina (microaneurysms). scikit-image's further pictures would have to be downloaded.
+PHOTOS = {
+    "skimage": (
+        "data",
+        (
+            "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png",
+            "coffee.png", "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png",
+            "moon.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg",
+        ),
+    ),
+    "sklearn": ("datasets/images", ("china.jpg", "flower.jpg")),
+}  # fmt: skip
+
+
+class Unreadable(Exception):
+    """One picture cannot be read; it is skipped and named."""
+
+
+@dataclass
+class Sample:
+    """One raw input: a text, or a picture of (height, width) or (height, width, 3).
+
+    Pictures are uint8, or float32 in [0, 1] where eight bits would round (the digits have 17 grey levels).
+    """
+
+    id: str
+    content: str | np.ndarray
+    target: int | None = None
+
+    def digest(self) -> bytes:
+        """sha256 over id and content."""
+        if isinstance(self.content, str):
+            raw = self.content.encode()
+        else:
+            raw = (
+                f"{self.content.dtype.str} {self.content.shape}\n".encode()
+                + np.ascontiguousarray(self.content).tobytes()
+            )
+        return hashlib.sha256(self.id.encode() + b"\0" + raw).digest()
+
+
+@dataclass
+class Pool:
+    """Everything there is to choose from: ids in a fixed order, and how to read the one at a position."""
+
+    modality: str
+    ids: Sequence[str]
+    read: Callable[[int], Sample]
+    where: str
+    """In words, for messages."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def open_pool(spec: str) -> Pool:
+    """The pool an input spec names.
+
+    Raises UnknownName for an unknown spec, InputError for a folder or file without usable content, and
+    MissingResource for a data set that is neither cached nor to be had.
+    """
+    if not isinstance(spec, str) or not spec.strip():
+        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {given}")
+    spec = spec.strip()
+    if spec == "wikitext-103":
+        return _wikitext()
+    scheme, _, name = spec.partition(":")
+    if scheme == "bundled":
+        if name not in BUNDLED:
+            raise UnknownName("bundled inputs", name, BUNDLED)
+        return BUNDLED[name]()
+    if scheme not in _OWN:
+        if Path(spec).expanduser().exists():
+            raise InputError(
+                f"{spec} exists; say what it holds: images:{spec}, imagenet:{spec} or text:{spec}"
+            )
+        raise UnknownName("inputs", spec, INPUT_SPECS)
+    if not name:
+        raise InputError(f"{spec!r} names nothing to read; write {scheme}:PATH")
+    return _OWN[scheme](Path(name).expanduser())
+
+
+# Bundled ----------------------------------------------------------------------------------------------------
+
+
+def _digits(split: str = "test") -> Pool:
+    from workbench.data.digits import digits_split
+
+    digits = digits_split(split)
+
+    def read(i: int) -> Sample:
+        return Sample(digits.ids[i], digits.raw[i].astype(np.float32) / 16, int(digits.labels[i]))
+
+    return Pool("image", digits.ids, read, f"the {split} split of the bundled digits")
+
+
+def photo_files() -> dict[str, Path]:
+    """Name → file of the photographs that are on this machine; nothing is downloaded."""
+    found = {}
+    for package, (folder, names) in PHOTOS.items():
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            files = (Path(place) / folder / name for name in names)
+            found.update({file.stem: file for file in files if file.is_file()})
+    return dict(sorted(found.items()))
+
+
+def _photos() -> Pool:
+    files = photo_files()
+    if not files:
+        raise MissingResource(
+            "no photographs in the installed scikit-image and scikit-learn; install them again"
+        )
+    names, places = list(files), list(files.values())
+    ids = [f"photos/{name}" for name in names]
+    return Pool(
+        "image",
+        ids,
+        lambda i: Sample(ids[i], read_picture(places[i])),
+        "scikit-image's and scikit-learn's photographs",
+    )
+
+
+def _prose() -> Pool:
+    folder = paths.data_dir() / "prose"
+    files = sorted(folder.glob("*.txt"))
+    if not files:
+        raise MissingResource(f"the bundled prose is not in {folder}; install the package again")
+    lines = [(f"prose/{file.stem}", file) for file in files]
+    return _text_pool(
+        [sample for prefix, file in lines for sample in _read_lines(file, prefix)], "the bundled prose"
+    )
+
+
+# The user's own ---------------------------------------------------------------------------------------------
+
+
+def _image_folder(path: Path) -> Pool:
+    if path.is_file():
+        folder, names = path.parent, [path.name]
+    elif path.is_dir():
+        folder, names = path, _pictures(path)
+    else:
+        raise InputError(f"there is no folder {path}")
+    if not names:
+        nested = any(_pictures(inner) for inner in path.iterdir() if inner.is_dir())
+        hint = (
+            f"; its subfolders have some: imagenet:{path} reads a folder of class folders" if nested else ""
+        )
+        raise InputError(f"no images in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are read{hint}")
+    return Pool("image", names, lambda i: Sample(names[i], read_picture(folder / names[i])), str(path))
+
+
+def _imagenet(path: Path) -> Pool:
+    if not path.is_dir():
+        raise InputError(f"there is no folder {path}")
+    root = path / "val" if (path / "val").is_dir() else path
+    classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    files = [(target, name) for target, folder in enumerate(classes) for name in _pictures(folder)]
+    if not files:
+        raise InputError(
+            f"no images in class folders of {root} ({len(classes)} subfolders): expected FOLDER/CLASS/IMAGE, "
+            f"images ending in {', '.join(IMAGE_SUFFIXES)}; for a folder of images use images:{path}"
+        )
+    labels = [folder.name for folder in classes]
+    ids = [f"{labels[target]}/{name}" for target, name in files]
+
+    def read(i: int) -> Sample:
+        target, name = files[i]
+        return Sample(ids[i], read_picture(classes[target] / name), target)
+
+    return Pool("image", ids, read, f"{len(classes)} class folders of {root}")
+
+
+def _text_file(path: Path) -> Pool:
+    if path.is_dir():
+        inside = sorted(file.name for file in path.glob("*.txt"))
+        raise InputError(
+            f"{path} is a folder; name one file" + (f": {', '.join(inside[:5])}" if inside else "")
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    samples = _read_lines(path, path.name)
+    if not samples:
+        raise InputError(
+            f"{path} has no line longer than {SHORTEST_TEXT} characters; each such line is one input"
+        )
+    return _text_pool(samples, str(path))
+
+
+def _wikitext() -> Pool:
+    import pandas as pd
+    from huggingface_hub import hf_hub_download
+
+    repo, name = WIKITEXT
+    found = hub.cached_file(repo, [name], "dataset", WIKITEXT_REVISION) or hub.cached_file(
+        repo, [name], "dataset"
+    )
+    if found is None:
+        problem = hub.obstacle()
+        if problem is not None:
+            raise hub.missing(
+                "wikitext-103", f"{repo} ({name})", problem, kind="dataset", random_weights=False
+            )
+        found = hf_hub_download(repo, name, repo_type="dataset", revision=WIKITEXT_REVISION)
+    lines = pd.read_parquet(found)["text"]
+    # Headings are kept where they are long enough, as in the published protocol.
+    samples = [
+        Sample(f"wikitext-103/test/{i}", line.strip())
+        for i, line in enumerate(lines)
+        if len(line) > SHORTEST_TEXT
+    ]
+    return _text_pool(samples, "the test split of WikiText-103")
+
+
+BUNDLED: dict[str, Callable[[], Pool]] = {
+    "digits": _digits,
+    "digits-train": lambda: _digits("train"),
+    "photos": _photos,
+    "prose": _prose,
+}
+_OWN: dict[str, Callable[[Path], Pool]] = {"images": _image_folder, "imagenet": _imagenet, "text": _text_file}
+INPUT_SPECS = (
+    *(f"bundled:{name}" for name in BUNDLED),
+    "images:FOLDER",
+    "imagenet:FOLDER",
+    "text:FILE",
+    "wikitext-103",
+)
+
+
+# Reading ----------------------------------------------------------------------------------------------------
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """A picture as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
+
+    Raises Unreadable if it is damaged, cut short, or of no known format.
+    """
+    try:
+        with Image.open(path) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode.startswith("I;16") or picture.mode == "I":  # 16 bits; PIL would clip them to 255
+                return (np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8)
+            if picture.mode == "F":
+                raise Unreadable("it holds floating-point pixels, whose range is not known")
+            grey = picture.mode in ("L", "LA", "1")
+            return np.asarray(picture.convert("L" if grey else "RGB"))
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        reason = str(error).replace(str(path), path.name).replace(repr(str(path)), path.name)
+        raise Unreadable(reason or type(error).__name__) from error
+
+
+def _pictures(folder: Path) -> list[str]:
+    """Names of the files that end as pictures do; listing tells files from folders without asking about each."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if _is_picture(entry))
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    suffix = os.path.splitext(entry.name)[1].lower()
+    return suffix in IMAGE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+
+
+def _read_lines(path: Path, prefix: str) -> list[Sample]:
+    """One sample per line that is long enough and no heading (``= Title =``), named by its line number."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    texts = ((number, line.strip()) for number, line in enumerate(lines, 1))
+    return [
+        Sample(f"{prefix}:{number}", text)
+        for number, text in texts
+        if len(text) > SHORTEST_TEXT and not re.fullmatch(r"=.*=", text)
+    ]
+
+
+def _text_pool(samples: list[Sample], where: str) -> Pool:
+    return Pool("text", [sample.id for sample in samples], samples.__getitem__, where)

@@ -1,0 +1,65 @@
+"""The interactive page of a figure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io as pio
+from plotly.offline import get_plotlyjs
+
+from workbench.frames.provenance import html_element
+from workbench.frames.results import atomic_write
+
+PLOTLY_JS = "plotly.min.js"
+
+
+def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    """An interactive page that needs no network: plotly.js lies beside it, one copy for all figures."""
+    script = path.with_name(PLOTLY_JS)
+    source = get_plotlyjs().encode()
+    if not script.is_file() or script.stat().st_size != len(source):
+        _put(script, source)
+    name = str(provenance["name"])
+    described = provenance["figure"]
+    plot = pio.to_html(
+        go.Figure(figure),
+        full_html=False,
+        include_plotlyjs=False,
+        include_mathjax=False,
+        div_id=f"figure-{name}",  # a random one would make the same figure a different file
+        config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": name}},
+    )
+    page = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(name)}</title>
+<style>
+body {{ margin: 1.5rem auto; padding: 0 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; }}
+figure {{ margin: 0; overflow-x: auto; }}
+figcaption {{ margin-top: .75rem; }}
+</style>
+<script src="{PLOTLY_JS}" charset="utf-8"></script>
+</head>
+<body>
+<figure>
+<div role="img" aria-label="{html.escape(described["alt"])}">
+{plot}
+</div>
+<figcaption>{html.escape(described["caption"])}</figcaption>
+</figure>
+<p><a href="index.html">All figures</a></p>
+{html_element(provenance)}
+</body>
+</html>
+"""
+    _put(path, page.encode())
+
+
+def _put(path: Path, content: bytes) -> None:
+    atomic_write(path, lambda handle: handle.write(content))

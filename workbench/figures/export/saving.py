@@ -1,0 +1,198 @@
+"""`save_figure`: one call writes a figure, the numbers behind it, and where both come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.figures.export import chrome
+from workbench.figures.export.page import write_html
+from workbench.figures.export.static import (
+    STATIC,
+    ExportFault,
+    ExportJob,
+    export_static,
+    load_figure,
+    shared_chrome,
+)
+from workbench.figures.theme import Width, apply_theme, find_theme
+from workbench.frames.provenance import build_provenance, dump, sha256_bytes
+from workbench.frames.results import atomic_write, provenance_of
+from workbench.frames.tables import latex_table
+
+FORMATS = (*STATIC, "html")
+DEFER = "WORKBENCH_DEFER_EXPORT"
+OUT = "WORKBENCH_OUT"
+ALLOWED = "WORKBENCH_FORMATS"
+# Files of the gallery itself, which a figure of the same name would overwrite.
+_RESERVED = {"index", "report"}
+
+
+def save_figure(
+    fig: go.Figure,
+    name: str,
+    *,
+    data: pd.DataFrame,
+    caption: str,
+    alt: str,
+    parameters: Mapping[str, Any],
+    out: str | os.PathLike[str] | None = None,
+    width: Width = "column",
+    height: float | None = None,
+    formats: Sequence[str] | None = None,
+    records: Iterable[str | os.PathLike[str]] = (),
+) -> go.Figure:
+    """Write a figure with its data and provenance, and return it in its theme, ready to be shown.
+
+    Writes into `out`: ``NAME.pdf``, ``.svg``, ``.png`` (printed by Chrome), ``.html`` (interactive, with a local
+    plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.frames.tables`),
+    ``.figure.json`` (plotly specification) and ``.json`` (provenance, also inside PDF, SVG, PNG and HTML).
+    Every file is whole or absent.
+
+    In a render the three static formats are left to the render process: ``WORKBENCH_DEFER_EXPORT`` names a file
+    to which each saved figure is appended. Without Chrome a warning says how to get one, and the rest is written.
+
+    Args:
+        fig: any plotly figure; it is not changed.
+        name: file name without folder or suffix: letters, digits, "_" and "-".
+        data: the numbers that the figure shows.
+        caption: one or two sentences, as under a figure in print.
+        alt: what the figure shows, for readers who cannot see it.
+        parameters: what was asked for (model, inputs, n, seed, …).
+        out: folder; by default ``WORKBENCH_OUT``, else "figures".
+        width: "column" (3.25 in) or "page" (6.75 in).
+        height: in pixels of 1/96 in; by default the figure's own.
+        formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
+        records: committed files that the figure draws.
+
+    Raises:
+        InputError: a name that is no plain file name, an empty figure, frame, caption or alt text, an unknown
+            format or width.
+        MissingResource: `out` cannot be written.
+        ExportFault: Chrome made a picture that is blank, of the wrong size, or without its fonts.
+    """
+    folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
+    _check(fig, name, data, caption, alt)
+    wanted = [format for format in check_formats(formats) if format in _allowed()]
+    theme = find_theme()
+    themed = apply_theme(fig, theme.name, width, height)
+
+    csv = data.to_csv(index=False).encode()
+    drawing = json.dumps(json.loads(themed.to_json()), sort_keys=True).encode()
+    provenance = build_provenance(
+        name,
+        provenance_of(data),
+        parameters,
+        figure={
+            "caption": caption.strip(),
+            "alt": alt.strip(),
+            "theme": theme.name,
+            "width": width,
+            "width_px": themed.layout.width,
+            "height_px": themed.layout.height,
+            "sha256": sha256_bytes(drawing),
+        },
+        data={
+            "rows": len(data),
+            "columns": [str(column) for column in data.columns],
+            "sha256": sha256_bytes(csv),
+        },
+        records=records,
+    )
+    table = latex_table(data, caption, name).encode()
+    for format in FORMATS:  # pictures of an earlier figure would pass for this one
+        _remove(folder / f"{name}.{format}")
+    _write(folder / f"{name}.csv", csv)
+    _write(folder / f"{name}.tex", table)
+    _write(folder / f"{name}.figure.json", drawing)
+    if "html" in wanted:
+        write_html(folder / f"{name}.html", json.loads(drawing), provenance)
+    _write(folder / f"{name}.json", dump(provenance, indent=1).encode())
+
+    queue = os.environ.get(DEFER)
+    if queue:
+        with open(queue, "a", encoding="utf-8") as handle:
+            handle.write(
+                json.dumps({"path": str((folder / f"{name}.json").resolve()), "formats": wanted}) + "\n"
+            )
+        return themed
+    static = tuple(format for format in wanted if format in STATIC)
+    if static:
+        _export_now(folder, name, static, provenance)
+    return themed
+
+
+def _export_now(folder: Path, name: str, formats: tuple[str, ...], provenance: Mapping[str, Any]) -> None:
+    if chrome.find_chrome() is None:
+        warnings.warn(f"{name}: no PDF, SVG or PNG: {chrome.missing_chrome()}", stacklevel=3)
+        return
+    (result,) = export_static([export_job(folder / f"{name}.json", provenance, formats)], shared_chrome())
+    if result.failures:
+        faults = "; ".join(f"{format}: {why}" for format, why in result.failures.items())
+        raise ExportFault(f"{name} was not exported: {faults}")
+
+
+def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]) -> ExportJob:
+    """The job that prints a saved figure, from its NAME.json and the specification beside it."""
+    figure = provenance["figure"]
+    stem = path.with_suffix("")
+    return ExportJob(
+        figure=load_figure(stem.with_name(f"{stem.name}.figure.json")),
+        stem=stem,
+        width=figure["width_px"],
+        height=figure["height_px"],
+        formats=tuple(formats),
+        provenance=provenance,
+    )
+
+
+def _allowed() -> Sequence[str]:
+    """Formats that the render writes at all: ``WORKBENCH_FORMATS``, "pdf,html"; every format outside a render."""
+    held = os.environ.get(ALLOWED)
+    return FORMATS if held is None else held.split(",")
+
+
+def check_formats(formats: Sequence[str] | None) -> list[str]:
+    """The formats asked for (several, or one by its name), in a fixed order; all for None. Raises `UnknownName`."""
+    asked = FORMATS if formats is None else (formats,) if isinstance(formats, str) else tuple(formats)
+    for format in asked:
+        if format not in FORMATS:
+            raise UnknownName("format", str(format), FORMATS)
+    return [format for format in FORMATS if format in asked]
+
+
+def _check(fig: go.Figure, name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", name):
+        raise InputError(
+            f"{name!r} is not a figure name; give up to 100 letters, digits, '_' or '-', without folder or suffix"
+        )
+    if name in _RESERVED:
+        raise InputError(f"{name!r} is taken by a file of the gallery; choose another figure name")
+    if not isinstance(fig, go.Figure):
+        raise InputError(f"save_figure takes a plotly Figure; got {type(fig).__name__}")
+    if not fig.data and not fig.layout.images:
+        raise InputError(f"the figure {name!r} has no traces: there is nothing to draw")
+    if not isinstance(data, pd.DataFrame) or data.empty:
+        what = "an empty frame" if isinstance(data, pd.DataFrame) else type(data).__name__
+        raise InputError(f"data of {name!r} must be a DataFrame with the numbers shown; got {what}")
+    for label, text in (("caption", caption), ("alt", alt)):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{name!r} needs a {label}: one sentence of text")
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        path.unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    atomic_write(path, lambda handle: handle.write(content))

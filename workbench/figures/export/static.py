@@ -1,0 +1,344 @@
+"""PDF, SVG and PNG from one warm Chrome, each checked before it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import MissingResource, WorkbenchError
+from workbench.figures.export import chrome
+from workbench.frames.provenance import embed
+from workbench.frames.results import atomic_write
+
+STATIC = ("pdf", "svg", "png")
+START_SECONDS = 90.0
+FILE_SECONDS = 90.0
+TABS = 2  # of one Chrome; more help only where there are more cores
+
+
+def png_scale(width: int) -> int:
+    """Pixels per px: 384 dots per inch on paper, where journals ask for 300; a slide fills a screen with half that."""
+    return 4 if width <= 700 else 2
+
+
+class ExportFault(WorkbenchError):
+    """A picture that Chrome did not make, or that is not fit to print."""
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """One figure to print: its plotly specification, where its files go (without suffix), and its size in px."""
+
+    figure: Mapping[str, Any]
+    stem: Path
+    width: int
+    height: int
+    formats: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+
+@dataclass
+class ExportResult:
+    """What became of one job: files written, the seconds they took, and a reason for each format that failed."""
+
+    stem: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    seconds: float = 0.0
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class WarmChrome:
+    """One running Chrome that prints figures, usable from any thread and inside a running event loop.
+
+    Kaleido's own synchronous server waits for ever where Chrome dies at its start; here the start has a time
+    limit and a failure is an exception. Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        path = chrome.find_chrome()
+        if path is None:
+            raise MissingResource(chrome.missing_chrome())
+        self._path = path
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True)
+        self._thread.start()
+        self._browser: Any = None
+        try:
+            self._browser = self._wait(self._open(), START_SECONDS)
+        except BaseException as error:
+            self._stop_loop()
+            if isinstance(error, Exception):
+                raise MissingResource(f"{path} did not start: {_cause(error)}; {chrome.HOW}") from error
+            raise
+
+    async def _open(self) -> Any:
+        import kaleido
+
+        page = kaleido.PageGenerator(
+            mathjax=False
+        )  # MathJax would be fetched from a content-delivery address
+        # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
+        page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
+        browser = kaleido.Kaleido(n=TABS, timeout=FILE_SECONDS, page_generator=page, path=str(self._path))
+        await browser.open()
+        return browser
+
+    def _wait(self, work: Any, seconds: float) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except FutureTimeout as error:
+            future.cancel()
+            raise ExportFault(f"Chrome gave no answer within {seconds:g} s") from error
+
+    def picture(self, figure: Mapping[str, Any], format: str, width: int, height: int) -> bytes:
+        """One figure as PDF, SVG or PNG bytes, unchecked."""
+        (content,) = self.pictures(figure, [format], width, height)
+        if isinstance(content, ExportFault):
+            raise content
+        return content
+
+    def pictures(
+        self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
+    ) -> list[bytes | ExportFault]:
+        """One figure in several formats, unchecked; a fault stands in the place of a picture that failed."""
+        drawn = self._wait(self._draw(figure, formats, width, height), (FILE_SECONDS + 10) * len(formats))
+        return [
+            # plotly.js, kaleido and choreographer raise types of their own
+            ExportFault(f"Chrome could not draw it: {_cause(content)}")
+            if isinstance(content, Exception)
+            else content
+            for content in drawn
+        ]
+
+    async def _draw(
+        self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
+    ) -> list[Any]:
+        # At once, in a tab each: a tab loads itself anew after every picture, and the others work meanwhile.
+        options = [
+            {
+                "format": format,
+                "width": width,
+                "height": height,
+                "scale": png_scale(width) if format == "png" else 1,
+            }
+            for format in formats
+        ]
+        drawing = (self._browser.calc_fig(figure, opts=choice) for choice in options)
+        return await asyncio.gather(*drawing, return_exceptions=True)
+
+    def close(self) -> None:
+        """Stop Chrome; safe to call twice."""
+        if self._browser is not None:
+            browser, self._browser = self._browser, None
+            try:
+                self._wait(browser.close(), 20)
+            except (
+                Exception
+            ) as error:  # it is going away in any case; say so rather than mask the caller's error
+                print(f"warning: Chrome did not close cleanly: {_cause(error)}")
+        self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+
+    def __enter__(self) -> WarmChrome:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _cause(error: BaseException) -> str:
+    """The error in one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+_shared: WarmChrome | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_chrome() -> WarmChrome:
+    """The Chrome that stays warm between interactive saves, until the interpreter ends."""
+    global _shared  # one browser per process is the point
+    with _shared_lock:
+        if _shared is None:
+            _shared = WarmChrome()
+            atexit.register(close_shared)
+        return _shared
+
+
+def close_shared() -> None:
+    """Stop the shared Chrome, if it runs."""
+    global _shared
+    with _shared_lock:
+        if _shared is not None:
+            _shared.close()
+            _shared = None
+
+
+def export_static(jobs: Iterable[ExportJob], browser: WarmChrome | None = None) -> list[ExportResult]:
+    """Print figures with one warm Chrome; a file that fails its check is not written, and the reason is kept.
+
+    Args:
+        jobs: what to print. Formats other than PDF, SVG and PNG are passed over.
+        browser: a running one; by default one is started for these jobs and stopped after them.
+
+    Raises:
+        MissingResource: no Chrome, one that does not start, or a folder that cannot be written.
+    """
+    jobs = list(jobs)
+    if browser is None:
+        with WarmChrome() as own:
+            return [_export(job, own) for job in jobs]
+    return [_export(job, browser) for job in jobs]
+
+
+def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
+    result = ExportResult(job.stem)
+    formats = [format for format in job.formats if format in STATIC]
+    started = time.perf_counter()
+    try:
+        pictures = browser.pictures(job.figure, formats, job.width, job.height)
+    except ExportFault as fault:  # no answer at all
+        pictures = [fault] * len(formats)
+    for format, content in zip(formats, pictures, strict=True):
+        path = job.stem.with_name(f"{job.stem.name}.{format}")
+        try:
+            if isinstance(content, ExportFault):
+                raise content
+            check_picture(content, format, job.width, job.height)
+            finished = embed(content, format, job.provenance, dpi=96 * png_scale(job.width))
+        except ExportFault as fault:
+            result.failures[format] = str(fault)
+            path.unlink(missing_ok=True)  # an older picture would pass for this one
+            continue
+        result.files[format] = atomic_write(path, _writer(finished))
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _writer(content: bytes) -> Callable[[Any], object]:
+    return lambda handle: handle.write(content)
+
+
+def check_picture(content: bytes, format: str, width: int, height: int) -> None:
+    """Raise `ExportFault` unless the picture has the right size, shows something and (PDF) embeds its fonts."""
+    checks = {"pdf": check_pdf, "svg": check_svg, "png": check_png}
+    checks[format](content, width, height)
+
+
+def check_png(content: bytes, width: int, height: int) -> None:
+    """Pixels are size × `png_scale`, and not all of one colour."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ExportFault(f"the PNG cannot be read back: {_cause(error)}") from error
+    scale = png_scale(width)
+    expected = (height * scale, width * scale)
+    if any(abs(got - want) > scale for got, want in zip(pixels.shape[:2], expected, strict=True)):
+        raise ExportFault(
+            f"the PNG is {pixels.shape[1]} × {pixels.shape[0]} pixels, not {expected[1]} × {expected[0]}"
+        )
+    # 1/1000 of the area: less than one letter of a tick label per square inch
+    inked = (pixels != pixels[0, 0]).any(axis=2).mean()
+    if inked < 1e-3:
+        raise ExportFault(f"the PNG is blank: {inked:.2%} of its pixels differ from the background")
+
+
+def check_svg(content: bytes, width: int, height: int) -> None:
+    """Width and height are as asked, it is XML, and something is drawn beside the background."""
+    from xml.etree import ElementTree
+
+    try:
+        root = ElementTree.fromstring(content)  # our own Chrome's output, not a stranger's file
+    except ElementTree.ParseError as error:
+        raise ExportFault(f"the SVG is not whole: {error}") from error
+    size = (float(root.get("width") or 0), float(root.get("height") or 0))
+    if max(abs(size[0] - width), abs(size[1] - height)) > 1:
+        raise ExportFault(f"the SVG is {size[0]:g} × {size[1]:g} px, not {width} × {height}")
+    tags = [element.tag.rsplit("}", 1)[-1] for element in root.iter()]
+    if sum(tags.count(tag) for tag in ("path", "text", "image")) < 3:
+        raise ExportFault("the SVG is blank: fewer than three drawn elements")
+
+
+def check_pdf(content: bytes, width: int, height: int) -> None:
+    """One page of the right size, with drawing operators, and a font file for every font."""
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    try:
+        pages = PdfReader(io.BytesIO(content)).pages
+        count = len(pages)
+        page = pages[0]
+        stream = page.get_contents()
+        operators = stream.get_data().split() if stream is not None else []  # an empty stream is falsy
+        fonts = _fonts(page)
+    except (PyPdfError, IndexError) as error:
+        raise ExportFault(f"the PDF cannot be read back: {_cause(error)}") from error
+    size = (float(page.mediabox.width), float(page.mediabox.height))
+    if max(abs(size[0] - width * 0.75), abs(size[1] - height * 0.75)) > 1:
+        raise ExportFault(
+            f"the PDF page is {size[0]:g} × {size[1]:g} pt, not {width * 0.75:g} × {height * 0.75:g}"
+        )
+    if count != 1:
+        raise ExportFault(f"the PDF has {count} pages, not one")
+    painted = sum(
+        operators.count(operator) for operator in (b"f", b"f*", b"S", b"B", b"Do", b"Tj", b"TJ", b"sh")
+    )
+    if painted < 3:
+        raise ExportFault("the PDF is blank: fewer than three things are painted on its page")
+    missing = sorted(name for name, embedded in fonts.items() if not embedded)
+    if missing:
+        raise ExportFault(f"the PDF does not embed the fonts {', '.join(missing)}")
+
+
+def _fonts(page: Any) -> dict[str, bool]:
+    """Base name of each font on a page, and whether its file is inside; forms within the page included."""
+    found: dict[str, bool] = {}
+    waiting = [page.get("/Resources")]
+    seen: set[int] = set()
+    while waiting:
+        resources = waiting.pop()
+        resources = resources.get_object() if resources is not None else None
+        if resources is None or id(resources) in seen:
+            continue
+        seen.add(id(resources))
+        listed = resources.get("/Font")
+        for reference in listed.get_object().values() if listed is not None else ():
+            font = reference.get_object()
+            inner = (
+                font["/DescendantFonts"].get_object()[0].get_object() if "/DescendantFonts" in font else font
+            )
+            descriptor = inner.get("/FontDescriptor")
+            held = descriptor.get_object() if descriptor is not None else {}
+            # A Type 3 font's glyphs are drawings inside the PDF itself.
+            embedded = font.get("/Subtype") == "/Type3" or any(
+                key in held for key in ("/FontFile", "/FontFile2", "/FontFile3")
+            )
+            found[str(font.get("/BaseFont", "unnamed"))] = embedded
+        forms = resources.get("/XObject")
+        for reference in forms.get_object().values() if forms is not None else ():
+            waiting.append(reference.get_object().get("/Resources"))
+    return found
+
+
+def load_figure(path: Path) -> dict[str, Any]:
+    """A plotly specification from a NAME.figure.json."""
+    return json.loads(path.read_text(encoding="utf-8"))

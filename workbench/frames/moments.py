@@ -1,0 +1,193 @@
+"""Statistics of one quantity over inputs, head by head and rank by rank, in memory that does not grow with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ddsketch import DDSketch
+from torch import Tensor
+
+from workbench.frames.sketches import QUANTILES, bins_of, quantiles_of, sketch_from, sketch_of
+
+LEVEL = 0.95
+_SUMS = ("count", "mean", "squares", "least", "largest", "null_sum", "null_count")
+_START = dict(zip(_SUMS, (0.0, 0.0, 0.0, math.inf, -math.inf, 0.0, 0.0), strict=True))
+SUMMARY = ("mean", "std", "low", "high", "min", "max")
+POOLED = ("mean", "min", *QUANTILES, "max")
+
+
+class Moments:
+    """Count, mean, sum of squared deviations, extremes and quantiles of a quantity over inputs, batch by batch.
+
+    Batches, and parts of a sweep, are merged by the exact formula for two groups (Chan, Golub & LeVeque 1983), so what
+    comes out depends on their sizes by rounding alone. Quantiles are those of all heads together, from a sketch for
+    each rank (see `sketches`). Values that are undefined (NaN) or infinite are left out, and counted in ``left_out``.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], heads: Sequence[int] = (), ranked: bool = False) -> None:
+        self.columns = dict(columns)
+        self.heads, self.ranked = list(heads), ranked
+        rows = max(1, len(self.heads))
+        self._sums = {name: np.full((rows, 0), start) for name, start in _START.items()}
+        self._sketches: list[DDSketch] = []
+        self.left_out = 0
+
+    @property
+    def count(self) -> np.ndarray:
+        """(head, rank): how many inputs have a value."""
+        return self._sums["count"]
+
+    def add(self, values: Tensor, null_mean: Tensor | None = None) -> None:
+        """Take one batch, (input[, head][, rank]), with what chance is expected to give for each value."""
+        x = self._table(values)
+        known = np.isfinite(x)
+        absent = np.isnan(x) if self.ranked else np.zeros_like(known)  # a rank that an input has not got
+        self.left_out += int((~known & ~absent).sum())
+        count = known.sum(0).astype(float)
+        with np.errstate(invalid="ignore"):
+            mean = np.where(count > 0, np.where(known, x, 0.0).sum(0) / np.maximum(count, 1), 0.0)
+        found = {
+            "count": count,
+            "mean": mean,
+            "squares": np.square(np.where(known, x - mean, 0.0)).sum(0),
+            "least": np.where(known, x, math.inf).min(0),
+            "largest": np.where(known, x, -math.inf).max(0),
+            "null_sum": np.zeros_like(mean),
+            "null_count": np.zeros_like(mean),
+        }
+        if null_mean is not None:
+            by_chance = self._table(null_mean)
+            there = np.isfinite(by_chance)
+            found["null_sum"] = np.where(there, by_chance, 0.0).sum(0)
+            found["null_count"] = there.sum(0).astype(float)
+        sketches = [sketch_of(x[:, :, rank][known[:, :, rank]].tolist()) for rank in range(x.shape[2])]
+        self._merge(found, sketches)
+
+    def _table(self, values: Tensor) -> np.ndarray:
+        """(input, head, rank), with one head or rank where the quantity has no such axis."""
+        array = values.double().cpu().numpy()
+        if not self.heads:
+            array = array[:, None]
+        return array if self.ranked else array[..., None]
+
+    def merge(self, other: Moments) -> None:
+        """Take what another gathered from other inputs."""
+        self._merge(other._sums, other._sketches)
+        self.left_out += other.left_out
+
+    def _merge(self, found: Mapping[str, np.ndarray], sketches: Sequence[DDSketch]) -> None:
+        ranks = max(self.count.shape[1], found["count"].shape[1])
+        a, b = (
+            {name: _padded(part[name], ranks, _START[name]) for name in _SUMS} for part in (self._sums, found)
+        )
+        total = a["count"] + b["count"]
+        apart, known = b["mean"] - a["mean"], np.maximum(total, 1)
+        self._sums = {
+            "count": total,
+            # where one side is empty the mean is the other's as it is
+            "mean": np.where(a["count"] == 0, b["mean"], a["mean"] + apart * b["count"] / known),
+            "squares": a["squares"] + b["squares"] + apart**2 * a["count"] * b["count"] / known,
+            "least": np.minimum(a["least"], b["least"]),
+            "largest": np.maximum(a["largest"], b["largest"]),
+            "null_sum": a["null_sum"] + b["null_sum"],
+            "null_count": a["null_count"] + b["null_count"],
+        }
+        self._sketches += [sketch_of() for _ in range(ranks - len(self._sketches))]
+        for mine, theirs in zip(self._sketches, sketches, strict=False):
+            mine.merge(theirs)
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """`SUMMARY` as (head, rank): mean, standard deviation (ddof = 1), Student's t interval of the mean, extremes.
+
+        NaN where there are too few inputs: none for the mean, fewer than two for deviation and interval.
+        """
+        from scipy.stats import t
+
+        sums, count = self._sums, self.count
+        several, empty = count > 1, count == 0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            deviation = np.where(several, np.sqrt(sums["squares"] / (count - 1)), np.nan)
+            half = np.where(several, t.ppf(0.5 + LEVEL / 2, count - 1) * deviation / np.sqrt(count), np.nan)
+        mean = np.where(empty, np.nan, sums["mean"])
+        ends = [np.where(empty, np.nan, sums[name]) for name in ("least", "largest")]
+        return dict(zip(SUMMARY, (mean, deviation, mean - half, mean + half, *ends), strict=True))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Columns of the rows: each head's ``statistic`` (`SUMMARY`), then of all heads together (`POOLED`).
+
+        The mean stands with chance's expected value. A measure that has a statistic of its own, such as max, keeps that
+        word for its mean, and "std of max" says what the others are.
+        """
+        if not self.count.size:  # nothing came
+            self._sums = {name: _padded(part, 1, _START[name]) for name, part in self._sums.items()}
+            self._sketches = [sketch_of()]
+        found = self.statistics()
+        heads, ranks = np.indices(self.count.shape).reshape(2, -1)
+        kept = self.count.ravel() > 0 if self.ranked else np.ones(self.count.size, dtype=bool)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            expected = self._sums["null_sum"] / self._sums["null_count"]
+        for name, values in found.items():
+            columns: dict[str, Any] = {"statistic": self._word(name), "value": values.ravel()[kept]}
+            if self.heads:
+                columns["head"] = np.asarray(self.heads)[heads[kept]]
+            if self.ranked:
+                columns["rank"] = ranks[kept] + 1
+            if name == "mean":
+                columns["null_mean"] = expected.ravel()[kept]
+            yield self.columns | columns
+        yield from self._pooled(found)
+
+    def _pooled(self, found: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+        """All heads together, rank by rank; of a quantity without heads only what is not in `SUMMARY`."""
+        weights = self.count.sum(0)
+        kept = weights > 0 if self.ranked else np.ones(len(weights), dtype=bool)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(weights > 0, (self._sums["mean"] * self.count).sum(0) / weights, np.nan)
+        quantiles = np.asarray([quantiles_of(sketch) for sketch in self._sketches]).T
+        least, largest = self._sums["least"].min(0), self._sums["largest"].max(0)
+        ends = (np.where(weights > 0, end, np.nan) for end in (least, largest))
+        for name, values in zip(POOLED, (mean, next(ends), *quantiles, next(ends)), strict=True):
+            if not self.heads and name in found:
+                continue
+            columns = {"statistic": self._word(name), "value": values[kept]}
+            yield self.columns | columns | ({"rank": np.flatnonzero(kept) + 1} if self.ranked else {})
+
+    def _word(self, name: str) -> str:
+        own = self.columns.get("statistic")
+        return name if own is None else own if name == "mean" else f"{name} of {own}"
+
+    def state(self) -> Iterator[dict[str, Any]]:
+        """Columns of the rows that `from_state` takes: sums by head and rank, and the sketch of each rank."""
+        heads, ranks = np.indices(self.count.shape).reshape(2, -1)
+        sums = {name: values.ravel() for name, values in self._sums.items()}
+        place: dict[str, Any] = {"head": np.asarray(self.heads)[heads]} if self.heads else {}
+        yield self.columns | place | {"form": "moments", "rank": ranks + 1, "ranked": self.ranked} | sums
+        bins = [[*zip(*bins_of(sketch), strict=True)] or [(), ()] for sketch in self._sketches]
+        yield self.columns | {
+            "form": "sketch",
+            "rank": np.arange(len(bins)) + 1,
+            "ranked": self.ranked,
+            "bins": [list(values) for values, _ in bins],
+            "bin_counts": [list(counts) for _, counts in bins],
+            "left_out": [self.left_out, *[0] * (len(bins) - 1)],
+        }
+
+    @classmethod
+    def from_state(cls, columns: Mapping[str, Any], sums: Any, sketches: Any) -> Moments:
+        """What `state` told of, from its rows as frames: those of the form moments, and those of the form sketch."""
+        heads = [int(head) for head in sums["head"].dropna().unique()]
+        made = cls(columns, heads, bool(sums["ranked"].iloc[0]))
+        shape = max(1, len(heads)), int(sums["rank"].max())
+        made._sums = {name: sums[name].to_numpy(float).reshape(shape) for name in _SUMS}
+        pairs = zip(sketches["bins"], sketches["bin_counts"], strict=True)
+        made._sketches = [sketch_from(values, counts) for values, counts in pairs]
+        made.left_out = int(sketches["left_out"].sum())
+        return made
+
+
+def _padded(array: np.ndarray, ranks: int, value: float) -> np.ndarray:
+    missing = ranks - array.shape[1]
+    return np.pad(array, ((0, 0), (0, missing)), constant_values=value) if missing else array

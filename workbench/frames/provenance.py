@@ -1,0 +1,308 @@
+"""Where a figure comes from: collected once, written beside it, embedded in it, and read back."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import struct
+import subprocess
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench._version import __version__
+from workbench.core.errors import InputError
+
+SCHEMA_VERSION = 1
+PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
+PNG_KEY = "workbench"
+PDF_KEY = "/Workbench"
+HTML_ID = "workbench-provenance"
+SVG_NAMESPACE = "urn:attention-workbench:provenance"
+READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
+
+
+def sha256_bytes(content: bytes) -> str:
+    """Hexadecimal SHA-256 of some bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def jsonable(value: Any) -> Any:
+    """`value` with tuples, numpy scalars, arrays and paths turned into what JSON can hold."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Versions of Python, the workbench and the libraries whose numbers or drawings a figure holds."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "workbench": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def git_commit() -> dict[str, Any] | None:
+    """`{"commit": …, "dirty": …}` of the checkout that the package runs from; None for an installed wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        # A checkout without a first commit has no HEAD: git fails, and there is no commit to name.
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        # The index is read only: a second git at work in the checkout must not meet our lock.
+        dirty = bool(
+            _git(root, "--no-optional-locks", "status", "--porcelain", "--untracked-files=no").strip()
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": dirty}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", root, *arguments], capture_output=True, text=True, timeout=20, check=True
+    )
+    return done.stdout
+
+
+def notebook_run() -> dict[str, Any] | None:
+    """What `workbench render` told this kernel about the notebook it runs; None outside a render."""
+    held = os.environ.get("WORKBENCH_NOTEBOOK")
+    if not held:
+        return None
+    return json.loads(held) if held.startswith("{") else {"name": held}
+
+
+def build_provenance(
+    name: str,
+    runs: Iterable[Mapping[str, Any]],
+    parameters: Mapping[str, Any],
+    *,
+    figure: Mapping[str, Any],
+    data: Mapping[str, Any],
+    records: Iterable[str | os.PathLike[str]] = (),
+) -> dict[str, Any]:
+    """Everything needed to know, and to draw again, one figure.
+
+    Args:
+        name: the figure's name.
+        runs: provenance of the frames it shows (`frame.attrs["provenance"]`): analysis, model, inputs, seed.
+        parameters: the notebook's parameters, as the figure's reader should see them.
+        figure: caption, alt text, size, theme and hash of the drawing.
+        data: rows, columns and hash of the CSV.
+        records: committed files that the figure draws; each is named with its hash.
+
+    Raises:
+        InputError: a record that is no file.
+    """
+    runs = [jsonable(run) for run in runs]
+    named = jsonable(parameters)
+    seeds = [run.get("seed") for run in runs if run.get("seed") is not None]
+    return {
+        "schema": SCHEMA_VERSION,
+        "name": name,
+        "notebook": notebook_run(),
+        "preset": os.environ.get("WORKBENCH_PRESET") or None,
+        "parameters": named,
+        "models": _distinct(run.get("model") for run in runs),
+        "inputs": _distinct(run.get("inputs") for run in runs),
+        "seed": named.get("seed", seeds[0] if seeds else None),
+        "runs": runs,
+        "records": [_record(path) for path in records],
+        "versions": versions(),
+        "git": git_commit(),
+        "figure": jsonable(figure),
+        "data": jsonable(data),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for item in items:
+        if item and item not in kept:
+            kept.append(item)
+    return kept
+
+
+def _record(path: str | os.PathLike[str]) -> dict[str, str]:
+    if not Path(path).is_file():
+        raise InputError(
+            f"the record {os.fspath(path)!r} is no file; give the files that the figure was drawn from"
+        )
+    return {"path": os.fspath(path), "sha256": sha256_file(path)}
+
+
+def dump(provenance: Mapping[str, Any], indent: int | None = None) -> str:
+    """Provenance as JSON text; ASCII only, so that every format's metadata can hold it."""
+    return json.dumps(jsonable(provenance), indent=indent)
+
+
+def embed(content: bytes, format: str, provenance: Mapping[str, Any], dpi: float = 96) -> bytes:
+    """The same picture with its provenance inside.
+
+    PNG: an iTXt chunk, with title, description and resolution. SVG: `<title>`, `<desc>`, `<metadata>`. PDF: an
+    entry of the document information, with title and subject.
+    """
+    embedders = {"png": _embed_png, "svg": _embed_svg, "pdf": _embed_pdf}
+    if format not in embedders:
+        raise InputError(f"provenance is embedded in {', '.join(sorted(embedders))}, not in {format!r}")
+    return embedders[format](content, provenance, dpi)
+
+
+def _embed_png(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
+    from PIL import PngImagePlugin
+
+    head = 33  # the signature and the IHDR chunk, behind which the others may stand
+    if content[12:16] != b"IHDR":
+        raise InputError("the picture is no PNG")
+    info = PngImagePlugin.PngInfo()
+    figure = provenance.get("figure", {})
+    info.add_itxt("Title", str(provenance.get("name", "")))
+    info.add_itxt("Description", str(figure.get("alt", "")))
+    info.add_itxt(PNG_KEY, dump(provenance), zip=True)
+    per_metre = round(dpi / 0.0254)
+    # Only chunks are added: the pixels stay as they are, and need not be packed again.
+    written = io.BytesIO()
+    written.write(content[:head])
+    PngImagePlugin.putchunk(written, b"pHYs", struct.pack(">IIB", per_metre, per_metre, 1))
+    for kind, data, *_ in info.chunks:
+        PngImagePlugin.putchunk(written, kind, data)
+    written.write(content[head:])
+    return written.getvalue()
+
+
+def _embed_svg(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
+    text = content.decode()
+    opening = re.search(r"<svg\b[^>]*>", text)
+    if opening is None:
+        raise InputError("the SVG has no <svg> element")
+    figure = provenance.get("figure", {})
+    inner = (
+        f"<title>{html.escape(str(provenance.get('name', '')), quote=False)}</title>"
+        f"<desc>{html.escape(str(figure.get('alt', '')), quote=False)}</desc>"
+        f'<metadata><workbench xmlns="{SVG_NAMESPACE}">{html.escape(dump(provenance), quote=False)}'
+        "</workbench></metadata>"
+    )
+    return (text[: opening.end()] + inner + text[opening.end() :]).encode()
+
+
+def _embed_pdf(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
+    from pypdf import PdfWriter
+
+    # An appended update: what Chrome wrote, and what was checked, stays byte for byte.
+    writer = PdfWriter(io.BytesIO(content), incremental=True)
+    figure = provenance.get("figure", {})
+    writer.add_metadata(
+        {
+            "/Title": str(provenance.get("name", "")),
+            "/Subject": str(figure.get("caption", "")),
+            "/Creator": f"workbench {__version__}",
+            PDF_KEY: dump(provenance),
+        }
+    )
+    written = io.BytesIO()
+    writer.write(written)
+    return written.getvalue()
+
+
+def html_element(provenance: Mapping[str, Any]) -> str:
+    """A data block for an HTML page. "<" is escaped, so that no text can end the element early."""
+    return f'<script type="application/json" id="{HTML_ID}">{dump(provenance).replace("<", chr(92) + "u003c")}</script>'
+
+
+def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The provenance of a figure, from any of its files (a CSV or LaTeX table: from the JSON beside it).
+
+    Raises:
+        InputError: no such file, another kind of file, or a file without provenance.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no file at {path}; give a figure's NAME.json, or its PNG, SVG, PDF or HTML")
+    suffix = path.suffix.lower()
+    if suffix not in READABLE:
+        raise InputError(
+            f"cannot read provenance from {path.name!r}; give a file ending in {', '.join(READABLE)}"
+        )
+    if suffix in (".csv", ".tex"):
+        return read_provenance(path.with_suffix(".json"))
+    readers = {
+        ".json": _read_json,
+        ".png": _read_png,
+        ".svg": _read_svg,
+        ".pdf": _read_pdf,
+        ".html": _read_html,
+    }
+    try:
+        text = readers[suffix](path)
+        held = json.loads(text) if text else None
+    except (ValueError, OSError, SyntaxError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(held, dict) or "schema" not in held or "figure" not in held:
+        raise InputError(f"{path} carries no workbench provenance; was it written by save_figure?")
+    if held["schema"] > SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has provenance schema {held['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
+        )
+    return held
+
+
+def _read_json(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _read_png(path: Path) -> str | None:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.load()
+        return image.info.get(PNG_KEY)
+
+
+def _read_svg(path: Path) -> str | None:
+    found = re.search(
+        r'<workbench xmlns="[^"]*">(.*?)</workbench>', path.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return html.unescape(found.group(1)) if found else None
+
+
+def _read_pdf(path: Path) -> str | None:
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    try:
+        held = PdfReader(path).metadata
+    except PyPdfError as error:
+        raise ValueError(str(error)) from error
+    return str(held[PDF_KEY]) if held and PDF_KEY in held else None
+
+
+def _read_html(path: Path) -> str | None:
+    found = re.search(rf'id="{HTML_ID}">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
+    return found.group(1) if found else None

@@ -1,0 +1,219 @@
+"""Tensors to tidy frames that name their run, and frames to files and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from workbench._version import __version__
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.frames.metrics import METRICS
+from workbench.frames.tables import is_overall, latex_table
+
+SCHEMA_VERSION = 2  # 2 added candidate and null; files of schema 1 are read, with both empty
+COLUMNS = (
+    "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention",
+    "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
+    "version",
+)  # fmt: skip
+_INTEGERS = ("layer", "head", "rank")
+_NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
+SUFFIXES = (".parquet", ".csv", ".json", ".tex")
+
+
+def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:
+    """One row per entry of an array, in the columns every result shares.
+
+    ``index`` maps an axis of ``values``, in order, to its labels, e.g.
+    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns
+    with one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown
+    column, `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes
+    disagree.
+    """
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)
+    array = np.asarray(values, dtype=np.float64)
+    labels = {name: list(items) for name, items in index.items()}
+    shape = tuple(len(items) for items in labels.values())
+    if array.shape != shape:
+        raise InputError(
+            f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}"
+        )
+    unknown = sorted({*labels, *constant} - set(COLUMNS))
+    if unknown:
+        raise InputError(f"no such result column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
+    rows = pd.MultiIndex.from_product(list(labels.values()), names=list(labels)).to_frame(index=False)
+    rows = rows.assign(metric=metric, unit=METRICS[metric].unit or None, **constant, value=array.ravel())
+    return conform(rows)
+
+
+def conform(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null."""
+    frame = frame.assign(version=__version__).reindex(columns=list(COLUMNS))
+    kinds: dict[str, Any] = dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_NUMBERS, "float64")
+    return frame.astype({name: kinds.get(name, "string") for name in COLUMNS})
+
+
+def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Frames under one another, their provenance joined into one list (empty where no frame carries any)."""
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs["provenance"] = [run for frame in frames for run in provenance_of(frame)]
+    return joined
+
+
+def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Where a frame's numbers come from: one dict per run that was joined into it."""
+    held = frame.attrs.get("provenance") or []
+    return [held] if isinstance(held, dict) else list(held)
+
+
+def atomic_write(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> Path:
+    """Write a file so that it is either whole or not there; makes its folder.
+
+    Raises `MissingResource` naming the folder when it is read-only, or the disk full.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115 - closed below, before the rename
+        try:
+            with handle:
+                write(handle)
+            os.chmod(handle.name, 0o666 & ~_umask())
+            os.replace(handle.name, path)
+        except BaseException:
+            Path(handle.name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise MissingResource(
+            f"cannot write {path}: {error.strerror or error}; give another place, or make room there"
+        ) from error
+    return path
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
+    """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
+
+    Parquet keeps the schema version and the run's provenance in its metadata. Raises `InputError` for another
+    suffix and `MissingResource` where the place cannot be written.
+    """
+    path = Path(path)
+    writers: dict[str, Callable[[IO[bytes]], object]] = {
+        ".parquet": lambda handle: _write_parquet(frame, handle),
+        ".csv": lambda handle: frame.to_csv(handle, index=False),
+        ".json": lambda handle: handle.write(_json_records(frame).encode()),
+        ".tex": lambda handle: handle.write(latex_table(frame, _caption(frame), path.stem).encode()),
+    }
+    check_suffix(path)
+    return atomic_write(path, writers[path.suffix])
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` unless the name ends in a format that results are written in."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
+        )
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise `MissingResource` where a file certainly cannot be written: before long work, not after it.
+
+    Makes nothing; a folder that is not there yet is judged by the nearest one that is.
+    """
+    path = Path(path)
+    folder = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "may not be written to" if folder.is_dir() else "is no folder"
+        raise MissingResource(f"cannot write {path}: {folder} {reason}; give another place")
+
+
+def _caption(frame: pd.DataFrame) -> str:
+    names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
+    over = "inputs, and chance" if is_overall(frame).any() else "inputs and heads"
+    return f"{' of '.join(name for name in names if name)}: mean and standard deviation over {over}."
+
+
+def _json_records(frame: pd.DataFrame) -> str:
+    # pandas' own JSON keeps 15 digits at most; a float written by `json` comes back as it was.
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    for row in rows:
+        # JSON has no infinity; as a string it reads back as the number
+        row.update({key: str(value) for key, value in row.items() if value in (math.inf, -math.inf)})
+    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    own = {
+        b"workbench_schema": str(SCHEMA_VERSION).encode(),
+        b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
+    }
+    pyarrow.parquet.write_table(
+        table.replace_schema_metadata({**(table.schema.metadata or {}), **own}),
+        handle,
+        write_page_checksum=True,
+    )
+
+
+def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
+
+    Raises `InputError` where the file is missing, of another kind, or of a newer schema.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no result file at {path}")
+    if path.suffix in (".csv", ".json"):
+        return _read_text(path)
+    if path.suffix != ".parquet":
+        raise InputError(f"cannot read {path.name!r}; results are read from .parquet, .csv or .json")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is not a whole Parquet file: {error}") from error
+    held = table.schema.metadata or {}
+    schema = int(held.get(b"workbench_schema", b"0"))
+    if schema > SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
+        )
+    frame = conform(table.to_pandas())
+    frame.attrs["provenance"] = json.loads(held.get(b"workbench_provenance", b"[]"))
+    return frame
+
+
+def _read_text(path: Path) -> pd.DataFrame:
+    """A CSV or JSON result; a name such as "NA" or "007" stays a name, and an empty field is null."""
+    try:
+        if path.suffix == ".json":
+            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")), columns=list(COLUMNS))
+        else:
+            # every field as text first: pandas' own parser may round the last bit of a number
+            frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+        if "metric" not in frame or "value" not in frame:
+            raise ValueError("it has no columns 'metric' and 'value'")
+        return conform(frame)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} holds no result: {error}") from error

@@ -1,0 +1,303 @@
+"""The numbers of a result or a figure as a table fit to print."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pandas as pd
+
+from workbench.frames.metrics import METRICS
+
+# The columns of a result frame that a table reads.
+_READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
+# What tells the quantities of a result of means apart, and what its table reads beside them.
+_KEYS = (
+    "model", "checkpoint", "metric", "axis", "statistic", "convention", "standardize", "candidate", "rank"
+)  # fmt: skip
+# What is part of a quantity's name where a table has a column for each.
+_PARTS = ("axis", "statistic", "convention", "candidate")
+_CLAIM = ("place", "claim", "reading", "model", "published", "measured", "low", "high", "verdict")
+_COSTS = ("source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio")
+_SHORT = {"parameters": "parameters", "macs": "MACs", "seconds_per_sample": "time", "peak_memory": "memory"}
+_TWINS = ("group", "label", "source", "value", "low", "high", "verdict")
+_EVALUATION = ("model", "protocol", "kind", "epsilon", "severity", "metric", "value", "low", "high")
+_STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
+_NORMS = ("Linf", "L2", "words")  # what a budget bounds: it needs no saying beside the protocol
+_BESIDE = ("attention", "quantity", "value", "low", "high", "difference", "finding")
+_TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
+MAX_ROWS = 40  # a printed table longer than a page is not read
+
+
+def summary_table(data: pd.DataFrame) -> pd.DataFrame:
+    """What a printed table says about a frame.
+
+    A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
+    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
+    becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Claims are printed
+    with what was measured and their verdict. Costs of attention variants become one row per source and variant,
+    with multiples of the baseline. Evaluations become one row per model and one column per condition, or the other
+    way round where there are fewer models than conditions; single severities are left to the means. Effects of
+    mechanisms, measured and published, become one row per comparison. Trained variants become one row each, with the
+    range of every quantity over seeds; a training record one row per model, its last epoch. Any other frame is printed
+    as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
+    """
+    if set(_CLAIM) <= set(data.columns):
+        return _claims_table(data)
+    if set(_COSTS) <= set(data.columns):
+        return _costs_table(data)
+    if set(_TWINS) <= set(data.columns):
+        return _twins_table(data)
+    if set(_EVALUATION) <= set(data.columns):
+        return _evaluation_table(data)
+    if set(_BESIDE) <= set(data.columns):
+        return _beside_table(data)
+    if set(_TRAINING) <= set(data.columns):
+        return _training_table(data)
+    if not set(_READ) <= set(data.columns):
+        if len(data) <= MAX_ROWS:
+            return data.reset_index(drop=True)
+        numeric = data.select_dtypes("number")
+        described = numeric if numeric.shape[1] else data
+        return described.describe().reset_index(names="statistic")
+    averaged = [metric not in METRICS or METRICS[metric].averaged for metric in data["metric"]]
+    if set(_STUDY) <= set(data.columns) and is_overall(data).any():
+        return _means_table(data)
+    frame = data[averaged].reindex(columns=[*_READ, *_PARTS, "standardize"])
+    frame["quantity"] = [
+        ", ".join([_quantity(metric), *(str(part) for part in parts if pd.notna(part))])
+        for metric, *parts in frame[["metric", *_PARTS]].itertuples(index=False)
+    ]
+    ranked = frame["rank"].notna()
+    if ranked.any():
+        ranks = sorted(frame.loc[ranked, "rank"].unique())
+        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
+        frame = frame[~ranked | frame["rank"].isin(kept)]
+        frame["quantity"] = [
+            text if pd.isna(rank) else f"{text}, rank {rank}"
+            for text, rank in zip(frame["quantity"], frame["rank"], strict=True)
+        ]
+    keys = [key for key in ("model", "checkpoint", "standardize", "layer") if frame[key].notna().any()]
+    if not keys:
+        keys = ["metric"]
+    groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)["value"]
+    cells = groups.agg(["mean", "std"])
+    text = pd.Series([_spread(mean, std) for mean, std in cells.itertuples(index=False)], index=cells.index)
+    table = text.unstack("quantity", sort=False).reset_index()
+    table.columns = [str(column) for column in table.columns]
+    if len(table) > MAX_ROWS and "layer" in keys:
+        return summary_table(data.assign(layer=pd.NA))
+    return table.astype(object).where(table.notna(), None)
+
+
+def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
+    shown = data[["place", "claim", "reading", "model", "published"]].copy()
+    shown["measured [95 %]"] = [
+        None if pd.isna(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+        for value, low, high in data[["measured", "low", "high"]].itertuples(index=False)
+    ]
+    shown["verdict"] = data["verdict"]
+    return shown.astype(object).where(shown.notna(), None).reset_index(drop=True)
+
+
+def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
+    """Multiples of the baseline; the baseline's own row has what they are multiples of."""
+    shown = data[["source", "baseline", "attention"]].copy()
+    shown["quantity"] = [
+        f"{_SHORT[metric]} ({condition})" if condition else _SHORT[metric]
+        for metric, condition in data[["metric", "condition"]].itertuples(index=False)
+    ]
+    shown["text"] = [
+        f"1 = {value:.3g} {unit}".rstrip() if name == baseline else f"{ratio:.3g}"
+        for name, baseline, value, unit, ratio in data[
+            ["attention", "baseline", "value", "unit", "ratio"]
+        ].itertuples(index=False)
+    ]
+    return _spread_out(shown, ["source", "baseline", "attention"])
+
+
+def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, a column per quantity: value, its range, and whether it is told apart from the twin's."""
+    words = [
+        None
+        if pd.isna(value)
+        else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+        + (f" ({finding})" if finding in ("lower", "higher") else "")
+        for value, low, high, finding in data[["value", "low", "high", "finding"]].itertuples(index=False)
+    ]
+    return _spread_out(data[["attention", "quantity"]].assign(text=words), ["attention"])
+
+
+def _training_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per model, a column per split and metric: at the last epoch the median, least and most of the seeds."""
+    last = data[data["epoch"] == data.groupby(["model", "split", "metric"])["epoch"].transform("max")]
+    shown = last.groupby(["model", "attention", "split", "metric"], sort=False)["value"].agg(
+        ["median", "min", "max"]
+    )
+    shown = shown.reset_index()
+    shown["quantity"] = shown["split"] + " " + shown["metric"]
+    cells = shown[["median", "min", "max"]].itertuples(index=False)
+    shown["text"] = [f"{middle:.3g} [{least:.3g}, {most:.3g}]" for middle, least, most in cells]
+    return _spread_out(shown, ["model", "attention"])
+
+
+def _spread_out(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The column ``text`` with a column for each ``quantity``, both ways in order of appearance."""
+    quantities = list(dict.fromkeys(shown["quantity"]))
+    table = (
+        shown.set_index([*keys, "quantity"])["text"].unstack("quantity", sort=False)[quantities].reset_index()
+    )
+    table.columns = [str(column) for column in table.columns]
+    return table.astype(object).where(table.notna(), None)
+
+
+def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
+    shown = data[data["severity"].isna()]
+    conditions = [
+        ", ".join(
+            [
+                *(str(part) for part in (protocol, kind) if pd.notna(part) and part not in _NORMS),
+                *([f"ε = {epsilon:g}"] if pd.notna(epsilon) else []),
+                *([] if metric == "accuracy_top1" else [_quantity(metric)]),
+            ]
+        )
+        for protocol, kind, epsilon, metric in shown[["protocol", "kind", "epsilon", "metric"]].itertuples(
+            index=False
+        )
+    ]
+    # In a comparison with twins the interval is the ratio's.
+    value = "ratio" if "ratio" in shown else "value"
+    cells = [_with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
+    names = shown["model"].str.removeprefix("bundled:")
+    shown = shown.assign(model=names, condition=conditions, text=cells)
+    several = shown.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
+    for seeds in several[several["count"] > 1].reset_index().to_dict("records"):  # of training
+        same = (shown["model"] == seeds["model"]) & (shown["condition"] == seeds["condition"])
+        shown.loc[same, "text"] = "{median:.3g} ({min:.3g} to {max:.3g})".format(**seeds)
+    wide = shown.drop_duplicates(["model", "condition"]).set_index(["model", "condition"])["text"]
+    wide = wide.unstack("condition", sort=False)[list(dict.fromkeys(conditions))]
+    if wide.shape[0] < wide.shape[1]:
+        wide = wide.T
+    table = wide.reset_index()
+    table.columns = [str(column) for column in table.columns]
+    return table.astype(object).where(table.notna(), None)
+
+
+def _twins_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per comparison: measured, verdict, and the range of what is published."""
+    rows = []
+    for _, own in data.groupby(["group", "label"], sort=False):
+        row = {"models": own["group"].iloc[0], "compared": own["label"].iloc[0]}
+        for here in own[own["source"] == "here"].to_dict("records"):
+            row["verdict"] = here["verdict"]
+            if pd.notna(here["value"]):
+                row["measured [95 %]"] = _with_interval(here["value"], here["low"], here["high"])
+        printed = own.loc[own["source"] == "published", "value"]
+        if len(printed):
+            ends = dict.fromkeys(f"{end:.3g}" for end in (printed.min(), printed.max()))
+            row["published"] = " to ".join(ends)
+        rows.append(row)
+    columns = ["models", "compared", "measured [95 %]", "published", "verdict"]
+    table = pd.DataFrame(rows, columns=columns).astype(object)
+    return table.where(table.notna(), None)
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3g}" if pd.isna(low) or pd.isna(high) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def is_overall(data: pd.DataFrame) -> pd.Series:
+    """The rows that are means over all inputs, layers and heads."""
+    return data[["input", "layer", "head"]].isna().all(axis=1)
+
+
+def _means_table(data: pd.DataFrame) -> pd.DataFrame:
+    # a column that results do not have was added to tell their rows apart
+    keys = [*_KEYS, *(name for name in data.columns if name not in (*_STUDY, "unit", "version"))]
+    inputs = data[data["input"].notna() & data["layer"].isna() & data["head"].isna()]
+    inputs = inputs.drop_duplicates([*keys, "input"])
+    deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()
+    whole = data[is_overall(data)].merge(deviation, "left", keys)
+    rows = []
+    for key, part in whole.groupby(keys, dropna=False, sort=False):
+        named = dict(zip(keys, key, strict=True))
+        named["metric"] = _quantity(named["metric"])
+        row = named | {"mean ± sd": _spread(part["value"].iloc[0], part["sd"].iloc[0])}
+        for _, chance in part[part["null_mean"].notna()].iterrows():
+            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**chance)
+            row |= {f"{chance['null']} chance": level}
+            row |= {f"z ({chance['null']})": f"{chance['z']:.3g}" if pd.notna(chance["z"]) else None}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    ranks = sorted(table["rank"].dropna().unique())
+    if ranks:
+        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
+        if table["rank"].isna().sum() + table["rank"].isin(kept).sum() > MAX_ROWS:
+            kept = {ranks[0]}
+        table = table[table["rank"].isna() | table["rank"].isin(kept)]
+    table = table.dropna(axis="columns", how="all").reset_index(drop=True)
+    return table.astype(object).where(table.notna(), None)
+
+
+def _quantity(metric: Any) -> str:
+    known = METRICS.get(metric)
+    if known is None:
+        return str(metric)
+    return f"{known.label} ({known.unit})" if known.unit else known.label
+
+
+def _spread(mean: float, std: float) -> str:
+    return f"{mean:.4g}" if pd.isna(std) else f"{mean:.4g} ± {std:.2g}"
+
+
+def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
+    """`summary_table` as a booktabs table with caption and label, for ``\\input``."""
+    table = summary_table(data)
+    style = table.style.hide(axis="index")
+    style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")
+    text = style.to_latex(hrules=True)
+    for plain, latex in (
+        ("±", r"$\pm$"),
+        ("×", r"$\times$"),
+        ("−", "$-$"),
+        ("λ", r"$\lambda$"),
+        ("≤", r"$\le$"),
+        ("V̇", r"\ensuremath{\dot V}"),
+        ("ε", r"\ensuremath{\varepsilon}"),
+        ("γ", r"\ensuremath{\gamma}"),
+        ("φ", r"\ensuremath{\varphi}"),
+        ("Δ", r"\ensuremath{\Delta}"),
+        ("Π", r"\ensuremath{\Pi}"),
+        ("μ", r"\ensuremath{\mu}"),
+        ("‖", r"\ensuremath{\|}"),
+        ("²", r"\ensuremath{^2}"),
+    ):
+        text = text.replace(plain, latex)
+    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]\d+)", _power, text)
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{table}\n\\centering\n"
+        f"\\caption{{{_escape(caption.strip())}}}\n\\label{{tab:{name}}}\n{text}\\end{{table}}\n"
+    )
+
+
+def _power(match: re.Match[str]) -> str:
+    return rf"${match.group(1)}\times 10^{{{int(match.group(2))}}}$"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,73 @@
+"""Architectures built here, each from a dict that fits in JSON: a checkpoint says how to rebuild itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.models.architectures.crate import build_crate
+from workbench.models.architectures.lm import build_lm
+from workbench.models.architectures.sequence import build_sequence
+from workbench.models.architectures.tost import build_tost, build_xcit
+from workbench.models.architectures.vit import build_vit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "vit": build_vit,
+    "lm": build_lm,
+    "sequence": build_sequence,
+    "tost": build_tost,
+    "xcit": build_xcit,
+    "crate": build_crate,
+}
+
+ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
+"""Of a description: which attention in which layer with which options, and boosted residuals."""
+
+__all__ = [
+    "ARCHITECTURES",
+    "ATTENTION_KEYS",
+    "attention_of",
+    "build",
+    "build_crate",
+    "build_lm",
+    "build_sequence",
+    "build_tost",
+    "build_vit",
+    "build_xcit",
+]
+
+
+def attention_of(architecture: Mapping[str, Any]) -> str:
+    """The attention variant that a description names, or that its architecture has where it names none.
+
+    Softmax for architectures that are not known here: whoever builds one says so.
+    """
+    builder = ARCHITECTURES.get(str(architecture.get("name")), build_vit)
+    return architecture.get("attention", inspect.signature(builder).parameters["attention"].default)
+
+
+def build(architecture: dict[str, Any]) -> nn.Module:
+    """The module that ``{"name": "vit", **options}`` describes, with fresh random weights.
+
+    Raises UnknownName for a name or an option that does not exist, InputError for values that do not fit
+    together.
+    """
+    if not isinstance(architecture, dict) or not isinstance(architecture.get("name"), str):
+        raise InputError(
+            f'an architecture is a table with a "name" ({", ".join(ARCHITECTURES)}), got {architecture!r}'
+        )
+    options = dict(architecture)
+    name = options.pop("name")
+    if name not in ARCHITECTURES:
+        raise UnknownName("architecture", name, ARCHITECTURES)
+    builder = ARCHITECTURES[name]
+    accepted = inspect.signature(builder).parameters
+    for option in options:
+        if option not in accepted:
+            raise UnknownName(f"option of architecture {name!r}", option, accepted)
+    return builder(**options)

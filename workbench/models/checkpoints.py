@@ -1,0 +1,233 @@
+"""Checkpoint files: weights and what is needed to use them, in one safetensors file that runs no code."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.errors import InputError
+from workbench.frames.results import atomic_write
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+METADATA_KEY = "workbench"
+"""Key of the safetensors metadata whose value is the checkpoint's JSON."""
+
+
+def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor], meta: dict[str, Any]) -> str:
+    """Write weights and `meta` (a dict that fits in JSON) to `path`; returns the file's sha256.
+
+    The file appears whole or not at all. The same weights and `meta` give the same bytes. A parameter that
+    layers share is stored once, under its first name; :func:`load_weights` gives it back to all of them.
+    Raises MissingResource if the folder cannot be written.
+    """
+    from safetensors.torch import save
+
+    state = module if isinstance(module, Mapping) else module.state_dict()
+    shared = _shared_names(state)  # safetensors holds no tensor under two names
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in state.items() if name not in shared
+    }
+    content = save(tensors, metadata={METADATA_KEY: json.dumps(meta, sort_keys=True)})
+    atomic_write(path, lambda handle: handle.write(content))
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and metadata of a file written by :func:`write_checkpoint`.
+
+    The metadata holds ``architecture`` (for :func:`workbench.models.architectures.build`), ``task``, ``attention``,
+    ``epoch``, ``metrics``, ``preprocessing``, ``classes``, ``recipe``, ``seed``, ``command`` and
+    ``versions``. Raises InputError if the file is missing, damaged, or was not written by ``workbench
+    train``.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    require_checkpoint(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or run the "
+            "training command once more"
+        ) from error
+    if METADATA_KEY not in metadata:
+        raise InputError(
+            f"{path} holds weights but not how to rebuild their model (no {METADATA_KEY!r} in its metadata); "
+            "only files written by `workbench train` do. For a folder of Hugging Face weights use hf:FOLDER"
+        )
+    try:
+        meta = json.loads(metadata[METADATA_KEY])
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
+    return state, meta
+
+
+def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a checkpoint, in eval mode on the CPU, and the checkpoint's metadata.
+
+    Raises InputError where :func:`read_checkpoint` does, if the metadata name two attention variants, and if
+    the weights do not fit the architecture they name.
+    """
+    from workbench.models.architectures import attention_of, build
+
+    state, meta = read_checkpoint(path)
+    architecture = meta.get("architecture", {})
+    module = build(architecture)
+    built = attention_of(architecture)
+    if (named := meta.get("attention", built)) != built:
+        raise InputError(
+            f"{path} says of itself that its attention is {named!r}, but its architecture has {built!r}; one of them "
+            "was changed after training: take the file as `workbench train` wrote it"
+        )
+    load_weights(module, state, origin=str(path), attention=built)
+    return module.eval(), meta
+
+
+def load_weights(
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    origin: str = "the checkpoint",
+    *,
+    attention: str | None = None,
+) -> None:
+    """Put `state` into `module`, whole.
+
+    InputError names both attention variants, widths or numbers of layers where they differ, and lists the
+    first names and shapes that do not fit. `attention` is the variant that the module was built with, if
+    known: modules alone do not tell all variants apart.
+    """
+    own = module.state_dict()
+    state = dict(state)
+    for name, first in _shared_names(own).items():
+        if first in state:
+            state.setdefault(name, state[first])
+    problems = [f"{name} is missing" for name in own if name not in state]
+    problems += [f"{name} is not part of the model" for name in state if name not in own]
+    problems += [
+        f"{name} is {tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the model"
+        for name, tensor in state.items()
+        if name in own and tensor.shape != own[name].shape
+    ]
+    if problems:
+        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+        listed = f"{'; '.join(problems[:3])}{more}"
+        different = _differences(module, state, attention)
+        if different:
+            listed = f"{' and '.join(different)}; take the checkpoint that was trained so ({listed})"
+        raise InputError(f"{origin} does not fit its architecture: {listed}")
+    module.load_state_dict(state)
+
+
+def _differences(module: nn.Module, state: Mapping[str, Tensor], attention: str | None) -> list[str]:
+    """What a person would call different about the weights' attention and the module's."""
+    from workbench.attention.recognition import module_variants, recognise_attention
+
+    held, wanted = recognise_attention(state), recognise_attention(module.state_dict())
+    found = []
+    if held and wanted and len(held) != len(wanted):
+        found.append(f"the weights have {len(held)} layers of attention, the model has {len(wanted)}")
+    both = [path for path in wanted if path in held]
+    for path in both:
+        theirs, ours = held[path].variants, wanted[path].variants
+        if theirs and ours and held[path].form != wanted[path].form:
+            exact = module_variants(module.get_submodule(path), ours)
+            ours = (attention,) if attention in exact else exact or ours
+            found.append(
+                f"the weights of {path} are those of {_either(theirs)}, the model has {_either(ours)}"
+            )
+            break
+    for path in both:
+        if held[path].width != wanted[path].width:
+            found.append(f"the weights are {held[path].width} wide, the model is {wanted[path].width}")
+            break
+    return found
+
+
+def _either(names: tuple[str, ...]) -> str:
+    *most, last = [repr(name) for name in names]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names under which a tensor stands again, such as a parameter that layers share → its first name."""
+    first: dict[tuple[Any, ...], str] = {}
+    shared = {}
+    for name, tensor in state.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(place, name) != name:
+            shared[name] = first[place]
+    return shared
+
+
+def read_torch_file(path: str | Path) -> Any:
+    """Content of a ``.pt`` or ``.pth`` file, read with ``weights_only=True``: tensors and plain containers.
+
+    ``argparse.Namespace`` is allowed too, since many training scripts keep their arguments beside the
+    weights. Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
+    executed.
+    """
+    import torch
+
+    path = Path(path)
+    require_file(path)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own message advises weights_only=False: the one thing not to do with an unknown file.
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        refused = (
+            f"it refers to {named[1]}" if named else "it holds objects besides tensors and plain containers"
+        )
+        raise InputError(
+            f"{path} was not read: {refused}, and reading that could run code of whoever wrote the file. If "
+            "you trust "
+            "it, save its weights alone where it was made: safetensors.torch.save_file(model.state_dict(), "
+            "FILE) or "
+            "torch.save(model.state_dict(), FILE)"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{path} is not a torch checkpoint, or only a part of one ({type(error).__name__}); copy it again"
+        ) from error
+
+
+def file_sha256(path: str | Path) -> str:
+    """The sha256 of a file's bytes, in hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise `InputError` unless there is a file of the kind that `workbench train` writes; reads none of it."""
+    require_file(path)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path.name} is no checkpoint of `workbench train`, which writes .safetensors; to read weights of a timm "
+            "model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
+        )
+
+
+def require_file(path: Path) -> None:
+    """Raise `InputError` unless there is a file, naming what lies in a folder of that name."""
+    if path.is_dir():
+        inside = sorted(
+            item.name for item in path.iterdir() if item.suffix in (".safetensors", ".pt", ".pth")
+        )
+        hint = f"; it holds {', '.join(inside)}: name one of them" if inside else ""
+        raise InputError(f"{path} is a folder, a checkpoint is one file{hint}")
+    if not path.is_file():
+        raise InputError(
+            f"no checkpoint at {path}; give the path of a file, or a name that `workbench models` lists"
+        )

@@ -1,0 +1,436 @@
+"""``load(spec)``: a transformer by name, from timm, Hugging Face, a folder, a file, or the bundled ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.core import paths
+from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
+from workbench.core.hashing import tensor_bytes
+from workbench.models import catalog, hub
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+    from workbench.models.sources import ImageFormat
+
+SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
+
+
+@dataclass
+class LoadedModel:
+    """A model in eval mode on its device, with its identity and what is needed to feed it."""
+
+    module: nn.Module = field(repr=False)
+    spec: str
+    """As it can be loaded again, whatever name was asked for: ``timm:vit_tiny_patch16_224``."""
+    checkpoint: str | None
+    """Name of the checkpoint, file or revision; ``"random"`` for random weights; None for published ones."""
+    family: str
+    """The architecture's own kind: vit, deit, beit, eva, swin, xcit, cait, bert, gpt2, …"""
+    modality: str
+    """``"image"``, ``"text"``, or ``"other"`` for what ``inputs`` does not make."""
+    image: ImageFormat | None = field(default=None, repr=False)
+    """For image models: size (height, width), channels, mean and std per channel, own preprocessing."""
+    max_length: int | None = None
+    """For text models: the longest text in tokens, or None without a limit."""
+    origin: str | None = None
+    """Where the weights were found, if not under the name in ``spec``: the folder of an installed package."""
+    meta: dict[str, Any] | None = field(default=None, repr=False)
+    """For models trained here: what the checkpoint says of itself (task, recipe, …; see `read_checkpoint`)."""
+    _load_tokenizer: Any = field(default=None, repr=False)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, padding and cutting on the right.
+
+        Models trained without a padding token (GPT-2) get their end-of-text token in its place: it is masked.
+        Raises InputError for an image model, and where no tokenizer lies beside the weights.
+        """
+        if self._load_tokenizer is None:
+            raise InputError(f"{self.spec} takes images and has no tokenizer")
+        return self._load_tokenizer()
+
+    @cached_property
+    def _geometry(self) -> tuple[int, int | tuple[int, ...], int | tuple[int, ...]]:
+        from workbench.captures.layout import attention_geometry
+
+        return attention_geometry(self.module)
+
+    @property
+    def num_layers(self) -> int:
+        """Attention layers that a capture should see."""
+        return self._geometry[0]
+
+    @property
+    def num_heads(self) -> int | tuple[int, ...]:
+        """Query heads; one number per layer where layers differ."""
+        return self._geometry[1]
+
+    @property
+    def head_dim(self) -> int | tuple[int, ...]:
+        """Width of a head; one number per layer where layers differ."""
+        return self._geometry[2]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the floating-point weights."""
+        return next(value.dtype for value in self.module.parameters() if value.is_floating_point())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the state dict: names, types, shapes and bytes, in order of name."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor_bytes(tensor))
+        return digest.hexdigest()
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What provenance records: spec, checkpoint, sha256 of the weights."""
+        return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
+
+    def __repr__(self) -> str:
+        name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
+        try:
+            layers, heads, width = self._geometry
+            shape = f"{layers} layers, {_spread(heads)} heads of {_spread(width)}"
+        except WorkbenchError:
+            shape = "no attention that capture can see"
+        return f"<{name}: {self.family}, {self.modality}, {shape}, {str(self.dtype)[6:]} on {self.device}>"
+
+
+def load(
+    spec: str,
+    checkpoint: str | int | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> LoadedModel:
+    """Load a model in eval mode.
+
+    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``tost:SIZE``, ``crate:SIZE``, ``bundled:NAME``,
+    ``file:CHECKPOINT``, or a bare name: one of the catalog (``workbench models``), else a timm model, else a hub
+    repository. Causal language models come with their head. Cached weights are used without asking the hub;
+    ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
+
+    `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last
+    unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
+    model or, as its authors wrote it, for ``tost:`` and ``crate:``, which without one have random weights and
+    warn. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
+    ``"random"``). `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a
+    torch floating type or its name, by default the type the weights are stored in.
+
+    Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
+    MissingResource for weights that are neither here nor to be had, and for a missing device.
+    """
+    from workbench.models import sources
+
+    place, number = _device(device), _dtype(dtype)
+    scheme, name, entry = resolve(spec)
+    label = str(checkpoint) if checkpoint is not None else None
+    if label == sources.RANDOM:
+        pretrained, label = False, None
+    canonical = f"{scheme}:{name}"
+    origin = None
+    if scheme == "timm":
+        source = sources.from_timm(name, label, pretrained)
+    elif scheme == "hf":
+        origin = _elsewhere(entry, name) if entry and label is None else None
+        try:
+            source = sources.from_hugging_face(origin or name, label, pretrained, number)
+        except (MissingResource, hub.NoSuchRepository) as error:
+            better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
+            if better is error:
+                raise
+            raise better from error
+    elif scheme in ("tost", "crate"):
+        source = sources.from_authors(scheme, name, label, pretrained)
+    elif scheme == "bundled":
+        path = bundled_checkpoint(name, label)
+        source = sources.from_checkpoint(path, path.stem, pretrained)
+    else:
+        path = _one_file(name, label)
+        source = sources.from_checkpoint(path, path.stem, pretrained)
+    module = source.module.eval().requires_grad_(False)
+    module = module.to(device=place, dtype=number) if number is not None else module.to(place)
+    return LoadedModel(
+        module=module,
+        spec=canonical,
+        checkpoint=source.checkpoint,
+        family=source.family,
+        modality=source.modality,
+        image=source.image,
+        max_length=source.max_length,
+        origin=origin,
+        meta=source.meta,
+        _load_tokenizer=source.load_tokenizer,
+    )
+
+
+def check_name(
+    spec: str,
+    checkpoint: str | int | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> None:
+    """Raise what `load` raises for what is wrong on every machine: a name, a folder or file, a device, a type.
+
+    Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; where it cannot be
+    asked, a bare name is wrong only if it is near a known one.
+    """
+    from workbench.models import sources
+    from workbench.models.checkpoints import require_checkpoint
+
+    _dtype(dtype)
+    with suppress(MissingResource):  # the machine that loads may have a GPU
+        _device(device)
+    scheme, name, entry = resolve(spec)
+    label = None if checkpoint is None else str(checkpoint)
+    pretrained = label != sources.RANDOM
+    label = label if pretrained else None
+    if scheme == "timm":
+        sources.check_timm(name, label, pretrained)
+    elif scheme == "hf":
+        if entry is None:
+            sources.check_hugging_face(name, label)
+            _check_repository(spec, name)
+    elif scheme in ("tost", "crate"):
+        sources.check_authors(scheme, name, label)
+    elif scheme == "bundled":
+        bundled_checkpoint(name, label)
+    else:
+        require_checkpoint(_one_file(name, label))
+
+
+def known_modality(spec: str) -> str | None:
+    """``"image"`` or ``"text"`` where that is known before the model is loaded."""
+    scheme, _, entry = resolve(spec)
+    return entry.modality if entry is not None else "image" if scheme == "timm" else None
+
+
+def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
+    """(scheme, name, catalog entry or None) of a model spec; touches neither weights nor network."""
+    if not isinstance(spec, str) or not spec.strip():
+        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(
+            f"a model is named by a text such as 'bundled:digits-vit', got {given}; a module of your own goes to "
+            "workbench.capture as it is"
+        )
+    spec = spec.strip()
+    entry = catalog.find(spec)
+    if entry is not None:
+        spec = entry.spec
+    scheme, colon, name = spec.partition(":")
+    if colon and scheme in SCHEMES:
+        if not name:
+            raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
+        if scheme == "hf" and _is_timm(name):
+            folder = Path(name).expanduser().is_dir()
+            return "timm", f"local-dir:{name}" if folder else name.removeprefix("timm/"), entry
+        return scheme, name, entry
+    if colon and not Path(spec).exists() and re.fullmatch(r"[a-z]{2,}", scheme):
+        raise UnknownName(
+            "kind of model", f"{scheme}:", [f"{known}:" for known in SCHEMES], "before the name"
+        )
+    path = Path(spec).expanduser()
+    if path.suffix in WEIGHT_SUFFIXES and not path.exists():
+        return (
+            "file",
+            spec,
+            None,
+        )  # whose reader says that there is none: no repository ends like a file of weights
+    if path.is_dir() and (path / "config.json").is_file():
+        return "hf", spec, None
+    if path.is_file():
+        return "file", spec, None
+    import timm
+
+    return ("timm" if timm.is_model(spec) else "hf"), spec, None
+
+
+def _is_timm(name: str) -> bool:
+    """Whether a hub repository or folder holds one of timm's models, which timm knows best how to build."""
+    config = Path(name).expanduser() / "config.json"
+    if not config.is_file():
+        import timm
+
+        return name.startswith("timm/") and timm.is_model(name.removeprefix("timm/").partition(".")[0])
+    try:
+        about = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong with it
+    return isinstance(about, dict) and "architecture" in about and "model_type" not in about
+
+
+def bundled_checkpoints(name: str) -> dict[str, int]:
+    """Name and epoch of every checkpoint of a bundled model, from the first to the last."""
+    found = _checkpoint_files(name)
+    return {found[epoch].stem: epoch for epoch in sorted(found)}
+
+
+def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
+    """File of one checkpoint of a bundled model; the last one unless `checkpoint` names another."""
+    found = _checkpoint_files(name)
+    if checkpoint is None:
+        return found[max(found)]
+    asked = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
+    if asked is None or int(asked[1]) not in found:
+        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in found.values()])
+    return found[int(asked[1])]
+
+
+def _checkpoint_files(name: str) -> dict[int, Path]:
+    """Epoch → file of a bundled model; there is at least one."""
+    root = paths.data_dir() / "models"
+    folder = root / name
+    if not (folder / "model.json").is_file():
+        known = [entry.alias for entry in catalog.bundled_models()]
+        raise UnknownName("bundled model", name, known, f"in {root}")
+    found = {
+        int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT_FILE.fullmatch(path.name))
+    }
+    if not found:
+        raise MissingResource(f"bundled:{name} has no checkpoints in {folder}; install the package again")
+    return found
+
+
+def list_models() -> list[dict[str, str]]:
+    """One row per named model: alias, spec, modality, papers, where its weights are, note. Loads none."""
+    cached = set(hub.cached_repos())
+    rows = []
+    for entry in (*catalog.bundled_models(), *catalog.CATALOG):
+        scheme, _, name = entry.spec.partition(":")
+        if scheme == "bundled":
+            weights = "bundled"
+        elif catalog.installed_folder(entry):
+            weights = "installed package"
+        elif scheme in ("tost", "crate"):
+            weights = "a file of yours"
+        elif scheme == "timm":
+            weights = "cached" if any(repo.startswith(f"timm/{name}.") for repo in cached) else "hub"
+        else:
+            weights = "cached" if cached & {name, entry.alias} else "hub"
+        rows.append(
+            {
+                "alias": entry.alias,
+                "spec": entry.spec,
+                "modality": entry.modality,
+                "papers": ", ".join(entry.papers),
+                "weights": weights,
+                "note": entry.note,
+            }
+        )
+    return rows
+
+
+def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
+    """Where a named model's weights are if not under its name: an installed package, an older cached name."""
+    folder = catalog.installed_folder(entry)
+    if folder is not None:
+        return str(folder)
+    # Before they had owners, these models were cached as "bert-base-uncased", "gpt2", …
+    own, old = (hub.cached_file(repo, ["config.json"]) for repo in (name, entry.alias))
+    return entry.alias if old and not own else None
+
+
+def _one_file(name: str, checkpoint: str | None) -> Path:
+    if checkpoint is not None:
+        raise InputError(f"file:{name} is one checkpoint; leave checkpoint={checkpoint!r} out")
+    return Path(name).expanduser()
+
+
+def _check_repository(spec: str, name: str) -> None:
+    """Raise for a repository that the hub has not got; one that it cannot be asked about may be on another machine."""
+    if Path(name).expanduser().is_dir() or hub.cached_file(name, ["config.json"]):
+        return
+    what, problem = f"hf:{name}", hub.obstacle()
+    try:
+        if problem is not None:
+            raise hub.missing(what, name, problem)
+        hub.ask(what, name)
+    except (MissingResource, hub.NoSuchRepository) as error:
+        better = _unknown_bare_name(spec, error) if ":" not in spec else error
+        if isinstance(better, InputError):
+            raise better from error
+
+
+def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository) -> WorkbenchError:
+    """For a name without a scheme that nothing here knows: misspelt if a known one is near, else far away."""
+    import difflib
+
+    import timm
+
+    known = {*catalog.aliases(), *timm.list_models()}
+    far = isinstance(error, MissingResource)
+    if "/" not in name and (not far or difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
+        problem = f"was {hub.obstacle()}" if hub.obstacle() else "does not give it either"
+        return UnknownName("model", name, known, f"as hf:{name} it is not cached, and the hub {problem}")
+    if not far:
+        return error
+    return MissingResource(
+        f"{name!r} is neither in the catalog (`workbench models`) nor in timm, and {error}"
+    )
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device or "cpu")
+    except RuntimeError as error:
+        raise InputError(
+            f"device {device!r} is not one torch knows; take 'cpu', 'cuda', 'cuda:1' or 'auto'"
+        ) from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise MissingResource(
+            "device 'cuda' was asked for, but torch sees no CUDA device; take 'cpu' or 'auto'"
+        )
+    return chosen
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    import torch
+
+    if dtype is None or isinstance(dtype, torch.dtype):
+        found = dtype
+    else:
+        short = {
+            "fp32": "float32",
+            "fp16": "float16",
+            "half": "float16",
+            "bf16": "bfloat16",
+            "fp64": "float64",
+        }
+        name = str(dtype).removeprefix("torch.")
+        found = getattr(torch, short.get(name, name), None)
+    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise InputError(
+            f"dtype {dtype!r} is not a floating type; take float32, float64, bfloat16 or float16"
+        )
+    return found
+
+
+def _spread(value: int | tuple[int, ...]) -> str:
+    if isinstance(value, int):
+        return str(value)
+    low, high = min(value), max(value)
+    return str(low) if low == high else f"{low}–{high}"

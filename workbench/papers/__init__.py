@@ -1,0 +1,1 @@
+"""What the papers print and claim, and from numbers to a verdict."""

@@ -1,0 +1,280 @@
+"""``claims``: what the papers claim, measured on one model, with a computed verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from workbench.analyses.softmax_sensitivity import fit_root
+from workbench.captures.positions import NoAdditivePositions
+from workbench.data.batches import NoPictures
+from workbench.frames.results import join_frames, provenance_of
+from workbench.models import catalog
+from workbench.models.loading import bundled_checkpoints
+from workbench.papers import verdicts
+from workbench.papers.published import RECORDED, published, stated_claims
+from workbench.papers.verdicts import Chance, Finding
+from workbench.runs.analyze import ANALYSES, analyze, check_request
+from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
+
+COLUMNS = (
+    "paper", "place", "claim", "reading", "setting", "model", "inputs", "analysis", "measure", "over",
+    "comparison", "threshold", "published", "measured", "low", "high", "n", "null", "null_mean", "null_low",
+    "null_high", "verdict", "why",
+)  # fmt: skip
+# The papers follow the error on images that the model is trained on.
+_TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
+_PAPERS_INPUTS = ("imagenet", "wikitext-103")
+_OF_ONE_MODEL = ("inputs", "layers")
+_OF_TWO_RUNS = ("model / twin", "last layer / first layer")
+_SAMPLING = "softmax-sampling"
+"""What ``claims.csv`` says in ``analysis`` of a claim about random logits, of no model."""
+_TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
+_NOTHING = Finding(math.nan, math.nan, math.nan, 0)
+
+
+class _Run(NamedTuple):
+    """What has to be computed, once, for the claims that share it."""
+
+    analysis: str
+    options: tuple[tuple[str, Any], ...]
+    checkpoints: str = "last"
+    """Of the training: "last", "ends" (first and last) or "all"."""
+    model: str | None = None
+    """Another model than the one at hand."""
+    layers: str | None = None
+
+
+def claims(
+    paper: str | None = None,
+    model: str = "bundled:digits-vit",
+    inputs: str = "bundled:digits",
+    n: int = 25,
+    seed: int = 0,
+    *,
+    draws: int = 20,
+    progress: bool = False,
+    **arguments: Any,
+) -> pd.DataFrame:
+    """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
+
+    Claims that one mechanism is better than another need trained twins: those are `trained_claims`.
+
+    One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights: over
+    layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
+    columns hold what chance gives, from ``draws`` draws. ``verdict`` follows from the interval: "holds" where all of it
+    meets ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
+    scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
+    checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are
+    ours, and ``reading`` says so. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
+
+    Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
+    ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
+
+    Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
+    """
+    stated = stated_claims(paper)
+    stated = stated[~stated["analysis"].isin(RECORDED)]
+    followed = set(stated.loc[stated["over"] == "every checkpoint", "analysis"])
+    settings = {"n": n, "seed": seed, "progress": progress, **arguments}
+    frames: dict[_Run, pd.DataFrame] = {}
+    rows = []
+    for claim in stated.to_dict("records"):
+        try:
+            expected = _published_value(claim, model)
+            if _follows_training(claim) and not _checkpoints(model):
+                raise _NotTested("it is about training, and this model has no checkpoints of its training")
+            if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
+                raise _NotTested(f"it is about {claim['needs']}")
+            runs = _runs_of(claim, model, draws, followed)
+            for run in runs:
+                if run not in frames:
+                    try:
+                        frames[run] = _measure(run, model, inputs, settings)
+                    except NoPictures as reason:
+                        raise _NotTested(f"it is about pictures ({reason})") from None
+            found = _judge(claim, [frames[run] for run in runs], expected)
+            strange = _other_scale(claim, model)
+            if strange:
+                found |= {"verdict": verdicts.NOT_TESTED, "why": strange}
+            elif claim["comparison"] == "near" and not inputs.startswith(_PAPERS_INPUTS):
+                found["why"] += f"; on {inputs}, the paper's on {claim['setting']}"
+        except _NotTested as reason:
+            found = _row(_NOTHING, None, verdicts.NOT_TESTED, str(reason))
+            expected = _number(claim["published"])
+        rows.append({**claim, **found, "published": expected, "model": model, "inputs": inputs})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    made = list(frames.values())
+    frame.attrs["provenance"] = [source for held in made for source in provenance_of(held)]
+    frame.attrs["notes"] = list(dict.fromkeys(note for held in made for note in held.attrs.get("notes", ())))
+    return frame
+
+
+class _NotTested(Exception):
+    """A claim that this model cannot speak to; the message says why."""
+
+
+def _follows_training(claim: Mapping[str, str]) -> bool:
+    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens")
+
+
+def _runs_of(claim: Mapping[str, str], model: str, draws: int, followed: Container[str]) -> list[_Run]:
+    """The runs that a claim is about: one, or one per alternative of its options, or one for each of two twins."""
+    name = claim["analysis"]
+    # one run through all checkpoints serves the claims about its ends too
+    checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"
+    known = ANALYSES[name].options if name in ANALYSES else {}
+    runs = []
+    for text in claim["options"].split(" | "):
+        chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
+        if name == _SAMPLING:
+            return [_Run(name, tuple(chosen.items()))]
+        twins = [chosen.pop(key) for key in ("model", "twin") if key in chosen]
+        entry = catalog.find(model)
+        if twins and (entry is None or entry.alias != twins[0]):
+            raise _NotTested(f"it is about {' beside '.join(twins)}")
+        layers = chosen.pop("layers", None)
+        if "draws" in known:
+            chosen["draws"] = int(chosen.get("draws", draws)) if checkpoints == "last" else 0
+        options = tuple(sorted(check_request(name, chosen).items()))
+        models = [f"bundled:{twin}" for twin in twins] or [None]
+        runs += [_Run(name, options, checkpoints, own, layers) for own in models]
+    return runs
+
+
+def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
+    if run.analysis == _SAMPLING:
+        spread = float(dict(run.options)["spread"])
+        return sensitivity_frame(_TOKENS, [spread], draws=_SAMPLES, seed=settings["seed"])
+    arguments: dict[str, Any] = {**settings, **dict(run.options)}
+    if run.layers:
+        arguments["layers"] = run.layers
+    model = run.model or model
+    if not ANALYSES[run.analysis].sites:  # it reads weights
+        return analyze(run.analysis, model=model, seed=settings["seed"], **dict(run.options))
+    if run.checkpoints == "last":
+        try:
+            return analyze(run.analysis, model=model, inputs=inputs, **arguments)
+        except NoAdditivePositions as reason:
+            raise _NotTested(str(reason)) from None
+    every = _checkpoints(model)
+    chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
+    return survey_checkpoints(run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs), chosen, **arguments)
+
+
+def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float) -> dict[str, Any]:
+    if claim["over"] == "tokens":
+        return _of_sampling(claim, frames[0])
+    frame = frames[0] if len(frames) == 1 else join_frames(frames)
+    terms = verdicts.parse_measure(claim["measure"])
+    chance = None
+    if claim["over"] in _OF_ONE_MODEL:
+        values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
+        findings = [verdicts.average(values(frame, terms), len(terms) > 1)]
+        chance = verdicts.chance_of(frame, terms, claim["over"])
+    elif claim["over"] in _OF_TWO_RUNS:
+        one, other = (verdicts.per_input(part, terms) for part in frames)
+        findings = [verdicts.average((one / other).dropna(), True)]
+    else:
+        findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
+    finding, verdict = verdicts.weakest(findings, allowed)
+    if not finding.n:
+        raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
+    return _row(finding, chance, verdict, _sentence(claim, finding, allowed, chance))
+
+
+def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any]:
+    """Judge the a of a/√N + b, fitted to what was sampled for each N."""
+    (term,) = verdicts.parse_measure(claim["measure"])
+    rows = frame[frame["metric"] == term.metric]
+    for column, word in term.where.items():
+        rows = rows[rows[column] == word]
+    fit = fit_root(rows["tokens"].tolist(), rows["value"].tolist())
+    finding = Finding(fit.a, fit.a_low, fit.a_high, len(rows))
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
+    verdict = verdicts.decide(finding, allowed)
+    return _row(finding, None, verdict, f"a = {_sentence(claim, finding, allowed, None)}")
+
+
+def _row(finding: Finding, chance: Chance | None, verdict: str, why: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"verdict": verdict, "why": why, "n": finding.n, "measured": finding.value}
+    row |= {"low": finding.low, "high": finding.high}
+    if chance is not None:
+        row |= {
+            "null": chance.null,
+            "null_mean": chance.mean,
+            "null_low": chance.low,
+            "null_high": chance.high,
+        }
+    return row
+
+
+def _sentence(
+    claim: Mapping[str, str],
+    finding: Finding,
+    allowed: tuple[float, float] | None,
+    chance: Chance | None,
+) -> str:
+    if allowed is None:
+        return "the run holds no chance level to compare with (draws=0)"
+    if math.isnan(finding.low):
+        one = claim["over"].removesuffix("s")
+        reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"
+        return f"{finding.value:.3g}: {reason}"
+    comparison, against = claim["comparison"], claim["threshold"].replace("..", " and ")
+    if chance is not None and comparison.endswith("chance"):
+        comparison, against = "chance", f"{chance.low:.3g} to {chance.high:.3g}"
+    elif comparison == "near":
+        comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
+    told = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"
+    return " ".join(told.split()) + (
+        ", at the least favourable epoch" * (claim["over"] == "every checkpoint")
+    )
+
+
+def _number(text: str) -> float:
+    return float(text) if text and not text.startswith("table ") else math.nan
+
+
+def _published_value(claim: Mapping[str, str], model: str) -> float:
+    """The number a paper gives for a claim; "table N" stands for what that table lists for this model."""
+    if not claim["published"].startswith("table "):
+        return _number(claim["published"])
+    table = claim["published"].removeprefix("table ")
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if catalog.find(model) is None:
+        raise _NotTested(f"Table {table} does not list this model")
+    listed = published(claim["paper"], table, term.metric, model)
+    for column in ("statistic", "standardize"):
+        if listed[column].notna().any():  # Tables 1 and 4 do not say which statistic they hold
+            listed = listed[listed[column] == term.where[column]]
+    if listed.empty:
+        raise _NotTested(f"Table {table} does not list this model")
+    value = float(listed["value"].iloc[0])
+    if math.isnan(value):
+        raise _NotTested(f"the cell of Table {table} is {listed['note'].iloc[0]}")
+    return value
+
+
+def _checkpoints(model: str) -> list[str]:
+    """The checkpoints of a bundled model's training, first to last; none for another model."""
+    entry = catalog.find(model)
+    bundled = entry is not None and entry.spec.startswith("bundled:")
+    return list(bundled_checkpoints(entry.alias)) if bundled else []
+
+
+def _other_scale(claim: Mapping[str, str], model: str) -> str | None:
+    """Why the paper's setting is of another kind than this model; None where it is not."""
+    needs = claim["needs"]
+    if needs == "training on ImageNet":
+        return f"the paper says it of {claim['setting']}"
+    if needs and not needs.startswith("inputs "):
+        modality = needs.split()[0]
+        entry = catalog.find(model)
+        if entry is None or entry.modality != modality or claim["paper"] not in entry.papers:
+            return f"the paper says it of its own {modality} models ({claim['setting']})"
+    return None

@@ -1,0 +1,153 @@
+"""What the papers print: their numbers and their claims, transcribed into ``data/published``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import pandas as pd
+
+from workbench.core import paths
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.metrics import METRICS
+from workbench.models import catalog
+
+COLUMNS = (
+    "paper", "table", "row", "model", "data", "condition", "metric", "statistic", "axis", "convention", "candidate",
+    "standardize", "value", "spread", "unit", "note",
+)  # fmt: skip
+CLAIM_COLUMNS = (
+    "paper", "place", "claim", "reading", "setting", "analysis", "options", "measure", "over", "comparison",
+    "threshold", "published", "needs",
+)  # fmt: skip
+PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "twin")
+PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
+PRINTED_ONLY = {
+    "eigenvalue_profile_change": "change of an eigenvalue_profile where the keys are left as they are",
+    "allclose_tests": "how many heads were tested for allclose",
+    "norm_ratio": "mean ‖h‖² over mean ‖φ(q)‖²",
+    "cross_term": "Σ_mn u_m·u_n h_m h_n of one output, in an example",
+    "class_accuracy": "segmentation: share of a class's pixels that are told rightly, mean over classes",
+    "pixel_accuracy": "segmentation: share of pixels that are told rightly",
+    "mean_iou": "segmentation: intersection over union, mean over classes",
+    "cross_entropy": "mean negative log-likelihood, in nats: of a token, or of an image's class",
+    "perplexity_change": "perplexity less that of the baseline",
+    "reward": "return of a control policy, normalised as D4RL does: 100 is an expert's",
+    "flops_per_sample": "operations for one image",
+    "seconds_per_epoch": "seconds of training for one epoch",
+    "seconds_per_1000_steps": "seconds of training for 1000 steps",
+    "training_time": "running time in training, in a unit that our copy does not show",
+    "training_memory": "memory in training, in a unit that our copy does not show",
+    "speedup": "time of the baseline, the first model of the table, divided by this model's",
+    "memory_saving": "memory of the baseline divided by this model's",
+    "relative_time": "time divided by that of the baseline",
+    "relative_memory": "memory divided by that of the baseline",
+}
+"""Quantities that a paper prints and no analysis puts out under a name of its own."""
+
+RECORDED = ("training", "evaluation", "operators")
+"""What ``claims.csv`` says in ``analysis`` of a claim that committed records answer: see `trained_claims`."""
+
+_UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "GB": 1e9}
+
+
+def published(
+    paper: str | None = None, table: str | None = None, metric: str | None = None, model: str | None = None
+) -> pd.DataFrame:
+    """Numbers of the papers' tables and texts, one row per printed number.
+
+    ``paper`` is a key such as "saritas2025", ``table`` a table's number as printed or another place ("Figure 3"),
+    ``metric`` a name, ``model`` a catalog name or spec; each None keeps all. Columns are `COLUMNS` and ``spec``,
+    what a result frame's column ``model`` holds for that model; ``row`` is the model's name as printed. ``data`` is
+    what a number was measured on, ``condition`` under what: a protocol of `evaluate`, a corruption, a setting.
+    ``value`` and ``spread`` (a standard deviation) are in the units of result frames, so "147 ± 11 (×10⁻⁶)" is
+    1.47e-4 and 1.1e-5, and 70.44 % is 0.7044; ``unit`` is the printed one. A number that our copy does not show
+    is NaN, and ``note`` says so.
+
+    Raises `UnknownName` for a paper, place, metric or model that does not occur in the tables.
+    """
+    frame = _numbers().copy()
+    if model is not None:
+        entry = catalog.find(model)
+        if entry is None:
+            raise UnknownName("model", model, catalog.aliases())
+        model = entry.alias
+    wanted = {"paper": paper, "table": None if table is None else str(table), "metric": metric}
+    for column, name in wanted.items():
+        if name is not None:
+            if not (frame[column] == name).any():
+                raise UnknownName(
+                    f"{column} of the published numbers", name, _numbers()[column].dropna().unique()
+                )
+            frame = frame[frame[column] == name]
+    # a catalog model that no paper tests has no rows, which is an answer and not a mistake
+    return (frame if model is None else frame[frame["model"] == model]).reset_index(drop=True)
+
+
+def stated_claims(paper: str | None = None) -> pd.DataFrame:
+    """The papers' claims, one row per claim and reading, as text; columns are `CLAIM_COLUMNS`.
+
+    Raises `UnknownName` for a paper without claims here.
+    """
+    frame = _read("claims.csv", CLAIM_COLUMNS)
+    if paper is not None and paper not in set(frame["paper"]):
+        raise UnknownName("paper with claims", paper, frame["paper"].unique())
+    return frame if paper is None else frame[frame["paper"] == paper].reset_index(drop=True)
+
+
+def published_pairs(paper: str | None = None) -> pd.DataFrame:
+    """Every number that a paper prints of a mechanism and of the model without it, beside each other.
+
+    Columns are those of `published` with, in the place of ``model``, the bundled counterpart of the row, ``twin``
+    that of its ``baseline`` (both null where none is bundled); ``baseline_value``, ``difference`` (value less
+    baseline's) and ``ratio`` (value over baseline's). The pairs stand in ``data/published/pairs.csv``.
+
+    Raises `UnknownName` for a paper without pairs.
+    """
+    pairs = _read("pairs.csv", PAIR_COLUMNS)
+    if paper is not None and paper not in set(pairs["paper"]):
+        raise UnknownName("paper with a baseline", paper, pairs["paper"].unique())
+    pairs = (pairs if paper is None else pairs[pairs["paper"] == paper]).astype("string")
+    pairs[["model", "twin"]] = pairs[["model", "twin"]].mask(pairs[["model", "twin"]] == "")
+    numbers = _numbers().drop(columns=["model", "spec"])
+    place = ["paper", "table", "data", "condition", "metric", "statistic"]
+    base = numbers[[*place, "row", "value"]].rename(columns={"row": "baseline", "value": "baseline_value"})
+    joined = numbers.merge(pairs, on=["paper", "table", "row"]).merge(base, on=[*place, "baseline"])
+    return joined.assign(
+        difference=joined["value"] - joined["baseline_value"],
+        ratio=joined["value"] / joined["baseline_value"],
+    )
+
+
+@cache
+def _numbers() -> pd.DataFrame:
+    frame = pd.concat([_read(f"{paper}.csv", COLUMNS) for paper in PAPERS], ignore_index=True)
+    _expect("metric", frame["metric"], {*METRICS, *PRINTED_ONLY})
+    _expect("unit", frame["unit"], _UNITS)
+    _expect("model", frame["model"], {"", *catalog.aliases()})
+    factor = frame["unit"].map(_UNITS)
+    try:
+        numbers = {name: pd.to_numeric(frame[name]) * factor for name in ("value", "spread")}
+    except ValueError as error:
+        raise InputError(f"data/published: {error}") from None
+    entries = {name: catalog.find(name) for name in frame["model"].unique() if name}
+    specs = {name: entry.spec for name, entry in entries.items() if entry is not None}
+    text = frame.astype("string").mask(frame == "").assign(**numbers)
+    text.insert(COLUMNS.index("model") + 1, "spec", text["model"].map(specs).astype("string"))
+    return text
+
+
+def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
+    try:
+        frame = pd.read_csv(paths.data_dir() / "published" / name, dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise InputError(f"data/published/{name} is not a table: {error}") from None
+    if list(frame.columns) != list(columns):
+        raise InputError(f"data/published/{name} has columns {list(frame.columns)}, not {list(columns)}")
+    return frame
+
+
+def _expect(what: str, names: pd.Series, known: Iterable[str]) -> None:
+    strange = sorted(set(names) - set(known))
+    if strange:
+        raise UnknownName(f"{what} in data/published", strange[0], known)

@@ -1,0 +1,301 @@
+"""Results of analyses kept on disk by what they depend on, so that the same question is answered without computing.
+
+The library at hand does not fit: joblib's ``Memory`` keeps pickles, which run code when they are read, and lets go by
+the time of access, which most systems no longer keep. So a result is a Parquet file like any other, named by a hash of
+all that its numbers depend on; a file is there whole or not at all, whatever other processes do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import importlib.metadata
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+
+from workbench.captures.adapters import find_adapter
+from workbench.captures.layout import class_path, foreign_block
+from workbench.core import paths
+from workbench.core.errors import InputError
+from workbench.core.hashing import Unhashable, content_sha256
+from workbench.frames.provenance import sha256_bytes, versions
+from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, write_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.runs.stream import Stream
+
+SIZE = 2 * 2**30
+"""Bytes that are kept at most, unless ``WORKBENCH_CACHE_SIZE`` says otherwise."""
+STALE = 3600.0
+"""Seconds after which a half-written file is one that a killed process left."""
+LIBRARIES = {"builtins", "torch", "timm", "transformers", "workbench"}
+"""Packages whose code counts by its version (ours by its content); any other may change under the same name."""
+_NUMBERS = ("scipy", "scikit-learn", "scikit-image", "torchvision", "pillow")
+_OF_MODULES = set(vars(nn.Module())) - {"training"}
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def is_wanted(asked: bool | None) -> bool:
+    """Whether to keep results: what was asked, or else what ``WORKBENCH_CACHE_RESULTS`` says; not by default."""
+    if asked is not None:
+        return bool(asked)
+    said = os.environ.get("WORKBENCH_CACHE_RESULTS", "").strip().lower()
+    if said in ("1", "true", "yes", "on"):
+        return True
+    if said in ("", "0", "false", "no", "off"):
+        return False
+    raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
+
+
+class Place:
+    """Where one result belongs: ``find`` what is there, ``keep`` what was computed.
+
+    Where caching is not wanted nothing is found or kept; where it is, but the content of something cannot be told, the
+    result's notes say why.
+    """
+
+    def __init__(
+        self,
+        asked: bool | None,
+        stream: Stream,
+        ours: bool,
+        question: Mapping[str, Any],
+        store: Store | None = None,
+    ) -> None:
+        self.key, self.reason = None, None
+        if not is_wanted(asked):
+            return
+        self.store = Store() if store is None else store
+        try:
+            self.key = result_key(stream, ours, question)
+        except Unhashable as error:
+            self.reason = f"not cached: {error}"
+
+    def find(self) -> pd.DataFrame | None:
+        """The result as it was computed, or None."""
+        return None if self.key is None else self.store.read(self.key)
+
+    def keep(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The same frame, kept for the next time."""
+        if self.key is not None:
+            self.reason = self.store.write(self.key, frame)
+        if self.reason is not None:
+            frame.attrs["notes"].append(self.reason)
+        return frame
+
+
+def result_key(stream: Stream, ours: bool, question: Mapping[str, Any]) -> str:
+    """Hash of all that the numbers of a result depend on.
+
+    The question (analysis, options, seed, layers, …), the weights, structure and settings of the model, the inputs as
+    the model receives them, our own source, versions of the libraries, and how torch is set. Raises `Unhashable` where
+    one of them cannot be told.
+    """
+    if not ours:
+        raise Unhashable("the analysis is of another package, whose code may change")
+    for name, value in question["options"].items():
+        if isinstance(value, str) and Path(value).expanduser().exists():
+            raise Unhashable(f"{name} is a file or folder, whose content may change")
+    return content_sha256(
+        {
+            "schema": SCHEMA_VERSION,
+            "source": _source_sha256(),
+            "versions": versions() | {name: importlib.metadata.version(name) for name in _NUMBERS},
+            "torch": _settings(),
+            "question": question,
+            "model": stream.model,
+            "module": None if stream.module is None else module_content(stream.module),
+            "inputs": stream.inputs,
+            "content": _told(stream.content, "the input"),
+        }
+    )
+
+
+def module_content(module: nn.Module) -> list[Any]:
+    """What a model computes with: classes, weights, buffers, modes, settings, devices, by path.
+
+    Raises `Unhashable` for classes of other packages than `LIBRARIES`, forward hooks, adapters that are not ours, and
+    attributes whose content cannot be told.
+    """
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        raise Unhashable("every module has a forward hook, since torch has a global one")
+    held: list[Any] = []
+    for path, child in module.named_modules():
+        where = f"{path or 'the model'} ({type(child).__name__})"
+        if type(child).__module__.partition(".")[0] not in LIBRARIES:
+            raise Unhashable(f"{where} is code of your own, which may change under the same name")
+        if child._forward_hooks or child._forward_pre_hooks:
+            raise Unhashable(f"{where} has a forward hook")
+        adapter = find_adapter(child)
+        if adapter is not None and not type(adapter).__module__.startswith("workbench."):
+            raise Unhashable(f"{where} is read by an adapter of another package")
+        if foreign_block(child):
+            raise Unhashable(f"{where} is read as register_block was told")
+        tensors = {**child._parameters, **child._buffers}
+        settings = {name: value for name, value in vars(child).items() if name not in _OF_MODULES}
+        devices = sorted({_device(tensor.device) for tensor in tensors.values() if tensor is not None})
+        held.append([path, class_path(child), devices, tensors, _told(settings, where)])
+    return held
+
+
+def _told(value: Any, where: str) -> str:
+    return content_sha256(value, where, other=_of_libraries)
+
+
+def _of_libraries(value: Any) -> Any:
+    """Something of a library's as plain values; None where it is not one of those known."""
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return [class_path(type(value)), value.name]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, type | FunctionType | BuiltinFunctionType) and value.__module__:
+        name = f"{value.__module__}.{value.__qualname__}"
+        known = value.__module__.partition(".")[0] in LIBRARIES
+        same = getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
+        return [name] if known and same else None
+    if type(value).__module__.startswith("transformers.") and hasattr(value, "to_dict"):
+        return [class_path(type(value)), value.to_dict(), getattr(value, "_attn_implementation", None)]
+    return None
+
+
+def _device(device: torch.device) -> str:
+    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+
+
+def _settings() -> list[Any]:
+    """How torch is set to compute, in this thread."""
+    cuda = torch.backends.cuda.matmul
+    return [
+        torch.get_float32_matmul_precision(), str(torch.get_default_dtype()), torch.is_inference_mode_enabled(),
+        cuda.allow_tf32, cuda.allow_fp16_reduced_precision_reduction, cuda.allow_bf16_reduced_precision_reduction,
+        torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled(),
+        *([kind, torch.is_autocast_enabled(kind), str(torch.get_autocast_dtype(kind))] for kind in ("cpu", "cuda")),
+    ]  # fmt: skip
+
+
+@functools.cache
+def _source_sha256() -> str:
+    """Hash of this package's own code, which changes more often than its version."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for path in root.rglob("*.py") if "_bundled" not in path.parts)
+    return content_sha256([[str(path.relative_to(root)), sha256_bytes(path.read_bytes())] for path in files])
+
+
+@dataclass(frozen=True)
+class _Held:
+    path: Path
+    size: int
+    used: float
+
+
+class Store:
+    """A folder of results by key, of at most ``limit`` bytes: what was not used for longest leaves first."""
+
+    def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
+        self.folder = paths.cache_dir() / "results" if folder is None else folder
+        self.limit = size_limit() if limit is None else limit
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.parquet"
+
+    def read(self, key: str) -> pd.DataFrame | None:
+        """The result of a key; None where there is none, or the file is damaged (it is then removed)."""
+        path = self.path(key)
+        if not path.is_file():
+            return None
+        try:
+            frame = read_frame(path)
+            (run,) = frame.attrs["provenance"]
+            if run.pop("cache_key") != key:
+                raise ValueError("the file of another key")
+        except Exception:  # however it is damaged, it is computed again
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):  # another process may have let it go in the meantime
+            os.utime(path)
+        frame.attrs = {"notes": list(run["notes"]), "provenance": run}
+        return frame
+
+    def write(self, key: str, frame: pd.DataFrame) -> str | None:
+        """Keep a result, and let go what is over the limit; returns why it could not be kept."""
+        (run,) = provenance_of(frame)
+        kept = frame.copy()
+        kept.attrs = {"provenance": [{**run, "cache_key": key}]}
+        try:
+            write_frame(kept, self.path(key))
+            self.shrink()
+        except (OSError, InputError) as error:
+            return f"not cached: {error}"
+        except Exception as error:  # a full disk must not cost the result
+            return f"not cached: {type(error).__name__}: {error}"
+        return None
+
+    def shrink(self) -> None:
+        """Remove what a killed process left, and results until the others fit."""
+        held = sorted(self._held(), key=lambda one: one.used)
+        total = sum(one.size for one in held)
+        for one in held:
+            if total <= self.limit:
+                break
+            one.path.unlink(missing_ok=True)
+            total -= one.size
+
+    def info(self) -> dict[str, Any]:
+        """Folder, number of results, bytes and limit."""
+        held = self._held()
+        return {
+            "folder": str(self.folder),
+            "results": len(held),
+            "bytes": sum(one.size for one in held),
+            "limit": self.limit,
+        }
+
+    def clear(self) -> int:
+        """Remove all results; returns how many there were."""
+        held = self._held()
+        for one in held:
+            one.path.unlink(missing_ok=True)
+        return len(held)
+
+    def _held(self) -> list[_Held]:
+        held = []
+        for path in self.folder.glob("*/*") if self.folder.is_dir() else ():
+            hidden = path.name.startswith(".")
+            if path.suffix != ".parquet" and not hidden:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # let go by another process
+                about = path.stat()
+                if not hidden:
+                    held.append(_Held(path, about.st_size, about.st_mtime))
+                elif time.time() - about.st_mtime > STALE:
+                    path.unlink()
+        return held
+
+
+def size_limit() -> int:
+    """Bytes that may be kept: ``WORKBENCH_CACHE_SIZE`` ("500 MB", "2 GiB", a number of bytes), or `SIZE`."""
+    said = os.environ.get("WORKBENCH_CACHE_SIZE", "").strip()
+    if not said:
+        return SIZE
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", said.upper())
+    if match is None:
+        raise InputError(f"WORKBENCH_CACHE_SIZE is a number of bytes, such as 500 MB or 2 GiB; got {said!r}")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary or not unit else 1000) ** _UNITS[unit])

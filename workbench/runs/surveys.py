@@ -1,0 +1,521 @@
+"""Frames for figures: one analysis over several models, and attention itself as rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses.membership import membership_map, patch_places
+from workbench.analyses.position_logits import TERMS, within_rows
+from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
+from workbench.analyses.subspaces import coherence
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.null_distributions import generator
+from workbench.core.selection import Numbers, parse_numbers
+from workbench.data.batches import inputs as choose_inputs
+from workbench.frames.results import join_frames
+from workbench.measurements import Layer, NotMeasured
+from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
+from workbench.measurements.membership import memberships, own_convention
+from workbench.measurements.position_logits import terms_of_layer
+from workbench.models.loading import load
+from workbench.papers.verdicts import average
+from workbench.runs.analyze import ANALYSES, analyze
+from workbench.runs.stream import Stream, stream_model, stream_weights
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from workbench.captures import Capture
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+
+def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments: Any) -> pd.DataFrame:
+    """Run `analyze` for several (model, inputs) pairs and put the frames under one another.
+
+    A pair whose model is None is left out. A model, or an input, that this machine cannot have (no network, an
+    optional package not installed) is listed in ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure
+    can say so in its place. ``frame.attrs["notes"]`` holds the notes of all runs, each beginning with its model.
+
+    Raises `InputError` without any pair or for what is none, `MissingResource` if no model is here, and what `analyze`
+    raises.
+    """
+    listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
+    wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
+    if wrong is not None:
+        raise InputError(
+            f"a survey runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
+        )
+    pairs = [(model, inputs) for model, inputs in listed if model is not None]
+    if not pairs:
+        raise InputError("no model to run; give at least one (model, inputs) pair")
+    frames, absent, notes = [], {}, []
+    for model, inputs in pairs:
+        try:
+            frame = analyze(name, model=model, inputs=inputs, **arguments)
+        except MissingResource as error:
+            absent[model] = str(error)
+        else:
+            frames.append(frame)
+            notes += [f"{model}: {note}" for note in frame.attrs["notes"]]
+    if not frames:
+        raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in absent.items()))
+    joined = join_frames(frames)
+    joined.attrs |= {"absent": absent, "notes": notes}
+    return joined
+
+
+def survey_settings(
+    name: str,
+    runs: Iterable[tuple[str | None, str | None]],
+    settings: Mapping[str, Sequence[Any]],
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    **arguments: Any,
+) -> pd.DataFrame:
+    """`survey` under every combination of some options' values: ``{"noise": […], "severity": […]}``.
+
+    The frame has a column for each of these options. A model is loaded once for all combinations; one that is not on
+    this machine is listed in ``frame.attrs["absent"]`` as `survey` has it. Raises what `survey` raises, and
+    `InputError` for an option without values.
+    """
+    empty = [option for option, values in settings.items() if not values]
+    if empty:
+        raise InputError(f"give at least one value of {empty[0]}")
+    frames, absent, notes = [], {}, []
+    for model, inputs in runs:
+        if model is None or inputs is None:
+            continue
+        try:
+            loaded = load(model)
+            given = choose_inputs(inputs, loaded, n=n, seed=seed)
+        except MissingResource as error:
+            absent[model] = str(error)
+            continue
+        for values in itertools.product(*settings.values()):
+            chosen = dict(zip(settings, values, strict=True))
+            frame = analyze(name, model=loaded, inputs=given, seed=seed, **chosen, **arguments)
+            told = ", ".join(map(str, values))
+            notes += [f"{model}, {told}: {note}" for note in frame.attrs["notes"]]
+            frames.append(frame.assign(**chosen))
+    if not frames:
+        said = "; ".join(f"{model}: {reason}" for model, reason in absent.items())
+        raise MissingResource(said) if absent else InputError("no model to run; give (model, inputs) pairs")
+    joined = join_frames(frames)
+    joined.attrs |= {"absent": absent, "notes": notes}
+    return joined
+
+
+def model_pairs(
+    models: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    text_models: str | Sequence[str] | None = None,
+    text_inputs: str | Sequence[str] | None = None,
+) -> list[tuple[str, str]]:
+    """(model, inputs) pairs for `survey`: the image models with their inputs, then the text models with theirs.
+
+    Each argument is one spec, several, or None. One inputs spec serves all models of its kind; several are one
+    per model. None for the models leaves that kind out. Raises `InputError` where the numbers do not fit.
+    """
+    pairs = []
+    for kind, names, specs in (("", models, inputs), ("text_", text_models, text_inputs)):
+        chosen, given = _several(names), _several(specs)
+        if len(given) == 1:
+            given *= len(chosen)
+        if chosen and len(given) != len(chosen):
+            raise InputError(
+                f"{len(chosen)} {kind}models with {len(given)} {kind}inputs; give one inputs spec for all, or one "
+                "for each model"
+            )
+        pairs += zip(chosen, given, strict=False)
+    return pairs
+
+
+def _several(value: str | Sequence[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [item for item in value if item is not None]
+
+
+def survey_checkpoints(
+    name: str, model: str, inputs: str, checkpoints: Iterable[str | int] | None = None, **arguments: Any
+) -> pd.DataFrame:
+    """Run `analyze` at several training checkpoints of a bundled model and put the frames under one another.
+
+    ``checkpoints`` are names or epochs (``"epoch-003"``, 3); all of them for None. The column ``checkpoint``
+    names each row's, and ``frame.attrs["epochs"]`` says which epoch each is. Raises `InputError` for a model
+    that is not bundled, `UnknownName` for a checkpoint it has not got, and what `analyze` raises.
+    """
+    from workbench.models import catalog
+    from workbench.models.loading import bundled_checkpoint, bundled_checkpoints
+
+    entry = catalog.find(model)
+    scheme, _, short = (entry.spec if entry else model).partition(":")
+    if scheme != "bundled":
+        raise InputError(f"checkpoints travel with bundled models only; got {model!r}, give bundled:NAME")
+    chosen = bundled_checkpoints(short)
+    if checkpoints is not None:
+        asked = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in checkpoints}
+        chosen = {stem: epoch for stem, epoch in chosen.items() if stem in asked}
+    if not chosen:
+        raise InputError("no checkpoint to run; give at least one, or None for all")
+    frames, notes = [], []
+    for checkpoint in chosen:
+        frames.append(analyze(name, model=model, inputs=inputs, checkpoint=checkpoint, **arguments))
+        notes += [f"{checkpoint}: {note}" for note in frames[-1].attrs["notes"]]
+    joined = join_frames(frames)
+    joined.attrs |= {"epochs": chosen, "notes": notes, "absent": {}}
+    return joined
+
+
+def attention_frame(
+    model: LoadedModel, inputs: Inputs, capture: Capture, heads: Numbers = None, query: int | None = None
+) -> pd.DataFrame:
+    """The attention of one input as rows: layer, head, query, key (numbers and labels) and value.
+
+    ``capture`` is of ``inputs``, whose first input is taken, with the site `attn`. ``query`` keeps one query token;
+    otherwise all of them. Tokens of padding are left out. Raises `InputError` where attn was not captured, or a
+    head does not exist.
+    """
+    tokens = capture.tokens
+    if tokens is None or any(record.attn is None for record in capture):
+        raise InputError("the capture holds no attention; capture it with sites=('attn',)")
+    labels = tokens.labels[0]
+    real = [place for place, here in enumerate(tokens.mask[0].tolist()) if here]
+    parts = []
+    for record in capture:
+        assert record.attn is not None  # looked at above
+        attn = record.attn[0].double().cpu().numpy()
+        chosen = parse_numbers("head", heads, attn.shape[0])
+        # Class attention has one query, the class token, which is the first of the tokens.
+        queries = [0] if attn.shape[1] == 1 else real if query is None else [query]
+        rows = pd.MultiIndex.from_product([chosen, queries, real], names=["head", "query", "key"]).to_frame(
+            index=False
+        )
+        rows["value"] = attn[rows["head"], 0 if attn.shape[1] == 1 else rows["query"], rows["key"]]
+        rows.insert(0, "layer", record.index)
+        parts.append(rows)
+    frame = pd.concat(parts, ignore_index=True)
+    frame = frame.assign(
+        query_label=[labels[place] for place in frame["query"]],
+        key_label=[labels[place] for place in frame["key"]],
+    )
+    frame.insert(0, "input", inputs.ids[0])
+    frame.insert(0, "model", model.spec)
+    frame.attrs["provenance"] = [
+        {"analysis": "attention", "model": model.identity, "inputs": inputs.identity, "seed": inputs.seed}
+    ]
+    return frame
+
+
+def class_attention_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor | Mapping[str, Tensor],
+    layers: Numbers = None,
+    query: str = "auto",
+    rollout: bool = False,
+) -> pd.DataFrame:
+    """What the class token attends to, token by token, as rows (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
+
+    Columns: model, input, layer, candidate (head, mean over heads, and rollout where asked for), head (empty but for
+    single heads), query (how it was chosen: class, last, first or mean), key and its label and kind, the row and column
+    of a patch, and value. Padding is left out; ``layers`` are all that have such a row, unless given; ``query`` as in
+    ``class-attention``.
+
+    Raises `InputError` where a layer that was asked for has no such row, or none has, and for a rollout through layers
+    without attention from token to token.
+    """
+    if query not in QUERIES:
+        raise UnknownName("query", query, QUERIES)
+    stream = stream_model(model, inputs, ("attn",), None if rollout else layers, batch_size=8)
+    parts, left_out = [], {}
+    for part in stream:
+        records = part.capture.layers
+        chosen = parse_numbers("layer", layers, len(records)) if rollout else None
+        for number, record in enumerate(records):
+            if chosen is not None and record.index not in chosen:
+                continue
+            layer = Layer(record, part.ids, part.capture.tokens, 0, before=records[:number])
+            try:
+                how, found = class_rows(layer, query, rollout)
+            except NotMeasured as reason:
+                left_out[record.index] = str(reason)
+                continue
+            tokens = _token_rows(layer, found[HEAD].shape[-1])
+            places = tokens.pop("number").to_numpy(), tokens["key"].to_numpy()
+            for candidate, rows in found.items():
+                heads = layer.heads if candidate == HEAD else [pd.NA]
+                for head, values in zip(heads, rows.cpu().numpy().swapaxes(0, 1), strict=True):
+                    at = {"layer": record.index, "candidate": candidate, "head": head, "query": how}
+                    parts.append(tokens.assign(**at, value=values[places]))
+    if not parts or (layers is not None and left_out):
+        told = "; ".join(f"layer {index} {reason}" for index, reason in left_out.items())
+        raise InputError(f"no class attention: {told}")
+    columns = ["model", "input", "layer", "candidate", "head", "query"]
+    columns += ["key", "label", "kind", "row", "column", "value"]
+    frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["head", "row", "column"], "Int64"))
+    return _told(frame, columns, "class-attention", stream)
+
+
+def _told(frame: pd.DataFrame, columns: list[str], analysis: str, stream: Stream) -> pd.DataFrame:
+    """The columns of rows measured on a stream, with its model's name and where they come from."""
+    frame = frame.assign(model=stream.model["spec"])[columns]
+    frame.attrs["provenance"] = [
+        {
+            "analysis": analysis,
+            "model": stream.model,
+            "inputs": stream.inputs,
+            "seed": stream.inputs.get("seed"),
+        }
+    ]
+    return frame
+
+
+def _token_rows(layer: Layer, count: int) -> pd.DataFrame:
+    """A row per token that is no padding: input and its number in the batch, key, label, kind, and a patch's place."""
+    parts = []
+    for number, name in enumerate(layer.ids):
+        rows = pd.DataFrame({"key": range(count), "label": layer.token_labels(count, number)})
+        rows["kind"] = layer.token_kinds(count, number)
+        rows = rows.assign(input=name, number=number, row=pd.NA, column=pd.NA)
+        if layer.grid is not None:
+            patches = patch_places(rows["kind"].tolist(), layer.grid)
+            rows.loc[patches, "row"], rows.loc[patches, "column"] = np.divmod(
+                np.arange(len(patches)), layer.grid[1]
+            )
+        parts.append(rows[rows["kind"] != "padding"])
+    return pd.concat(parts, ignore_index=True)
+
+
+@dataclass
+class MembershipMaps:
+    """Π of the patches on their grid: of each input, in each layer and head; see `membership_maps`."""
+
+    values: Float[Tensor, "input layer head row column"]
+    ids: list[str]
+    layers: list[int]
+    conventions: list[str]
+    """By which formula each layer's membership was computed: text, code or ours."""
+    model: str
+    provenance: dict[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per number: model, input, layer, convention, head, row, column, value."""
+        axes = {"input": self.ids, "layer": self.layers}
+        names = ["input", "layer", "head", "row", "column"]
+        sizes = [range(size) for size in self.values.shape[2:]]
+        rows = pd.MultiIndex.from_product([*axes.values(), *sizes], names=names).to_frame(index=False)
+        rows["value"] = self.values.numpy().ravel()
+        rows.insert(2, "convention", rows["layer"].map(dict(zip(self.layers, self.conventions, strict=True))))
+        rows.insert(0, "model", self.model)
+        rows.attrs["provenance"] = [self.provenance]
+        return rows
+
+
+def membership_maps(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor,
+    layers: Numbers = None,
+    convention: str | None = None,
+) -> MembershipMaps:
+    """Membership of every patch in every head, on the patch grid (wu2025 Figs 4b and 9).
+
+    Token statistics attention: by its own ``convention``, or the one given (text or code). Any other attention:
+    ours, from the subspaces of its value projections. Raises `InputError` for texts, and where a layer cuts the
+    image into windows, has a single head, or differs from the others in its number of heads; `membership_frame` takes
+    texts.
+    """
+    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
+    parts, used = [], {}
+    for part in stream:
+        maps = []
+        for record in part.capture:
+            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
+            used[record.index], found = _membership(layer, convention)
+            maps.append(membership_map(found, layer.token_kinds(found.shape[-1]), layer.grid))
+        heads = {len(values[0]) for values in maps}
+        if len(heads) > 1:
+            raise InputError(
+                f"layers differ in heads: {sorted(heads)}; choose layers that are alike with layers="
+            )
+        parts.append((part.ids, torch.stack(maps, 1).cpu()))
+    return MembershipMaps(
+        values=torch.cat([values for _, values in parts]),
+        ids=[name for ids, _ in parts for name in ids],
+        layers=list(used),
+        conventions=list(used.values()),
+        model=stream.model["spec"],
+        provenance={
+            "analysis": "membership-maps",
+            "model": stream.model,
+            "inputs": stream.inputs,
+            "seed": stream.inputs.get("seed"),
+        },
+    )
+
+
+def membership_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor | Mapping[str, Tensor],
+    layers: Numbers = None,
+    convention: str | None = None,
+) -> pd.DataFrame:
+    """Membership of every token in every head, as rows; of texts too, which have no maps.
+
+    Columns: model, input, layer, convention, head, token and its label and kind, the row and column of a patch, and
+    value; over heads the values of a token add up to 1. Padding is left out. ``convention`` as in `membership_maps`.
+
+    Raises `InputError` where a layer cuts the image into windows or has a single head.
+    """
+    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
+    parts = []
+    for part in stream:
+        for record in part.capture:
+            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
+            used, found = _membership(layer, convention)
+            tokens = _token_rows(layer, found.shape[-1]).rename(columns={"key": "token"})
+            places = tokens.pop("number").to_numpy(), tokens["token"].to_numpy()
+            at = {"layer": record.index, "convention": used}
+            parts += [
+                tokens.assign(**at, head=head, value=values[places])
+                for head, values in enumerate(found.cpu().numpy().swapaxes(0, 1))
+            ]
+    columns = ["model", "input", "layer", "convention", "head"]
+    columns += ["token", "label", "kind", "row", "column", "value"]
+    frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["row", "column"], "Int64"))
+    return _told(frame, columns, "membership-frame", stream)
+
+
+def _membership(layer: Layer, convention: str | None) -> tuple[str, Float[Tensor, "batch head token"]]:
+    """A layer's Π and the convention it is computed by: the layer's own, or the one asked for where there are more."""
+    try:
+        found = memberships(layer, layer.site("input"))
+    except NotMeasured as reason:
+        raise InputError(f"layer {layer.index} {reason}; leave it out with layers=") from None
+    own = own_convention(layer)
+    used = own if len(found) == 1 else convention or own
+    if used not in found:
+        raise UnknownName("convention", str(used), found)
+    return used, found[used]
+
+
+def subspace_frame(
+    model: LoadedModel | nn.Module,
+    layers: Numbers = None,
+    projection: str = "v",
+    directions: int | None = 4,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """|cos| of the directions that a layer's heads read, as rows: layer, head, direction, other_head, other_direction,
+    value (wu2025 Fig. 11).
+
+    ``directions`` of each head are picked at random, as in the paper; None takes all. ``projection`` is v, q or k;
+    where one serves all, as in TSSA, that one.
+    """
+    stream = stream_weights(model, layers)
+    parts = []
+    names = ["head", "direction", "other_head", "other_direction"]
+    for record in (record for part in stream for record in part.capture):
+        u = Layer(record, [], None, seed, model=stream.module).projection(projection).weight
+        dim = u.shape[-1]
+        picked = [
+            torch.randperm(dim, generator=generator(seed, record.index, head))[:directions].sort().values
+            for head in range(len(u))
+        ]
+        values = coherence(torch.stack([of_head[:, which] for of_head, which in zip(u, picked, strict=True)]))
+        rows = pd.MultiIndex.from_product([range(size) for size in values.shape], names=names).to_frame(
+            index=False
+        )
+        numbers = torch.stack(picked).numpy()
+        for head, direction in (names[:2], names[2:]):
+            rows[direction] = numbers[rows[head], rows[direction]]
+        rows.insert(0, "layer", record.index)
+        parts.append(rows.assign(value=values.cpu().numpy().ravel()))
+    frame = pd.concat(parts, ignore_index=True)
+    frame.insert(0, "model", stream.model["spec"])
+    frame.attrs["provenance"] = [
+        {"analysis": "subspaces", "model": stream.model, "inputs": None, "seed": seed}
+    ]
+    return frame
+
+
+def position_logit_frame(
+    model: LoadedModel | nn.Module,
+    inputs: Inputs | Tensor,
+    layer: int = 0,
+    head: int = 0,
+    max_tokens: int = 80,
+) -> pd.DataFrame:
+    """Logits of one head for the first input and their parts, as rows: term, query, key, value (abdullaev2025 Fig. 2).
+
+    Terms are the four `TERMS`, their ``sum``, and ``model``, the logits of the captured queries and keys, each less the
+    mean of its row, which softmax does not see; NaN where the query may not attend. Tokens of padding are left out,
+    and of long inputs all but the first ``max_tokens``. ``frame.attrs["off"]`` is the largest difference between the
+    sum and the model's own, over all tokens, relative to the largest of the model's.
+
+    Raises `InputError` where the model adds no positions to its tokens, naming what it has instead.
+    """
+    stream = stream_model(model, inputs[:1], ANALYSES["position-logits"].sites, [layer], batch_size=1)
+    (part,) = stream
+    (record,) = part.capture
+    held = Layer(record, part.ids, part.capture.tokens, 0, head, model=stream.module)
+    try:
+        terms, allowed = terms_of_layer(held)
+    except NotMeasured as reason:
+        raise InputError(f"layer {layer} {reason}") from None
+    terms, allowed = terms[0, 0], allowed[0, 0]
+    q, k = held.site("q").double(), held.site("k").double()
+    own = held.scale(q.shape[-1], q.shape[1]) * (q[:, held.heads] @ k[:, held.heads].mT)[0, 0]
+    whole = torch.cat([terms, terms.sum(0, keepdim=True), own[None]])
+    shown = within_rows(whole, allowed).masked_fill(~allowed, torch.nan)
+    real = held.real_tokens(len(own))
+    places = [place for place in range(len(own)) if real is None or real[0, place]][:max_tokens]
+    axes = {"term": [*TERMS, "sum", "model"], "query": places, "key": places}
+    rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
+    rows["value"] = shown[:, places][:, :, places].cpu().numpy().ravel()
+    rows = rows.assign(model=stream.model["spec"], input=part.ids[0], layer=record.index, head=held.heads[0])
+    rows = rows[["model", "input", "layer", "head", *axes, "value"]]
+    rows.attrs["off"] = float(((whole[len(TERMS)] - own).abs().amax() / own.abs().amax()).cpu())
+    source = {"analysis": "position-logits", "model": stream.model, "inputs": stream.inputs}
+    rows.attrs["provenance"] = [source | {"seed": stream.inputs.get("seed")}]
+    return rows
+
+
+def sensitivity_frame(
+    tokens: Sequence[int], spreads: Sequence[float] = (1.0,), draws: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """How far random logits N(0, spread²) and noise N(0, 1) move softmax, by N (abdullaev2025 Fig. 1).
+
+    Columns: metric, candidate, tokens (N), spread, value, low, high, draws. ``softmax_lipschitz`` is the largest of
+    all draws: slope of two vectors (candidate pairs) and exact constant at one (local). ``softmax_perturbation`` is the
+    mean over draws, of the logits and of the noise, with its 95 % interval.
+    """
+    rows = []
+    for spread in spreads:
+        for count in tokens:
+            place = {"tokens": count, "spread": float(spread), "draws": draws}
+            found = sampled_lipschitz(count, draws, seed, spread)
+            for candidate, value in found._asdict().items():
+                rows.append({"metric": "softmax_lipschitz", "candidate": candidate, "value": value, **place})
+            moved = average(pd.Series(sampled_perturbation(count, draws, seed, spread)), False)
+            rows.append({"metric": "softmax_perturbation", **moved._asdict(), **place})
+    columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "draws"]
+    frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "draws": "Int64"})
+    frame.attrs["provenance"] = {
+        "analysis": "softmax-sampling",
+        "options": {"tokens": list(tokens), "spreads": list(spreads), "draws": draws},
+        "model": None,
+        "inputs": None,
+        "seed": seed,
+    }
+    return frame

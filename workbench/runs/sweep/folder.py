@@ -1,0 +1,271 @@
+"""The folder of a sweep: a manifest, and one Parquet file for every finished task.
+
+``manifest.json`` holds the plan, a line for each finished part and each failed task;
+``parts/model=…/analysis=…/shard-00000.parquet`` what one task measured; ``merged/`` what the parts of one model and
+analysis came to when they were last read. Every file is written whole or not at all, and a part carries the plan's
+fingerprint and checksums of its pages, so that a damaged one is known as such.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.frames.provenance import sha256_file, versions
+from workbench.frames.results import atomic_write
+from workbench.frames.rows import STATE
+from workbench.measurements import Gathered
+from workbench.runs.sweep.plan import Plan, Task
+
+FORMAT = 1
+MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
+LOCK, RUNNING = ".lock", ".running"
+LOOK_SECONDS = 2.0
+"""Whoever looks whether a sweep is running holds its lock for a moment, for which a sweep that begins waits."""
+_META = b"workbench_sweep"
+
+
+class DamagedPart(Exception):
+    """A part that cannot be read, or that belongs to another plan; it is computed again."""
+
+
+@dataclass
+class Part:
+    """What one task measured, and where it comes from."""
+
+    gathered: Gathered
+    model: dict[str, Any]
+    """Identity of the model."""
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list, repr=False)
+    """sha256 of every input that was read, in order."""
+    notes: list[str] = field(default_factory=list)
+    batch: int = 0
+    """Inputs per forward pass: less than the plan's where memory was short."""
+    seconds: float = 0.0
+
+
+class SweepFolder:
+    """Reads and writes the files of one sweep."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+
+    # Plan and manifest
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What ``manifest.json`` holds; None where there is none. Raises `InputError` for one of another format."""
+        path = self.path / MANIFEST
+        if not path.is_file():
+            return None
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            held["plan"]["models"], held["parts"], held["failed"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not the manifest of a sweep ({error})") from error
+        if held.get("format") != FORMAT:
+            raise InputError(
+                f"{path} has format {held.get('format')}; this workbench reads {FORMAT}: sweep into another folder"
+            )
+        return held
+
+    def plan(self) -> tuple[Plan, dict[str, Any]]:
+        """The plan, and the whole manifest. Raises `InputError` where the folder holds no sweep."""
+        held = self.manifest()
+        if held is None:
+            raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
+        return Plan.from_json(held["plan"]), held
+
+    def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
+        """Write the manifest anew. Raises `MissingResource` where there is no room."""
+        held = {"format": FORMAT, "plan": plan.as_json(), "versions": versions()} | more
+        held |= {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
+        content = (json.dumps(held, indent=1, ensure_ascii=False) + "\n").encode()
+        atomic_write(self.path / MANIFEST, lambda handle: handle.write(content))
+
+    @contextmanager
+    def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
+        """Hold the folder alone. Raises `InputError` where another sweep does, for longer than ``patience`` seconds.
+
+        The lock is the operating system's: it goes with the process that held it, however that ended.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / LOCK)
+            lock.acquire(timeout=patience)
+        except Timeout:
+            raise InputError(
+                f"another sweep is writing into {self.path}; wait for it, or give another --out"
+            ) from None
+        except OSError as error:
+            raise MissingResource(
+                f"cannot write {self.path}: {error.strerror or error}; choose another --out"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_locked(self) -> bool:
+        """Whether a sweep is writing into the folder now."""
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with self.locked(patience=0):
+                return False
+        except InputError:
+            return True
+
+    # Parts
+
+    def part_name(self, plan: Plan, task: Task) -> str:
+        """A part's path below the folder, as the manifest names it."""
+        return f"{PARTS}/{_names(plan, task.model, task.analysis)}/shard-{task.shard:05d}.parquet"
+
+    def part_path(self, plan: Plan, task: Task) -> Path:
+        """Where a part lies."""
+        return self.path / self.part_name(plan, task)
+
+    def merged_path(self, plan: Plan, model: int, analysis: int) -> Path:
+        """Where the parts of one model and analysis are kept as one."""
+        return self.path / MERGED / f"{_names(plan, model, analysis)}.parquet"
+
+    def write_part(self, plan: Plan, task: Task, part: Part) -> Path:
+        """Write what a task measured. Raises `MissingResource` where there is no room."""
+        table, told = part.gathered.state()
+        about = {
+            "format": FORMAT,
+            "plan": plan.fingerprint,
+            "task": [task.model, task.analysis, task.shard],
+            "inputs": len(part.digests),
+            "skipped": part.skipped,
+            "model": part.model,
+            "notes": part.notes,
+            "batch": part.batch,
+            "seconds": part.seconds,
+            "told": told,
+            "digests": base64.b64encode(b"".join(part.digests)).decode(),
+        }
+        return write_table(self.part_path(plan, task), table, about)
+
+    def read_part(self, plan: Plan, task: Task) -> Part:
+        """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
+        path = self.part_path(plan, task)
+        table, about = read_table(path)
+        if about.get("format") != FORMAT or about.get("plan") != plan.fingerprint:
+            raise DamagedPart(f"{path} belongs to another plan")
+        if about["task"] != [task.model, task.analysis, task.shard]:
+            raise DamagedPart(f"{path} is the part of another task")
+        digests = base64.b64decode(about["digests"])
+        return Part(
+            Gathered.from_state(table, about["told"]),
+            about["model"],
+            [(name, reason) for name, reason in about["skipped"]],
+            [digests[start : start + 32] for start in range(0, len(digests), 32)],
+            about["notes"],
+            about["batch"],
+            about["seconds"],
+        )
+
+    def line_of(self, plan: Plan, task: Task, listed: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A part's line in the manifest, after a look at the whole file.
+
+        Raises `DamagedPart`, also where the file is not the one that the line ``listed`` before tells of.
+        """
+        path = self.part_path(plan, task)
+        if not path.is_file():
+            raise DamagedPart(f"{path} is not there")
+        content = sha256_file(path)
+        if listed is not None and listed["sha256"] == content:
+            return listed
+        if listed is not None:
+            raise DamagedPart(f"{path} is not the file that was written")
+        part = self.read_part(plan, task)
+        return {
+            "sha256": content,
+            "inputs": len(part.digests),
+            "skipped": len(part.skipped),
+            "batch": part.batch,
+            "seconds": round(part.seconds, 3),
+        }
+
+    # Tasks that workers have begun
+
+    @contextmanager
+    def begun(self, task: Task) -> Generator[None]:
+        """A mark that a worker is at this task, which stays behind where the worker is killed."""
+        mark = self.path / RUNNING / f"{task.model}-{task.analysis}-{task.shard}"
+        with suppress(OSError):  # on a full disk the task itself will say so
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+    def take_marks(self) -> set[Task]:
+        """Tasks that were begun and neither finished nor failed; their marks are removed."""
+        found = set()
+        for mark in [*(self.path / RUNNING).glob("*-*-*")]:
+            found.add(Task(*map(int, mark.name.split("-"))))
+            mark.unlink(missing_ok=True)
+        return found
+
+
+def _names(plan: Plan, model: int, analysis: int) -> str:
+    names = {"model": plan.models[model].spec, "analysis": plan.analyses[analysis].label}
+    return "/".join(f"{kind}={quote(name, safe='')}" for kind, name in names.items())
+
+
+def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
+    """Write a table in the form of `Gathered.state` with what is told of it, as JSON has it.
+
+    Raises `MissingResource` where there is no room.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {
+        "string": pyarrow.string(),
+        "Int64": pyarrow.int64(),
+        "boolean": pyarrow.bool_(),
+        "float64": pyarrow.float64(),
+    }
+    lists = {"sums": pyarrow.float64(), "bins": pyarrow.float64()}
+    schema = pyarrow.schema(
+        [
+            (name, kinds[kind] if kind != "object" else pyarrow.list_(lists.get(name, pyarrow.int64())))
+            for name, kind in STATE.items()
+        ]
+    )
+    made = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
+    held = {**(made.schema.metadata or {}), _META: json.dumps(about).encode()}
+    made = made.replace_schema_metadata(held)
+    return atomic_write(
+        path, lambda handle: pyarrow.parquet.write_table(made, handle, write_page_checksum=True)
+    )
+
+
+def read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """What `write_table` wrote. Raises `DamagedPart` where that is not there, or not whole."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as opened:
+            table = opened.read()
+        about = json.loads(table.schema.metadata[_META])
+        return table.to_pandas().reindex(columns=list(STATE)).astype(STATE), about
+    except (OSError, pyarrow.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise DamagedPart(f"{path} is not a whole part of a sweep: {error}") from error

@@ -1,0 +1,95 @@
+"""All parts of one model and analysis as one, in the order of the inputs, merged once: many parts take seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.frames.provenance import sha256_file
+from workbench.measurements import Gathered, Rows
+from workbench.runs.sweep.folder import FORMAT, DamagedPart, SweepFolder, read_table, write_table
+from workbench.runs.sweep.plan import Plan, Task
+
+
+@dataclass
+class Merged:
+    """What the parts that are there come to together."""
+
+    gathered: Gathered
+    model: dict[str, Any]
+    """Identity of the model."""
+    inputs: int
+    sha256: str
+    """Over the hashes of all inputs that were read, in order."""
+    skipped: Sequence[Sequence[str]]
+    notes: list[str]
+    missing: list[int]
+    """Shards without a sound part."""
+
+
+def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
+    """The parts of one model and analysis, merged; None where there is none yet.
+
+    What they come to is kept in the folder under a hash of all these parts as they lie there, and merged anew when one
+    has come, gone or changed. Rows of single inputs are not kept: they are as large as the parts themselves. Raises
+    `InputError` where parts were measured with different weights.
+    """
+    key = _key(sweep, plan, model, analysis)
+    path = sweep.merged_path(plan, model, analysis)
+    with suppress(DamagedPart):
+        table, about = read_table(path)
+        if about["key"] == key:
+            return Merged(Gathered.from_state(table, about["told"]), **about["merged"])
+    merged = _merge(sweep, plan, model, analysis)
+    keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
+    # the same key again: no part has changed while they were read
+    if keeps and key == _key(sweep, plan, model, analysis):
+        table, told = merged.gathered.state()
+        plain = {name: value for name, value in vars(merged).items() if name != "gathered"}
+        with suppress(
+            MissingResource
+        ):  # a full disk, or a folder that is only read, must not cost the result
+            write_table(path, table, {"key": key, "told": told, "merged": plain})
+    return merged
+
+
+def _merge(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
+    gathered, identity = Gathered(Rows()), None
+    digests, skipped, missing, notes = [], [], [], {}
+    for task in _tasks(plan, model, analysis):
+        try:
+            part = sweep.read_part(plan, task)
+        except DamagedPart:
+            missing.append(task.shard)
+            continue
+        if identity is not None and identity != part.model:
+            raise InputError(
+                f"shards of {sweep.path} were measured with different weights of {part.model['spec']} "
+                f"({identity.get('sha256')} and {part.model.get('sha256')}); sweep anew, into another folder"
+            )
+        identity = part.model
+        gathered.merge(part.gathered)
+        digests += part.digests
+        skipped += part.skipped
+        notes |= dict.fromkeys(part.notes)
+    if identity is None:
+        return None
+    content = hashlib.sha256(b"".join(digests)).hexdigest()
+    return Merged(gathered, identity, len(digests), content, skipped, [*notes], missing)
+
+
+def _tasks(plan: Plan, model: int, analysis: int) -> list[Task]:
+    return [Task(model, analysis, shard) for shard in range(plan.shards[model])]
+
+
+def _key(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> str:
+    """Hash of the plan and of the content of every part."""
+    digest = hashlib.sha256(f"{FORMAT} {plan.fingerprint} {model} {analysis}".encode())
+    for task in _tasks(plan, model, analysis):
+        path = sweep.part_path(plan, task)
+        digest.update(f"\n{sha256_file(path) if path.is_file() else 'missing'}".encode())
+    return digest.hexdigest()

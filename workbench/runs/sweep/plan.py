@@ -1,0 +1,192 @@
+"""What a sweep computes: models, inputs, analyses, and how the list of inputs is cut into shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from workbench.analyses.registry import ANALYSES, check_request
+from workbench.core.errors import InputError
+from workbench.core.selection import parse_numbers
+from workbench.data.batches import PREPROCESSING, check_count, check_takes, drawn_places
+from workbench.data.pools import Pool, open_pool
+from workbench.models.loading import check_name, known_modality
+
+SHARD = 256
+"""Inputs of a shard, about, where nothing else is asked for."""
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """One model with its inputs: how many of which, and a hash of the names of all there are to choose from."""
+
+    spec: str
+    inputs: str
+    n: int
+    names: str
+
+
+@dataclass(frozen=True)
+class PlannedAnalysis:
+    """One analysis with its complete options; the label tells it from others of its name."""
+
+    label: str
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One analysis of one model on one shard of its inputs: what a worker does at a time."""
+
+    model: int
+    analysis: int
+    shard: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that the numbers of a sweep depend on. Two sweeps with the same plan give the same numbers.
+
+    The inputs of a model are the first n in the order that ``seed`` draws, as in `workbench.inputs`. They are cut into
+    micro-batches of ``batch``, and shards hold whole micro-batches: what is computed of an input does not depend on
+    how many shards there are, or who computes them.
+    """
+
+    models: tuple[PlannedModel, ...]
+    analyses: tuple[PlannedAnalysis, ...]
+    shards: tuple[int, ...]
+    """Shards of each model's inputs."""
+    seed: int
+    batch: int
+    layers: str | None = None
+    heads: str | None = None
+    checkpoint: str | None = None
+    preprocessing: str = "paper"
+    device: str | None = None
+    dtype: str | None = None
+
+    def tasks(self) -> Iterator[Task]:
+        """By model, then analysis, then shard, so that a worker keeps its model."""
+        for model, count in enumerate(self.shards):
+            for analysis in range(len(self.analyses)):
+                for shard in range(count):
+                    yield Task(model, analysis, shard)
+
+    def span(self, task: Task) -> range:
+        """Places of a task's inputs in the list: whole micro-batches."""
+        n, shards = self.models[task.model].n, self.shards[task.model]
+        batches = -(-n // self.batch)
+        start, stop = (shard * batches // shards * self.batch for shard in (task.shard, task.shard + 1))
+        return range(start, min(stop, n))
+
+    def places(self, task: Task) -> tuple[Pool, list[int]]:
+        """The pool of a task's inputs, and their numbers in it. Raises `InputError` where the pool has changed."""
+        model = self.models[task.model]
+        pool, drawn = _drawn(model.inputs, model.names, self.seed)
+        span = self.span(task)
+        return pool, drawn[span.start : span.stop]
+
+    def name(self, task: Task) -> str:
+        """A task in words."""
+        model, analysis = self.models[task.model], self.analyses[task.analysis]
+        return f"{model.spec}, {analysis.label}, shard {task.shard} of {self.shards[task.model]}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as the manifest holds it."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> Plan:
+        """What `as_json` gave."""
+        models = tuple(PlannedModel(**model) for model in held["models"])
+        analyses = tuple(PlannedAnalysis(**analysis) for analysis in held["analyses"])
+        rest = {name: value for name, value in held.items() if name not in ("models", "analyses", "shards")}
+        return cls(models, analyses, tuple(held["shards"]), **rest)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that every part carries."""
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+
+
+def make_plan(
+    pairs: Sequence[tuple[str, str]],
+    analyses: Sequence[str | tuple[str, Mapping[str, Any]]],
+    *,
+    n: int | None = None,
+    shards: int | None = None,
+    seed: int = 0,
+    batch_size: int = 8,
+    per_input: bool = False,
+    **settings: Any,
+) -> Plan:
+    """The plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
+
+    ``n`` is all the inputs there are unless given; ``shards`` about one for every `SHARD` of them. Reads the names of
+    the inputs, and no input, and checks the names of the models without their weights. Raises `InputError` for a
+    request that cannot be run, `UnknownName` for unknown names, and what `open_pool` raises.
+    """
+    if not pairs or not analyses:
+        raise InputError("a sweep needs at least one model with inputs, and one analysis")
+    for kind in ("layer", "head"):
+        parse_numbers(kind, settings.get(f"{kind}s"))
+    if settings.get("preprocessing", PREPROCESSING[0]) not in PREPROCESSING:
+        raise InputError(f"preprocessing is 'paper' or 'model', got {settings['preprocessing']!r}")
+    models, counts, held = [], [], {}
+    for spec, inputs in dict.fromkeys(pairs):
+        pool, names = held[inputs] = held.get(inputs) or _listed(inputs)
+        check_count(pool, n)
+        count = len(pool) if n is None else n
+        check_name(spec, *(settings.get(name) for name in ("checkpoint", "device", "dtype")))
+        modality = known_modality(spec)
+        if modality is not None:
+            check_takes(spec, modality, inputs, pool)
+        models.append(PlannedModel(spec, inputs, count, names))
+        batches = -(-count // batch_size)
+        counts.append(min(batches, shards or max(1, -(-count // SHARD))))
+    planned = tuple(_planned(analysis, per_input, settings.get("heads")) for analysis in analyses)
+    labels = [analysis.label for analysis in planned]
+    if len({*labels}) < len(labels):
+        raise InputError(f"an analysis is named twice: {', '.join(labels)}")
+    return Plan(tuple(models), planned, tuple(counts), seed, batch_size, **settings)
+
+
+def _planned(analysis: str | tuple[str, Mapping[str, Any]], per_input: bool, heads: Any) -> PlannedAnalysis:
+    name, options = (analysis, {}) if isinstance(analysis, str) else analysis
+    label = ":".join([name, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    chosen = check_request(name, options)
+    if not ANALYSES[name].sites:
+        raise InputError(
+            f"{name} reads weights, not inputs: run `workbench analyze {name}`, it takes seconds"
+        )
+    if "per_input" in options:
+        raise InputError("rows per input are chosen for the whole sweep, with per_input (--per-input)")
+    if heads is not None and not ANALYSES[name].per_head:
+        raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
+    return PlannedAnalysis(label, name, chosen | {"per_input": per_input})
+
+
+def _listed(inputs: str) -> tuple[Pool, str]:
+    """A pool, and a hash of its names; no input is read."""
+    pool = open_pool(inputs)
+    return pool, hashlib.sha256("\n".join(pool.ids).encode()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
+    """A plan's pool and the order of its inputs; kept, since listing a folder of 50 000 takes a moment.
+
+    The plan's hash of the names is part of the key, so that for another plan the folder is listed again.
+    """
+    pool, found = _listed(inputs)
+    if found != names:
+        raise InputError(
+            f"{inputs} no longer holds what it held when the sweep was planned: files have come, gone or been renamed; "
+            "put them back, or sweep into another folder"
+        )
+    return pool, drawn_places(len(pool), seed)

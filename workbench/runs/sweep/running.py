@@ -1,0 +1,303 @@
+"""A sweep from its plan to its last part: what `workbench sweep` calls."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import InputError, MissingResource, WorkbenchError
+from workbench.core.selection import Numbers, parse_numbers
+from workbench.runs.surveys import model_pairs
+from workbench.runs.sweep.folder import PARTS, DamagedPart
+from workbench.runs.sweep.parts import Plan, SweepFolder, Task
+from workbench.runs.sweep.plan import make_plan
+from workbench.runs.sweep.pools import Pool, open_pool
+from workbench.runs.sweep.status import SweepStatus, sweep_status
+from workbench.runs.sweep.tasks import Outcome, run_task
+
+RETRIES = 2
+IDLE_LOSSES = 5
+MANIFEST_SECONDS = 5.0
+"""The manifest is written anew at most this often; after a crash, parts are found without it."""
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def sweep(
+    models: str | Sequence[str],
+    inputs: str | Sequence[str],
+    analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
+    out: str | Path,
+    *,
+    n: int | None = None,
+    shards: int | None = None,
+    workers: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    resume: bool = False,
+    max_time: float | None = None,
+    per_input: bool = False,
+    seed: int = 0,
+    layers: Numbers = None,
+    heads: Numbers = None,
+    checkpoint: str | None = None,
+    preprocessing: str = "paper",
+    batch_size: int = 8,
+    device: str | None = None,
+    dtype: str | None = None,
+    progress: bool = False,
+) -> SweepStatus:
+    """Run analyses of models over inputs in shards, and keep what they come to in the folder ``out``.
+
+    ``inputs`` is one spec for all models, or one for each; all inputs are taken unless ``n`` says how many. Analyses
+    are names, or (name, options). Memory does not grow with the inputs: results are means, moments and quantiles over
+    them, unless ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards``
+    parts of its inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those
+    of a Dask or Ray cluster at the address ``scheduler``, which must see the folder under the same path. The numbers
+    do not depend on workers, shards, or restarts; ``analyze(…, inputs="sweep:FOLDER")`` reads them.
+
+    A shard that fails is tried again, twice at most, then named, and the others go on. ``resume`` goes on with a sweep
+    of the same plan, computing what is missing or damaged. After ``max_time`` seconds nothing more is begun, and what
+    is underway stops. The other settings are those of `workbench.analyze`.
+
+    Raises `InputError` for a request that cannot be run, for a folder with another plan, and for one that another
+    sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and resume) or
+    the cluster is not there.
+    """
+    for name, value in (("workers", workers), ("batch_size", batch_size), ("shards", shards), ("n", n)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} must be a whole number from 1 up; got {value!r}")
+    settings = {"checkpoint": checkpoint, "device": device, "dtype": dtype}
+    plan = make_plan(
+        model_pairs(models, inputs),
+        [analyses] if isinstance(analyses, str) else analyses,
+        n=n,
+        shards=shards,
+        seed=seed,
+        batch_size=batch_size,
+        per_input=per_input,
+        layers=_listed("layer", layers),
+        heads=_listed("head", heads),
+        preprocessing=preprocessing,
+        **{name: None if value is None else str(value) for name, value in settings.items()},
+    )
+    deadline = None if max_time is None else time.time() + max_time
+    folder = SweepFolder(out)
+    with folder.locked():
+        progressing = _Sweep(folder, plan, resume, deadline, workers)
+        todo = progressing.todo()
+        if todo:
+            with open_pool(backend, workers, scheduler) as pool, _bar(plan, todo, progress) as tell:
+                progressing.run(pool, todo, tell)
+    return sweep_status(folder.path)
+
+
+def _listed(kind: str, numbers: Numbers) -> str | None:
+    chosen = parse_numbers(kind, numbers)
+    return None if chosen is None else ",".join(map(str, chosen))
+
+
+class _Sweep:
+    """The tasks of one sweep, what became of them, and the manifest that says so."""
+
+    def __init__(
+        self, folder: SweepFolder, plan: Plan, resume: bool, deadline: float | None, workers: int
+    ) -> None:
+        self.folder, self.plan, self.deadline, self.workers = folder, plan, deadline, workers
+        held = folder.manifest()
+        if held is None and (folder.path / PARTS).exists():
+            raise InputError(f"{folder.path} holds parts without a manifest; choose another --out")
+        self.parts: dict[str, Any] = {}
+        self.failed: dict[str, Any] = {}
+        self.attempts: Counter[Task] = Counter()
+        self.lost: dict[int, str] = {}
+        self.written = 0.0
+        self.idle = 0
+        """How often in a row workers were lost before they began anything."""
+        if held is not None:
+            self.check_same(held, resume)
+            self.parts = dict(held["parts"])
+        self.write()
+
+    def check_same(self, held: Mapping[str, Any], resume: bool) -> None:
+        """Raise `InputError` unless the folder's plan is this one, and may be gone on with."""
+        mine, theirs = self.plan.as_json(), held["plan"]
+        differ = [key for key in mine if mine[key] != theirs.get(key)]
+        if differ:
+            told = "; ".join(
+                f"{key}: {_short(theirs.get(key))} there, {_short(mine[key])} asked" for key in differ
+            )
+            raise InputError(
+                f"{self.folder.path} holds a sweep of another plan ({told}); choose another --out"
+            )
+        if not resume:
+            raise InputError(
+                f"{self.folder.path} holds this sweep already, with {len(held['parts'])} finished parts; go on with it "
+                "(--resume), or choose another --out"
+            )
+
+    def todo(self) -> list[Task]:
+        """Tasks without a sound part; a damaged part is forgotten."""
+        self.folder.take_marks()
+        missing = []
+        for task in self.plan.tasks():
+            name = self.folder.part_name(self.plan, task)
+            try:
+                self.parts[name] = self.folder.line_of(self.plan, task, self.parts.get(name))
+            except DamagedPart:
+                self.parts.pop(name, None)
+                missing.append(task)
+        self.write()
+        return missing
+
+    def write(self, now: bool = True) -> None:
+        """Write the manifest, unless it has just been."""
+        if now or time.monotonic() - self.written > MANIFEST_SECONDS:
+            self.folder.write_manifest(
+                self.plan, self.parts, self.failed, workers=self.workers, updated=time.time()
+            )
+            self.written = time.monotonic()
+
+    def run(self, pool: Pool, todo: list[Task], tell: Callable[[Outcome], None]) -> None:
+        """Run all tasks; those that were underway when a worker was lost run again, one at a time."""
+        self.workers = pool.workers
+        try:
+            suspects = self.run_some(pool, todo, tell)
+            while suspects:
+                again = []
+                for task in sorted(suspects, key=todo.index):
+                    again += self.run_some(pool, [task], tell, alone=True)
+                suspects = again
+        finally:
+            self.write()
+
+    def run_some(
+        self, pool: Pool, tasks: list[Task], tell: Callable[[Outcome], None], alone: bool = False
+    ) -> list[Task]:
+        """Run tasks, again where they fail; returns those that were underway when a worker was lost."""
+        waiting, suspects = list(tasks), []
+        while waiting:
+            open_tasks, again = dict.fromkeys(waiting), []
+            arguments = (
+                (str(self.folder.path), self.plan, task, self.deadline) for task in self.wanted(waiting)
+            )
+            try:
+                for outcome in pool.run(run_task, arguments):
+                    open_tasks.pop(outcome.task, None)
+                    again += self.take(outcome, tell)
+            except (MissingResource, InputError):
+                raise
+            except Exception as error:  # each backend has its own error for a worker that is gone
+                pool.renew()
+                marked = self.folder.take_marks()
+                for task in [*open_tasks]:
+                    again += self.after_loss(task, task in marked, alone, error, suspects, tell)
+                nothing = not (marked & open_tasks.keys()) and len(again) == len(waiting)
+                self.idle = self.idle + 1 if nothing else 0
+                if self.idle > IDLE_LOSSES:
+                    raise WorkbenchError(
+                        f"workers ended {self.idle} times before they began anything ({error}); what is finished is "
+                        "kept: see why, with one worker (--workers 1), then run again with --resume"
+                    ) from error
+            for task in [*open_tasks]:
+                if task.model in self.lost:
+                    self.take(Outcome(task, "failed", error=self.lost[task.model], final=True), tell)
+            waiting = again
+        return suspects
+
+    def wanted(self, tasks: list[Task]) -> Iterator[Task]:
+        """Tasks as workers become free: none of a model that cannot be had, none when time is up."""
+        for task in tasks:
+            if self.deadline is not None and time.time() > self.deadline:
+                return
+            if task.model not in self.lost:
+                yield task
+
+    def take(self, outcome: Outcome, tell: Callable[[Outcome], None]) -> list[Task]:
+        """Note what became of a task; returns it where it is to be run again."""
+        task, name = outcome.task, self.folder.part_name(self.plan, outcome.task)
+        if outcome.state == "full":
+            self.write_if_possible()
+            raise MissingResource(
+                f"{outcome.error}; what is finished is kept: make room, then run again with --resume"
+            )
+        if outcome.state == "done":
+            self.parts[name] = outcome.line
+            self.write(now=False)
+        if outcome.state == "failed":
+            self.attempts[task] += 1
+            if not outcome.final and self.attempts[task] <= RETRIES:
+                return [task]
+            self.failed[name] = {"attempts": self.attempts[task], "error": outcome.error}
+            if outcome.lost_model:
+                self.lost[task.model] = outcome.error
+            self.write(now=False)
+        tell(outcome)
+        return []
+
+    def after_loss(
+        self,
+        task: Task,
+        marked: bool,
+        alone: bool,
+        error: Exception,
+        suspects: list[Task],
+        tell: Callable[[Outcome], None],
+    ) -> list[Task]:
+        """What to do with a task that a lost pool had not told of; returns it where it is to be run as before."""
+        try:  # it may have been finished and not told
+            return self.take(Outcome(task, "done", line=self.folder.line_of(self.plan, task)), tell)
+        except DamagedPart:
+            if not marked:
+                return [task]
+        if not alone:  # it, or one that was underway beside it
+            suspects.append(task)
+            return []
+        told = f"its worker ended before it was done ({type(error).__name__}): killed, or short of memory"
+        return self.take(Outcome(task, "failed", error=told), tell)
+
+    def write_if_possible(self) -> None:
+        """Write the manifest on a disk that may be full; parts are found without it."""
+        try:
+            self.write()
+        except MissingResource:
+            self.written = time.monotonic()
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+@contextmanager
+def _bar(plan: Plan, todo: list[Task], wanted: bool) -> Generator[Callable[[Outcome], None]]:
+    """A function that is told how tasks end; shows a bar with an estimate, and names what failed."""
+    if not wanted:
+        yield lambda outcome: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
+        shown = bar.add_task("shards", total=len(todo))
+
+        def tell(outcome: Outcome) -> None:
+            if outcome.state == "failed":
+                bar.console.print(f"failed: {plan.name(outcome.task)}: {outcome.error}", markup=False)
+            if outcome.state != "left":
+                bar.advance(shown)
+
+        yield tell
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "90", "30m", "1.5h" or "2d". Raises `InputError` for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
+    if match is None or float(match[1]) == 0:
+        raise InputError(f"a time is a number with s, m, h or d, such as 90s, 30m or 8h; got {text!r}")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,81 @@
+"""How far a sweep is, from its folder: while it runs, or afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.runs.sweep.parts import Plan, SweepFolder, Task
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """How many tasks of a sweep are done, failed and left."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(repr=False)
+    """One per model and analysis: model, analysis, done, failed, left, inputs, skipped, time left in seconds."""
+    failures: dict[str, str]
+    """What went wrong, by task."""
+    running: bool
+
+    @property
+    def done(self) -> int:
+        """Finished tasks."""
+        return sum(row["done"] for row in self.rows)
+
+    @property
+    def failed(self) -> int:
+        """Tasks that were given up."""
+        return sum(row["failed"] for row in self.rows)
+
+    @property
+    def left(self) -> int:
+        """Tasks that are neither."""
+        return sum(row["left"] for row in self.rows)
+
+    def __str__(self) -> str:
+        total = self.done + self.failed + self.left
+        more = [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.left, "left")) if count]
+        told = "; ".join([f"{self.folder}: {self.done} of {total} tasks done", *more])
+        return f"{told} (running)" if self.running else told
+
+
+def sweep_status(folder: str | Path) -> SweepStatus:
+    """The status of the sweep in a folder; reads the manifest and looks which parts are there.
+
+    Raises `InputError` where the folder holds no sweep.
+    """
+    sweep = SweepFolder(folder)
+    plan, held = sweep.plan()
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    failures = {}
+    for task in plan.tasks():
+        key = task.model, task.analysis
+        if key not in rows:
+            rows[key] = _row(plan, task)
+        row, name = rows[key], sweep.part_name(plan, task)
+        line = held["parts"].get(name)  # a part of the last few seconds is not in the manifest yet
+        if sweep.part_path(plan, task).is_file():
+            row["done"] += 1
+            row["seconds"] += [] if line is None else [line["seconds"]]
+            row["inputs"] += 0 if line is None else line["inputs"]
+            row["skipped"] += 0 if line is None else line["skipped"]
+        elif name in held["failed"]:
+            row["failed"] += 1
+            failures[plan.name(task)] = held["failed"][name]["error"]
+        else:
+            row["left"] += 1
+    told = [seconds for row in rows.values() for seconds in row["seconds"]]
+    for row in rows.values():
+        known = row.pop("seconds") or told
+        row["seconds left"] = (
+            row["left"] * sum(known) / len(known) / max(1, held.get("workers", 1)) if known else None
+        )
+    return SweepStatus(sweep.path, [*rows.values()], failures, sweep.is_locked())
+
+
+def _row(plan: Plan, task: Task) -> dict[str, Any]:
+    named = {"model": plan.models[task.model].spec, "analysis": plan.analyses[task.analysis].label}
+    return named | dict.fromkeys(("done", "failed", "left", "inputs", "skipped"), 0) | {"seconds": []}

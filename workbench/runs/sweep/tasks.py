@@ -1,0 +1,165 @@
+"""One task of a sweep in a worker: a shard of the inputs, through one model, into one file."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import InputError, MissingResource, WorkbenchError
+from workbench.data.batches import ListedInputs
+from workbench.measurements import Gathered
+from workbench.models.loading import LoadedModel, load
+from workbench.runs.analyze import gather
+from workbench.runs.sweep.folder import Part
+from workbench.runs.sweep.parts import Plan, SweepFolder, Task
+
+# Threads of one worker (Dask may start several) share its model, which capture hooks into: one task at a time.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class OutOfTime(Exception):
+    """The time of the whole sweep is up: the task is left for another run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task ended: done, failed, left (time was up) or full (it could not be written)."""
+
+    task: Task
+    state: str
+    line: dict[str, Any] | None = None
+    """Of a done task: its line in the manifest."""
+    error: str = ""
+    final: bool = False
+    """Whether the failure would be the same another time."""
+    lost_model: bool = False
+    """Whether the model itself cannot be had."""
+
+
+def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Outcome:
+    """Measure one shard and write its part; errors are told in what comes back, not raised.
+
+    ``deadline`` is a time as `time.time` gives it; past it nothing is begun, and what is underway stops at the next
+    layer without being written.
+    """
+    sweep = SweepFolder(Path(folder))
+    with _ONE_AT_A_TIME, sweep.begun(task), one_thread():
+        try:
+            _check_time(deadline)
+            try:
+                model = _model(plan.models[task.model].spec, plan.checkpoint, plan.device, plan.dtype)
+            except WorkbenchError as error:
+                return Outcome(task, "failed", error=str(error), final=True, lost_model=True)
+            part = _measure(plan, task, model, deadline)
+        except OutOfTime:
+            return Outcome(task, "left")
+        except WorkbenchError as error:
+            return Outcome(task, "failed", error=str(error), final=True)
+        except Exception as error:  # what a library raises about one shard must not end the others
+            return Outcome(task, "failed", error=f"{type(error).__name__}: {error}")
+        try:
+            sweep.write_part(plan, task, part)
+        except MissingResource as error:
+            return Outcome(task, "full", error=str(error))
+        return Outcome(task, "done", line=sweep.line_of(plan, task))
+
+
+def _check_time(deadline: float | None) -> None:
+    if deadline is not None and time.time() > deadline:
+        raise OutOfTime
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """One thread in torch and in every BLAS: sums come in one order on every machine, and workers share its cores."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=1)
+def _model(spec: str, checkpoint: str | None, device: str | None, dtype: str | None) -> LoadedModel:
+    return load(spec, checkpoint=checkpoint, device=device, dtype=dtype)
+
+
+def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None) -> Part:
+    """The task's part; where memory is short, with half as many inputs per forward pass, and half again."""
+    started, size = time.perf_counter(), plan.batch
+    while True:
+        try:
+            gathered, inputs = _gathered(plan, task, model, size, deadline)
+            break
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1:
+                raise WorkbenchError(
+                    f"{plan.models[task.model].spec} does not fit into memory with one input at a time ({error}); give "
+                    "a machine or device with more of it, fewer workers, or fewer layers"
+                ) from error
+            size = max(1, size // 2)
+            _free_memory()
+    if inputs.cut is not None:
+        count, length = inputs.cut
+        gathered.tally.count(
+            f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
+        )
+    if inputs.digests and not gathered.rows:
+        told = "; ".join(gathered.layers_left_out())
+        raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {told}")
+    seconds = time.perf_counter() - started
+    return Part(
+        gathered, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds
+    )
+
+
+def _gathered(
+    plan: Plan, task: Task, model: LoadedModel, size: int, deadline: float | None
+) -> tuple[Gathered, ListedInputs]:
+    pool, places = plan.places(task)
+    planned, analysis = plan.models[task.model], plan.analyses[task.analysis]
+    inputs = ListedInputs(
+        planned.inputs, pool, model, places, plan.batch, seed=plan.seed, preprocessing=plan.preprocessing
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is worth telling is in the notes, once for all shards
+        gathered = gather(
+            analysis.name, model, inputs, analysis.options,
+            seed=plan.seed, layers=plan.layers, heads=plan.heads, batch_size=size,
+            progress=lambda done: _check_time(deadline),
+        )  # fmt: skip
+    return gathered, inputs
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was short, of an accelerator or of the machine."""
+    import torch
+
+    text = str(error).lower()
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in text for words in ("out of memory", "can't allocate memory", "not enough memory")
+    )
+
+
+def _free_memory() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

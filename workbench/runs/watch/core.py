@@ -1,0 +1,343 @@
+"""``watch``: analyses of a model every so many steps of its training, at a cost that is kept to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.analyses.registry import check_request
+from workbench.core.errors import InputError
+from workbench.core.hashing import content_sha256
+from workbench.frames.results import conform, provenance_of
+from workbench.runs.analyze import analyze
+from workbench.runs.watch.folder import WatchFolder, checkpoint_name
+from workbench.runs.watch.undisturbed import undisturbed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+ANALYSES_WATCHED: dict[str, dict[str, Any]] = {
+    "projection-error": {"draws": 0},
+    "gram-spectrum": {},
+    "token-similarity": {"draws": 0},
+    "membership": {},
+}
+"""What is watched unless asked otherwise, and with which options: without chance, which would cost most of the time."""
+EVERY = 500
+"""Steps between two loggings, unless asked otherwise."""
+MAX_COST = 0.03
+"""Share of the training's time that loggings may take."""
+GIVE_UP = 3
+"""Failures in a row after which an analysis is no longer tried."""
+
+
+def watch(
+    model: nn.Module | LoadedModel,
+    batch: Tensor | Mapping[str, Tensor] | Inputs,
+    *,
+    out: str | os.PathLike[str],
+    every: int = EVERY,
+    analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    layers: Any = None,
+    seed: int = 0,
+    max_cost: float | None = MAX_COST,
+    name: str | None = None,
+    resume: bool = True,
+) -> Watch:
+    """Analyse a model on the same few inputs every so many steps, while any code trains it.
+
+        watch = workbench.watch(model, images[:8], out="runs/a/watch")
+        for step, batch in enumerate(loader):
+            …
+            watch.step(step)
+
+    The training is not disturbed: its weights end bit for bit the same without the watch. The model runs on ``batch``
+    in eval mode, and its mode, random state, buffers, gradients and autocast are as they were afterwards.
+
+    model: the module that trains. Of a compiled model or one in ``DistributedDataParallel`` the module inside is run.
+    batch: a few inputs (about eight), copied now: a tensor, a dict of tensors, or what `inputs` returned.
+    out: a folder for the rows, which `read_watch` reads.
+    every: steps between two loggings. The first call of ``step`` always logs.
+    analyses: names, or names with options; `ANALYSES_WATCHED` unless given.
+    layers: which layers; all for None.
+    max_cost: the share of the training's time that loggings may take. Where one costs more, the cadence is stretched to
+        a multiple of ``every``, which the log says. None for no limit.
+    name: what rows say in the column ``model``; the class of the model unless given.
+    resume: go on in a folder that holds a part of this run; loggings from the step on that it goes on from are set
+        aside, and made again.
+
+    Of several processes that train together only the first one logs. An analysis that fails is noted once, in the
+    folder and in a warning, and the training goes on.
+
+    Raises `InputError` for a batch or a number that does not fit, a folder of another run, and weights that are spread
+    over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis or option.
+    """
+    _check_number("every", every, 1)
+    if max_cost is not None and (not isinstance(max_cost, int | float) or not 0 < max_cost <= 1):
+        raise InputError(f"max_cost is a share of the time above 0 and up to 1, or None; got {max_cost!r}")
+    module = bare(model)
+    _check_whole_weights(module)
+    chosen = {key: check_request(key, options) for key, options in _options(analyses).items()}
+    kept = _copy(batch)
+    name = name or getattr(model, "spec", None) or type(module).__name__
+    identity = {
+        "format": 1,
+        "model": name,
+        "shapes": content_sha256({key: tuple(value.shape) for key, value in module.named_parameters()}),
+        "inputs": {"n": _size(kept), "sha256": content_sha256(kept)},
+        "analyses": chosen,
+        "layers": None if layers is None else str(layers),
+        "seed": seed,
+    }
+    folder = WatchFolder(out, identity, resume) if is_main_process() else None
+    return Watch(module, kept, folder, identity, every, layers, max_cost)
+
+
+class Watch:
+    """What `watch` returns; ``step`` is all that a loop calls."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        batch: Any,
+        folder: WatchFolder | None,
+        identity: Mapping[str, Any],
+        every: int,
+        layers: Any,
+        max_cost: float | None,
+    ) -> None:
+        self.module, self.batch, self.folder, self.identity = module, batch, folder, identity
+        self.every, self.layers, self.max_cost = every, layers, max_cost
+        self.cadence = every
+        """Steps between two loggings now: ``every``, or a multiple where that would cost too much."""
+        self.costs: list[float] = []
+        """Seconds that each logging took."""
+        self._step: int | None = None
+        self._logged = self._asked = -1
+        self._ended = self._began = time.perf_counter()
+        self._failures = dict.fromkeys(identity["analyses"], 0)
+        self._warned: set[str] = set()
+
+    @property
+    def share(self) -> float:
+        """Share of the time since the first step that loggings took so far."""
+        return sum(self.costs) / max(time.perf_counter() - self._began, 1e-9)
+
+    def step(self, step: int | None = None) -> bool:
+        """After every step of the optimiser: log, if it is time to; returns whether it did.
+
+        ``step`` is the number of the step, counted here from 0 where it is not given. The same number again does
+        nothing.
+        """
+        return self._guarded(step, last=False)
+
+    def finish(self) -> bool:
+        """Log the last step too, if it was not; returns whether it was logged now."""
+        return self._step is not None and self._guarded(self._step, last=True)
+
+    def _guarded(self, step: int | None, last: bool) -> bool:
+        if self.folder is None or not is_main_process():
+            return False
+        try:
+            number = (0 if self._step is None else self._step + 1) if step is None else int(step)
+            if self._step is None:
+                self._begin(self.folder, number)
+            elif number == self._step and not last:
+                return False
+            self._step = number
+            if number == self._logged or not (last or self._is_due(number)):
+                return False
+            self._log(self.folder, number)
+        except Exception as error:  # whatever it is, it must not end somebody's training
+            self._tell(step, f"not logged: {_one_line(error)}", key=type(error).__name__)
+            return False
+        return True
+
+    def _begin(self, folder: WatchFolder, number: int) -> None:
+        self._began = self._ended = time.perf_counter()
+        last = folder.last_step()
+        if last is not None:
+            moved = folder.set_aside(number)
+            told = f"; {moved} files of this step and later ones, to {last}, set aside" if moved else ""
+            folder.note(number, f"the run goes on{told}")
+
+    def _is_due(self, number: int) -> bool:
+        # Not a remainder: who calls only now and then passes a multiple without meeting it. Asked once at each.
+        passed = number // self.every
+        if passed <= self._asked:
+            return False
+        self._asked = passed
+        times = self._times(number)
+        due = self._logged < 0 or passed - self._logged // self.every >= times
+        if times * self.every > self.cadence or (due and times * self.every < self.cadence):
+            self._change_cadence(number, times * self.every)
+        return due
+
+    def _times(self, number: int) -> int:
+        """How many times ``every`` must lie between two loggings for them to take no more than their share."""
+        if self.max_cost is None or not self.costs:
+            return 1
+        return max(1, math.ceil(self._cost() / (self.max_cost * self._pace(number) * self.every)))
+
+    def _cost(self) -> float:
+        return median(self.costs[-3:])  # the first logging also loads libraries
+
+    def _pace(self, number: int) -> float:
+        return (time.perf_counter() - self._ended) / (number - self._logged)
+
+    def _change_cadence(self, number: int, cadence: int) -> None:
+        how = "stretched" if cadence > self.cadence else "shortened"
+        before, self.cadence = self.cadence, cadence
+        if self.folder is not None:
+            self.folder.note(
+                number,
+                f"cadence {how} from every {before} to every {cadence} steps: a logging takes {self._cost():.3g} s, a "
+                f"step {self._pace(number):.3g} s, and max_cost is {self.max_cost:.1%}",
+            )
+
+    def _log(self, folder: WatchFolder, number: int) -> None:
+        started = self._clock()
+        try:
+            with undisturbed(self.module):
+                for name, options in self.identity["analyses"].items():
+                    if self._failures[name] < GIVE_UP:
+                        self._analyse(folder, name, options, number)
+        finally:
+            self._logged, self._ended = number, self._clock()
+            self.costs.append(self._ended - started)
+
+    def _analyse(self, folder: WatchFolder, name: str, options: Mapping[str, Any], number: int) -> None:
+        try:
+            frame = analyze(
+                name, model=self.module, inputs=self.batch, layers=self.layers, seed=self.identity["seed"],
+                batch_size=self.identity["inputs"]["n"], **options,
+            )  # fmt: skip
+            folder.write(name, number, self._named(frame, number))
+        except Exception as error:
+            self._failures[name] += 1
+            last = f"; not tried again after {GIVE_UP} in a row" if self._failures[name] == GIVE_UP else ""
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()  # the training may need what the attempt has left reserved
+            self._tell(
+                number, f"{name} failed: {_one_line(error)}{last}", key=f"{name} {type(error).__name__}{last}"
+            )
+        else:
+            self._failures[name] = 0
+
+    def _named(self, frame: pd.DataFrame, number: int) -> pd.DataFrame:
+        model = {"spec": self.identity["model"], "checkpoint": checkpoint_name(number)}
+        inputs = self.identity["inputs"]
+        runs = [
+            run | {"model": {**run["model"], **model}, "inputs": {**run["inputs"], **inputs}}
+            for run in provenance_of(frame)
+        ]
+        named = conform(frame.assign(model=model["spec"], checkpoint=model["checkpoint"]))
+        named.attrs = {**frame.attrs, "provenance": runs}
+        return named
+
+    def _clock(self) -> float:
+        device = next((parameter.device for parameter in self.module.parameters()), None)
+        if device is not None and device.type == "cuda":
+            torch.cuda.synchronize(device)  # the step before us may still be running there
+        return time.perf_counter()
+
+    def _tell(self, step: int | None, text: str, key: str) -> None:
+        """Note something that went wrong, once for each ``key``: in the log and as a warning."""
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        with contextlib.suppress(Exception):  # a full disk is one of the things that go wrong
+            if self.folder is not None:
+                self.folder.note(step, text)
+        with contextlib.suppress(Warning):  # where warnings are errors, ours must not be one
+            warnings.warn(f"watch, step {step}: {text}", RuntimeWarning, stacklevel=2)
+
+
+def bare(model: Any) -> nn.Module:
+    """The module that trains, out of what `load` returned, a compiled model or a data-parallel wrapper."""
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"model must be a torch.nn.Module or what load() returned, not {type(model).__name__}"
+        )
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            module = module.module
+        elif "_orig_mod" in module._modules:
+            module = module.get_submodule("_orig_mod")
+        else:
+            return module
+
+
+def is_main_process() -> bool:
+    """Whether this is the only process that trains, or the first of several."""
+    running = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not running or torch.distributed.get_rank() == 0
+
+
+def _check_whole_weights(module: nn.Module) -> None:
+    # Their forward pass needs every process, and only the first one watches: it would wait for ever.
+    spread = [
+        type(part).__name__
+        for part in (*module.modules(), *module.parameters())
+        if type(part).__name__ in ("FullyShardedDataParallel", "DTensor") or hasattr(part, "ds_id")
+    ]
+    if spread:
+        raise InputError(
+            f"the weights of {type(module).__name__} are spread over processes ({spread[0]}); watch a model whose "
+            "weights are whole in the first process (DistributedDataParallel), or analyse its checkpoints"
+        )
+
+
+def _options(analyses: Any) -> dict[str, Mapping[str, Any]]:
+    if analyses is None:
+        return dict(ANALYSES_WATCHED)
+    if isinstance(analyses, str):
+        analyses = [analyses]
+    if not analyses:
+        raise InputError(
+            f"analyses is empty; name at least one, or leave it out: {', '.join(ANALYSES_WATCHED)}"
+        )
+    if isinstance(analyses, Mapping):
+        return dict(analyses)
+    return {name: ANALYSES_WATCHED.get(name, {}) for name in analyses}
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number from {least} up; got {value!r}")
+
+
+def _copy(batch: Any) -> Any:
+    """The batch, safe from whatever the loop does to its tensors."""
+    if hasattr(batch, "batches"):
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.detach().clone()
+    if isinstance(batch, Mapping) and all(isinstance(value, Tensor) for value in batch.values()) and batch:
+        return {key: value.detach().clone() for key, value in batch.items()}
+    raise InputError(
+        f"batch must be a tensor, a dict of tensors or what inputs() returned, got {type(batch).__name__}: give "
+        "what the model is called with, as images[:8]"
+    )
+
+
+def _size(batch: Any) -> int:
+    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"

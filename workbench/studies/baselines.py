@@ -1,0 +1,306 @@
+"""``trained_claims``: what the papers claim of one attention mechanism against another, from committed records.
+
+Twins are two bundled models trained alike but for their attention. Their records of training (three seeds each)
+and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read; nothing is
+trained, attacked or timed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.papers import verdicts
+from workbench.papers.claims import COLUMNS
+from workbench.papers.published import RECORDED, stated_claims
+from workbench.papers.verdicts import LEVEL, Finding, Term
+from workbench.studies.records import (
+    OPERATORS,
+    evaluation_record,
+    scaling_record,
+    trained_models,
+    training_record,
+)
+from workbench.studies.scaling import scaling_exponents
+
+MODELS = "committed records"
+
+
+class _Sample(NamedTuple):
+    """One side of a comparison: values by seed or by kind, or one value with its interval over inputs or sizes."""
+
+    values: pd.Series
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+
+
+def trained_claims(paper: str | None = None) -> pd.DataFrame:
+    """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
+
+    Columns as those of `workbench.claims`, and ``options``, which names the two twins (so does ``reading``);
+    ``model`` is "committed records" throughout. ``measured`` is the first model's value less the twin's
+    ("model - twin"), or divided by it ("model / twin"), or the change of one model's value from its first to its last
+    epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one operator's less
+    the other's. The 95 % interval is
+
+    - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
+      change. Three seeds a side make it wide;
+    - of evaluation with a value for each kind (corruptions, foreign inputs): a paired t-interval over kinds;
+    - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
+      side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
+      as independent although they are the same;
+    - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
+
+    Raises `UnknownName` for a paper without claims.
+    """
+    stated = stated_claims(paper)
+    stated = stated[stated["analysis"].isin(RECORDED)]
+    rows = []
+    training: dict[str, pd.DataFrame] = {}
+    evaluation: pd.DataFrame | None = None
+    exponents: pd.DataFrame | None = None
+    for claim in stated.to_dict("records"):
+        names = _names(claim["options"])
+        told = {"reading": _reading(claim, names), "model": MODELS, "inputs": None}
+        try:
+            if claim["analysis"] == "training":
+                for name in names:
+                    if name not in training:
+                        training[name] = _trained(name)
+                frames = [training[name] for name in names]
+            elif claim["analysis"] == OPERATORS:
+                exponents = _exponents() if exponents is None else exponents
+                frames = [exponents[exponents["operator"] == name] for name in names]
+            else:
+                evaluation = evaluation_record() if evaluation is None else evaluation
+                frames = [_evaluated(evaluation, name) for name in names]
+            finding = _compare(claim, frames)
+        except MissingResource as reason:
+            why = str(reason).splitlines()[0]
+            found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
+            found |= dict.fromkeys(("measured", "low", "high"), math.nan)
+        else:
+            found = _judged(claim, finding)
+        rows.append({**claim, **told, **found, "published": _number(claim["published"])})
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
+    held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
+    frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
+    frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
+    return frame
+
+
+def stated_twins() -> dict[str, str]:
+    """Bundled model → the twin that the papers' claims compare it with."""
+    stated = stated_claims()
+    compared = stated["analysis"].isin(RECORDED) & (stated["analysis"] != OPERATORS)
+    pairs = [_names(options) for options in stated.loc[compared, "options"]]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One metric of an evaluation divided by that of each model's twin, where both are in the frame.
+
+    The rows of `frame` with ``twin``, ``twin_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95 %
+    interval: Newcombe's, from the intervals of both values, as in `trained_claims`. A ``corruption_error`` has none
+    of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
+    row without a kind becomes the geometric mean of the kinds' ratios with its paired t-interval. Where a value is
+    zero there is no ratio (NaN), and the mean leaves it out.
+    """
+    twins = {f"bundled:{model}": f"bundled:{twin}" for model, twin in stated_twins().items()}
+    rows = frame[frame["metric"] == metric]
+    keys = ["twin", "protocol", "kind", "epsilon", "severity"]
+    side = rows.assign(twin=rows["model"])[[*keys, "value", "low", "high"]]
+    joined = rows.assign(twin=rows["model"].map(twins)).merge(side, on=keys, suffixes=("", "_twin"))
+    ratios = [_ratio(row) for row in joined.to_dict("records")]
+    joined = joined.assign(
+        **{name: [getattr(found, name) for found in ratios] for name in ("low", "high")},
+        ratio=[found.value for found in ratios],
+    )
+    if metric == "corruption_error":
+        for _, own in joined.groupby("model"):
+            kinds = own[own["kind"].notna() & own["ratio"].notna()]
+            mean = verdicts.average(kinds["ratio"], multiplicative=True)
+            whole = own.index[own["kind"].isna()]
+            joined.loc[whole, ["ratio", "low", "high"]] = mean[:3]
+    joined = joined.rename(columns={"value_twin": "twin_value"}).drop(columns=["low_twin", "high_twin"])
+    joined.attrs = dict(frame.attrs)
+    return joined
+
+
+def _ratio(row: Mapping[str, Any]) -> Finding:
+    sides = [
+        Finding(*(float(row[name + of]) for name in ("value", "low", "high")), int(row["n"]))
+        for of in ("", "_twin")
+    ]
+    if not min(side.value for side in sides) > 0:
+        return Finding(math.nan, math.nan, math.nan, int(row["n"]))
+    if row["metric"] == "corruption_error":
+        sides = [_wilson(side) for side in sides]
+    return newcombe(*sides, ratio=True)
+
+
+def _wilson(side: Finding) -> Finding:
+    """The share with Wilson's interval; it need not be of whole inputs, so that there is no count to give to scipy."""
+    share, n = side.value, side.n
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    shrink = 1 + z**2 / n
+    centre = (share + z**2 / (2 * n)) / shrink
+    half = z / shrink * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return side._replace(low=centre - half, high=centre + half)
+
+
+def _names(options: str) -> list[str]:
+    """The models or operators of "model=NAME, twin=NAME", first the one the claim speaks of."""
+    pairs = dict(pair.split("=") for pair in options.split(", "))
+    return [pairs[key] for key in ("model", "operator", "twin") if key in pairs]
+
+
+def _reading(claim: Mapping[str, str], names: list[str]) -> str:
+    words = {"model - twin": " less ", "model / twin": " over ", "last - first": "", "sizes": ""}[
+        claim["over"]
+    ]
+    who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
+    return ", ".join(filter(None, (claim["reading"], who)))
+
+
+def _trained(name: str) -> pd.DataFrame:
+    if name not in trained_models():
+        raise MissingResource(f"the training of {name} is not on record; make it with: make train")
+    return training_record(name)
+
+
+def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    rows = frame[frame["model"] == f"bundled:{name}"]
+    if rows.empty:
+        raise MissingResource(f"the evaluation of {name} is not on record; make it with: make records")
+    return rows
+
+
+def _exponents() -> pd.DataFrame:
+    record = scaling_record()
+    frame = scaling_exponents(record).rename(columns={"points": "n"})
+    frame.attrs = dict(record.attrs)
+    return frame
+
+
+def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if claim["over"] == "last - first":
+        frame = frames[0]
+        last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
+        return paired(last.values, first.values)
+    samples = [_sample(frame, term) for frame in frames]
+    ratio = claim["over"] == "model / twin"
+    if claim["analysis"] == "training":
+        return two_means(samples[0].values, samples[1].values, ratio=ratio)
+    if len(samples[0].values) > 1:
+        return paired(samples[0].values, samples[1].values, ratio=ratio)
+    sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
+    return sides[0] if claim["over"] == "sizes" else newcombe(*sides, ratio=ratio)
+
+
+def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
+    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+    rows = frame[frame["metric"] == term.metric]
+    for column, word in term.where.items():
+        if word == "each":
+            rows = rows[rows[column].notna()]
+        elif word == "none":
+            rows = rows[rows[column].isna()]
+        else:
+            number = pd.api.types.is_numeric_dtype(rows[column])
+            rows = rows[rows[column] == (float(word) if number else word)]
+    if "epoch" in rows:
+        rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
+        return _Sample(rows.set_index("seed")["value"])
+    if rows.empty:
+        target = "scaling" if "operator" in frame else "records"
+        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make {target}")
+    if "each" in term.where.values():
+        return _Sample(rows.set_index("kind")["value"])
+    if len(rows) > 1:
+        raise InputError(f"{term.metric}{dict(term.where)} is {len(rows)} rows of the record; say which")
+    row = rows.iloc[0]
+    return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
+
+
+def two_means(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Difference of the means of two samples with Welch's 95 % interval; of a ratio, of logarithms.
+
+    Two samples without any spread have an interval of no width. Fewer than two values on a side: no interval.
+    """
+    from scipy import stats
+
+    one, two = (np.log(side) if ratio else side for side in (_numbers(first), _numbers(second)))
+    difference = one.mean() - two.mean()
+    half = math.nan
+    if min(len(one), len(two)) > 1:
+        parts = [side.var(ddof=1) / len(side) for side in (one, two)]
+        error = sum(parts)
+        half = 0.0
+        if error > 0:
+            freedom = error**2 / sum(
+                part**2 / (len(side) - 1) for part, side in zip(parts, (one, two), strict=True)
+            )
+            half = math.sqrt(error) * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    return _finding(difference, difference - half, difference + half, len(one), ratio)
+
+
+def paired(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Mean difference of values with the same label, with its 95 % t-interval; of a ratio, of logarithms."""
+    first, second = first.align(second, join="inner")
+    values = first / second if ratio else first - second
+    return verdicts.average(values, ratio)
+
+
+def newcombe(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
+    """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
+
+    With d the difference, l and u the ends: d − √((v₁ − l₁)² + (u₂ − v₂)²) to d + √((u₁ − v₁)² + (v₂ − l₂)²).
+    """
+    (v1, l1, u1), (v2, l2, u2) = (
+        (math.log(x) for x in side[:3]) if ratio else side[:3] for side in (first, second)
+    )
+    difference = v1 - v2
+    low = difference - math.hypot(v1 - l1, u2 - v2)
+    high = difference + math.hypot(u1 - v1, v2 - l2)
+    return _finding(difference, low, high, first.n, ratio)
+
+
+def _finding(value: float, low: float, high: float, n: int, ratio: bool) -> Finding:
+    ends = [math.exp(end) if ratio else float(end) for end in (value, low, high)]
+    return Finding(*ends, n)
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    return values.to_numpy(dtype=float)
+
+
+def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
+    by_record = {"training": "seeds", OPERATORS: "sizes"}
+    over = by_record.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
+    why = (
+        f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
+        f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
+    )
+    why += {"inputs": "; one training seed each", "sizes": "; of one device"}.get(over, "")
+    return {
+        "verdict": verdicts.decide(finding, allowed),
+        "why": why,
+        "n": finding.n,
+        "measured": finding.value,
+        "low": finding.low,
+        "high": finding.high,
+    }
+
+
+def _number(text: str) -> float:
+    return float(text) if text else math.nan

@@ -1,0 +1,273 @@
+"""Contaminated images, and whether RPC-Attention's sparse part lies where they are contaminated (teo2024 §3).
+
+A block of patches at a known random place is damaged and the rest of the image left alone. If attention by principal
+attention pursuit is robust because S takes up corruption, ‖S_j‖ must be larger on these patches than on others, and
+larger than on the same patches of the clean image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.analyses.robust_components import token_size
+from workbench.captures import capture
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.provenance import versions
+from workbench.measurements import Layer, NotMeasured, Rows, Tally
+from workbench.measurements.robust_components import found_contamination, patches_of, split_of_layer
+from workbench.studies.evaluation.attacks import fgsm
+from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
+from workbench.studies.evaluation.scores import hits
+
+if TYPE_CHECKING:
+    from workbench.captures import Capture
+    from workbench.core.selection import Numbers
+    from workbench.models.loading import LoadedModel
+
+BATCH = 32
+EPSILON = 0.3
+"""Of the attack: as much as a stroke of a digit differs from its neighbours."""
+
+
+def _noise(pixels: Tensor, source: torch.Generator) -> Tensor:
+    return torch.rand(pixels.shape, generator=source)
+
+
+def _salt_and_pepper(pixels: Tensor, source: torch.Generator) -> Tensor:
+    return (torch.rand(pixels.shape, generator=source) < 0.5).to(pixels.dtype)
+
+
+_DRAWN: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "noise": _noise,
+    "salt-and-pepper": _salt_and_pepper,
+}
+ATTACK = "fgsm"
+CONTAMINATIONS = (*_DRAWN, ATTACK)
+"""noise: every pixel of the block uniform in [0, 1]; salt-and-pepper: black or white; fgsm: one signed gradient step
+of the model's own loss, of size `EPSILON`."""
+
+
+@dataclass
+class Contaminated:
+    """Images before and after a block of their patches was contaminated; a slice holds fewer of them."""
+
+    kind: str
+    pictures: Pictures = field(repr=False)
+    """The clean images."""
+    pixels: Float[Tensor, "n channel height width"] = field(repr=False)
+    """The contaminated ones, from 0 to 1."""
+    marked: Bool[Tensor, "n row column"] = field(repr=False)
+    """Which patches are contaminated."""
+    classifier: PixelModel = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, chosen: slice) -> Contaminated:
+        held = self.pictures
+        pictures = replace(
+            held, pixels=held.pixels[chosen], targets=held.targets[chosen], ids=held.ids[chosen]
+        )
+        return replace(self, pictures=pictures, pixels=self.pixels[chosen], marked=self.marked[chosen])
+
+    def images(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Clean and contaminated images as people see them, (height, width, channel) from 0 to 1."""
+        clean, after = (
+            list(part.permute(0, 2, 3, 1).numpy()) for part in (self.pictures.pixels, self.pixels)
+        )
+        return clean, after
+
+    def accuracies(self) -> tuple[float, float]:
+        """Share of the clean and of the contaminated images that the model tells rightly."""
+        clean, after = (
+            float(hits(self.classifier.logits(part), self.pictures.targets, 1).double().mean())
+            for part in (self.pictures.pixels, self.pixels)
+        )
+        return clean, after
+
+
+def contaminate(
+    model: LoadedModel, inputs: str, kind: str, *, n: int = 25, seed: int = 0, side: int = 3
+) -> Contaminated:
+    """`n` images of `inputs` with a block of side × side patches contaminated, at a random place of each.
+
+    The place depends on the image's name and the seed, not on the kind, and the block lies on whole patches. Raises
+    UnknownName for a kind that is not in `CONTAMINATIONS`, InputError for a model without a grid of patches or a
+    block that leaves none of it clean, MissingResource for ``fgsm`` without the attack library, and what
+    `workbench.inputs` raises.
+    """
+    from workbench.captures.tokens import token_info
+
+    if kind not in CONTAMINATIONS:
+        raise UnknownName("contamination", kind, CONTAMINATIONS)
+    classifier, pictures = open_pictures(model, inputs, n, seed)
+    grid = token_info(model, classifier.prepared(pictures.pixels[:1])).grid
+    if grid is None:
+        raise InputError(f"{model.spec} has no grid of patches of which a block could be contaminated")
+    if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side < min(grid):
+        raise InputError(
+            f"side is that of a block of patches, from 1 to {min(grid) - 1} on a grid of {grid[0]} × {grid[1]}; got "
+            f"{side!r}"
+        )
+    marked = torch.zeros(len(pictures), *grid, dtype=torch.bool)
+    drawn = pictures.pixels.clone()
+    for number, name in enumerate(pictures.ids):
+        place = chance.generator(seed, name, "place")
+        row, column = (int(torch.randint(size - side + 1, (1,), generator=place)) for size in grid)
+        marked[number, row : row + side, column : column + side] = True
+        if kind in _DRAWN:
+            drawn[number] = _DRAWN[kind](pictures.pixels[number], chance.generator(seed, name, kind))
+    if kind == ATTACK:
+        drawn = fgsm(classifier, pictures.pixels, pictures.targets, EPSILON, seed=seed)
+    height, width = pictures.pixels.shape[-2:]
+    # A patch is a whole number of pixels; a remainder at the edge, as after a resize, belongs to no patch.
+    over = marked.repeat_interleave(height // grid[0], 1).repeat_interleave(width // grid[1], 2)
+    inside = torch.zeros(len(pictures), 1, height, width, dtype=torch.bool)
+    inside[:, 0, : over.shape[1], : over.shape[2]] = over
+    return Contaminated(kind, pictures, torch.where(inside, drawn, pictures.pixels), marked, classifier)
+
+
+def contamination_frame(
+    model: LoadedModel,
+    images: Contaminated,
+    *,
+    layers: Numbers = None,
+    draws: int = 100,
+    seed: int = 0,
+    pursuit: bool = True,
+) -> pd.DataFrame:
+    """Whether S marks the contaminated patches, layer by layer, in means as `workbench.analyze` gives them.
+
+    ``contamination_auc`` and ``contamination_share`` for the candidates of
+    `workbench.measurements.robust_components.contamination_scores`, with their level when the marks are permuted
+    over the patches (``draws``, 0 for none); and what the analysis robust-components measures, for the ``clean`` and
+    the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
+
+    ``frame.attrs["notes"]`` says how the contamination moves the model's accuracy. Raises InputError for a model
+    none of whose layers performs a pursuit.
+    """
+    if draws < 0 or draws == 1:
+        raise InputError(f"draws is 0 or a whole number from 2 up, got {draws}")
+    rows, tally = Rows(aggregate=True), Tally()
+    measured = False
+    for start in range(0, len(images), BATCH):
+        part = images[start : start + BATCH]
+        marked = part.marked.flatten(1)
+        for clean, after in zip(*_layers(model, part, layers, seed, tally), strict=True):
+            try:
+                for name, layer in (("clean", clean), ("contaminated", after)):
+                    for measurement in split_of_layer(layer, {"candidate": name}):
+                        rows.add(measurement, layer)
+                for measurement in found_contamination(clean, after, marked, draws, pursuit):
+                    rows.add(measurement, after)
+                measured = True
+            except NotMeasured:
+                continue
+    if not measured:
+        raise InputError(_no_split(model))
+    frame = rows.frame(model=model.spec, checkpoint=model.checkpoint).assign(contamination=images.kind)
+    before, later = images.accuracies()
+    notes = [
+        f"{images.kind}: {before:.1%} of the clean images are told rightly, {later:.1%} of the contaminated"
+    ]
+    frame.attrs["notes"] = [*notes, *tally.notes(), *rows.notes()]
+    frame.attrs["provenance"] = {
+        "analysis": "contamination",
+        "options": {"contamination": images.kind, "draws": draws, "pursuit": pursuit, "layers": layers},
+        "model": model.identity,
+        "inputs": images.pictures.identity,
+        "seed": seed,
+        "notes": frame.attrs["notes"],
+        "versions": versions(),
+    }
+    return frame
+
+
+def _layers(
+    model: LoadedModel, images: Contaminated, layers: Numbers, seed: int, tally: Tally
+) -> tuple[list[Layer], list[Layer]]:
+    """The layers of both captures, clean and contaminated, in order."""
+
+    def of(pixels: Tensor) -> list[Layer]:
+        held: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
+        return [Layer(record, images.pictures.ids, held.tokens, seed, tally=tally) for record in held]
+
+    return of(images.pictures.pixels), of(images.pixels)
+
+
+def _no_split(model: LoadedModel) -> str:
+    return (
+        f"no layer of {model.spec} performs a pursuit; give a model with RPC-Attention, such as "
+        "bundled:digits-rpc-sym, or put it into one with workbench.replace_attention"
+    )
+
+
+IMAGES = ("clean", "contaminated", "change")
+
+
+@dataclass
+class SparseMaps:
+    """‖S_j‖ of every patch on its grid: of the clean image, the contaminated one, and of S's change between them."""
+
+    values: Float[Tensor, "image input row column"]
+    """In the order of `IMAGES`; the change is ‖S_j − S_j before‖."""
+    marked: Bool[Tensor, "input row column"]
+    pictures: tuple[list[np.ndarray], list[np.ndarray]]
+    ids: list[str]
+    kind: str
+    layer: int
+    model: str
+    provenance: dict[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per number: model, layer, contamination, image, input, row, column, marked, value."""
+        axes = [IMAGES, self.ids, *map(range, self.values.shape[2:])]
+        names = ["image", "input", "row", "column"]
+        rows = pd.MultiIndex.from_product(axes, names=names).to_frame(index=False)
+        rows["marked"] = self.marked.expand(self.values.shape).numpy().ravel()
+        rows["value"] = self.values.numpy().ravel()
+        for name, value in (("contamination", self.kind), ("layer", self.layer), ("model", self.model)):
+            rows.insert(0, name, value)
+        rows.attrs["provenance"] = [self.provenance]
+        return rows
+
+
+def sparse_maps(model: LoadedModel, images: Contaminated, layer: int | None = None) -> SparseMaps:
+    """‖S_j‖ over all heads, patch by patch, in one layer: unless given, the first that performs a pursuit.
+
+    Raises InputError where the layer performs none.
+    """
+    pairs = zip(*_layers(model, images, layer, 0, Tally()), strict=True)
+    split = [(before, after) for before, after in pairs if "sparse" in after.record.extra]
+    if not split:
+        raise InputError(
+            _no_split(model) if layer is None else f"layer {layer} of {model.spec} performs no pursuit"
+        )
+    before, after = split[0]
+    clean, later = before.record.sparse, after.record.sparse
+    sizes = [patches_of(after, token_size(part)) for part in (clean, later, later - clean)]
+    return SparseMaps(
+        values=torch.stack(sizes).unflatten(-1, images.marked.shape[1:]).cpu(),
+        marked=images.marked,
+        pictures=images.images(),
+        ids=images.pictures.ids,
+        kind=images.kind,
+        layer=after.index,
+        model=model.spec,
+        provenance={
+            "analysis": "sparse-maps",
+            "options": {"contamination": images.kind, "layer": after.index},
+            "model": model.identity,
+            "inputs": images.pictures.identity,
+            "seed": images.pictures.identity.get("seed"),
+        },
+    )

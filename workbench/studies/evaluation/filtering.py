@@ -1,0 +1,308 @@
+"""Attention as a filter of a noisy photograph, beside filters made for it (abdullaev2025 §II-C, §III-A).
+
+A part of a photograph gets Gaussian noise. The attention of every layer of a model, which sees the noisy part cut into
+pictures of its own size, takes weighted means of the noisy patches; identity attention, without a trained weight, does
+the same with pixels and their surroundings; scikit-image's bilateral and non-local-means filters are what it is like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses.attention_maps import grid_positions
+from workbench.analyses.filter_kernels import log_filter_kernel, squared_distances
+from workbench.analyses.membership import patch_places
+from workbench.captures import capture
+from workbench.core import null_distributions as chance
+from workbench.core.errors import InputError, UnknownName
+from workbench.data.pools import photo_files, read_picture
+from workbench.frames.provenance import versions
+from workbench.studies.evaluation.pictures import PixelModel
+
+if TYPE_CHECKING:
+    from workbench.core.selection import Numbers
+    from workbench.models.loading import LoadedModel
+
+Picture = Float[np.ndarray, "height width channel"]
+TILE = 32
+"""Pixels on a side within which identity attention looks: all pairs of a tile's pixels."""
+REACH = 1
+"""Pixels on each side that a pixel's content takes in: 3 × 3 around it."""
+_SMALLEST = 16  # pixels: below, scikit-image's filters see the edge more than the picture
+# Strengths that are tried for each filter; the clean picture chooses. Contents are apart by multiples of the noise.
+_CONTENT = (0.5, 0.7, 1.0, 1.4, 2.0)
+_PLACE = (1.0, 2.0, 3.0, 5.0)
+
+
+@dataclass
+class Filtered:
+    """A noisy photograph after every filter, and how near each comes to the clean one."""
+
+    clean: Picture
+    pictures: dict[str, Picture]
+    """By name; the first is the noisy one."""
+    rows: list[dict[str, Any]]
+    photo: str
+    model: str
+    provenance: dict[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per filter: model, photo, filter, layer (of the model's attention), settings, psnr (dB)."""
+        frame = pd.DataFrame(self.rows).astype({"layer": "Int64"})
+        frame.insert(0, "photo", self.photo)
+        frame.insert(0, "model", self.model)
+        frame.attrs["provenance"] = [self.provenance]
+        return frame
+
+
+def filter_photograph(
+    model: LoadedModel,
+    photo: str = "astronaut",
+    *,
+    side: int = 128,
+    sigma: float = 0.1,
+    layers: Numbers = None,
+    seed: int = 0,
+) -> Filtered:
+    """The middle of a bundled photograph, `side` pixels wide, with noise of standard deviation `sigma`, filtered.
+
+    The settings of each filter are those of a small grid with which it comes nearest to the clean picture, which
+    nobody could know: every filter but a layer's attention, which has no settings, is shown at its best. A layer's
+    attention is averaged over heads; its rows are scaled to sum to 1 over the patches. Even attention, the mean of the
+    patches, is what it must be better than.
+
+    Raises UnknownName for a photograph that is not bundled, InputError for a part that is larger than the photograph,
+    smaller than 16 pixels or the model's pictures, or no multiple of their size, and for a model without a grid of
+    patches or without attention from token to token.
+    """
+    files = photo_files()
+    if photo not in files:
+        raise UnknownName("photograph", photo, files)
+    if not 0 < sigma <= 1:
+        raise InputError(f"sigma is the standard deviation of noise on pixels from 0 to 1; got {sigma!r}")
+    if model.image is None:
+        raise InputError(f"{model.spec} takes no pictures")
+    clean = _middle(read_picture(files[photo]), side, model.image.channels, model.image.size, photo)
+    rng = np.random.default_rng(chance.derived_seed(seed, photo, "noise"))
+    noisy = np.clip(clean + sigma * rng.normal(size=clean.shape), 0, 1)
+    # First: a model that is refused need not wait for the filters.
+    by_layer = list(_through_layers(model, noisy, layers))
+    pictures, rows = {"noisy": noisy}, [_row("noisy", noisy, clean)]
+    for name, tried in _candidates(noisy, sigma):
+        best = max(tried, key=lambda one: _psnr(one[1], clean))
+        pictures[name] = best[1]
+        rows.append(_row(name, best[1], clean, settings=best[0]))
+    for layer, picture in by_layer:
+        name = "even attention" if layer is None else f"layer {layer}"
+        pictures[name] = picture
+        rows.append(_row(name, picture, clean, layer=layer))
+    options = {"photo": photo, "side": side, "sigma": sigma, "layers": layers}
+    provenance = {
+        "analysis": "filter-photograph",
+        "options": options,
+        "model": model.identity,
+        "inputs": {"spec": f"photos/{photo}", "n": 1, "seed": seed},
+        "seed": seed,
+        "versions": versions(),
+    }
+    return Filtered(clean, pictures, rows, photo, model.spec, provenance)
+
+
+def _row(
+    name: str, picture: Picture, clean: Picture, layer: int | None = None, settings: str = ""
+) -> dict[str, Any]:
+    return {"filter": name, "layer": layer, "settings": settings, "psnr": _psnr(picture, clean)}
+
+
+def _psnr(picture: Picture, clean: Picture) -> float:
+    from skimage.metrics import peak_signal_noise_ratio
+
+    return float(peak_signal_noise_ratio(clean, picture, data_range=1.0))
+
+
+def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], name: str) -> Picture:
+    """The middle of a photograph as values from 0 to 1, grey where the model sees grey."""
+    if isinstance(side, bool) or not isinstance(side, int) or side < _SMALLEST:
+        raise InputError(
+            f"side is at least {_SMALLEST} pixels, or there is too little to filter; got {side!r}"
+        )
+    if side > min(photo.shape[:2]):
+        raise InputError(f"{name} has {photo.shape[0]} × {photo.shape[1]} pixels; {side} × {side} do not fit")
+    if any(side % extent for extent in size):
+        raise InputError(
+            f"side {side} is no multiple of the model's pictures of {size[0]} × {size[1]}; it sees the part in pieces "
+            "of that size"
+        )
+    top, left = ((extent - side) // 2 for extent in photo.shape[:2])
+    values = photo.astype(np.float64) / (255 if photo.dtype == np.uint8 else 1)
+    values = values[:, :, None] if values.ndim == 2 else values[:, :, :3]
+    if values.shape[2] != channels:
+        values = values.mean(2, keepdims=True).repeat(channels, 2)
+    return values[top : top + side, left : left + side]
+
+
+def _candidates(noisy: Picture, sigma: float) -> Iterator[tuple[str, list[tuple[str, Picture]]]]:
+    """Every filter that has settings, with (settings, filtered) for those that are tried."""
+    from skimage.restoration import denoise_bilateral, denoise_nl_means
+
+    # The library takes a grey picture without an axis of channels only.
+    seen, axis = (noisy[:, :, 0], None) if noisy.shape[2] == 1 else (noisy, 2)
+    apart = [factor * sigma for factor in _CONTENT]
+    yield (
+        "bilateral filter",
+        [
+            (
+                f"sigma_color {near:.3g}, sigma_spatial {far:g}",
+                denoise_bilateral(seen, sigma_color=near, sigma_spatial=far, channel_axis=axis).reshape(
+                    noisy.shape
+                ),
+            )
+            for near in apart
+            for far in _PLACE
+        ],
+    )
+    yield (
+        "non-local means",
+        [
+            (
+                f"h {near:.3g}",
+                denoise_nl_means(
+                    seen, h=near, sigma=sigma, patch_size=5, patch_distance=7, channel_axis=axis
+                ).reshape(noisy.shape),
+            )
+            for near in apart
+        ],
+    )
+    tiles = _tiles(noisy, (TILE, TILE))
+    apart_by = [_pixel_distances(tile) for tile in tiles]
+    for name, places in (("identity attention", (np.inf,)), ("identity attention with positions", _PLACE)):
+        yield (
+            name,
+            [
+                (
+                    f"h_y {near:.3g}" + (f", h_p {far:g}" if np.isfinite(far) else ""),
+                    _joined(
+                        [
+                            identity_attention(tile, near, far, distances)
+                            for tile, distances in zip(tiles, apart_by, strict=True)
+                        ],
+                        noisy.shape,
+                    ),
+                )
+                for near in apart
+                for far in places
+            ],
+        )
+
+
+def identity_attention(
+    picture: Picture, h_y: float, h_p: float = np.inf, distances: tuple[np.ndarray, np.ndarray] | None = None
+) -> Picture:
+    """One attention layer with W_Q = W_K = W_V = I over the pixels of a picture (Theorem III.1, eqs. 12–14).
+
+    The content of a pixel is its 3 × 3 surroundings, weights are exp(−‖y_i − y_j‖²/h_y² − ‖p_i − p_j‖²/h_p²) with the
+    mean square over the surroundings, and the value of a pixel is the pixel itself: non-local means over the whole
+    picture for h_p = ∞, a bilateral filter of patches else. ``distances`` are those of the picture's pixels, for who
+    filters it several times.
+    """
+    apart = _pixel_distances(picture) if distances is None else distances
+    logits = log_filter_kernel(apart, (h_y**-2, h_p**-2), np.ones(apart[0].shape, dtype=bool))
+    kernel = torch.softmax(torch.from_numpy(logits), -1).numpy()
+    return (kernel @ picture.reshape(-1, picture.shape[2])).reshape(picture.shape)
+
+
+def _pixel_distances(picture: Picture) -> tuple[np.ndarray, np.ndarray]:
+    """Squared distances of all pairs of pixels: of their surroundings (a mean over these) and of their places."""
+    height, width = picture.shape[:2]
+    padded = np.pad(picture, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
+    span = 2 * REACH + 1
+    around = np.lib.stride_tricks.sliding_window_view(padded, (span, span), axis=(0, 1))
+    content = torch.from_numpy(around.reshape(height * width, -1).copy())
+    places = grid_positions((height, width))
+    return (
+        (squared_distances(content) / content.shape[1]).numpy(),
+        squared_distances(places).numpy(),
+    )
+
+
+def attention_filter(picture: Picture, attn: Float[Tensor, "patch patch"], grid: tuple[int, int]) -> Picture:
+    """Every patch as the mean of all patches of a picture that a row of attention gives, pixel by pixel.
+
+    Rows are scaled to sum to 1. Raises InputError where the grid does not fit the picture or the attention.
+    """
+    (rows, columns), (height, width, channels) = grid, picture.shape
+    if height % rows or width % columns or attn.shape != (rows * columns,) * 2:
+        raise InputError(
+            f"attention of shape {tuple(attn.shape)} on {rows} × {columns} patches does not fit a picture of "
+            f"{height} × {width} pixels"
+        )
+    tall, wide = height // rows, width // columns
+    patches = picture.reshape(rows, tall, columns, wide, channels).swapaxes(1, 2).reshape(rows * columns, -1)
+    weights = attn.double().numpy()
+    mean = weights / weights.sum(-1, keepdims=True) @ patches
+    return mean.reshape(rows, columns, tall, wide, channels).swapaxes(1, 2).reshape(picture.shape)
+
+
+def _through_layers(
+    model: LoadedModel, noisy: Picture, layers: Numbers
+) -> Iterator[tuple[int | None, Picture]]:
+    """The noisy picture through even attention (None) and that of each layer, tile by tile as the model sees it."""
+    assert model.image is not None  # looked at before
+    tiles = _tiles(noisy, model.image.size)
+    classifier = PixelModel(model.module, model.image.mean, model.image.std, _takes_names(model))
+    pixels = torch.from_numpy(np.stack(tiles)).permute(0, 3, 1, 2).float()
+    held = capture(model, classifier.prepared(pixels), layers=layers, sites=("attn",))
+    if held.tokens is None or held.tokens.grid is None:
+        raise InputError(f"{model.spec} has no grid of patches that could be filtered")
+    places = patch_places(held.tokens.kinds[0], held.tokens.grid)
+    grid, count, told = held.tokens.grid, len(held.tokens.kinds[0]), False
+
+    def through(maps: Tensor) -> Picture:
+        parts = zip(tiles, maps, strict=True)
+        return _joined([attention_filter(tile, attn, grid) for tile, attn in parts], noisy.shape)
+
+    for record in held:
+        if record.kind != "token" or record.attn is None or record.attn.shape[-2:] != (count, count):
+            what = "from channel to channel" if record.kind == "channel" else "by no map of its tokens"
+            raise InputError(
+                f"layer {record.index} of {model.spec} mixes tokens {what}: a filter needs token × token weights; "
+                "choose other layers"
+            )
+        heads = record.attn.double().cpu().mean(1)[:, places][:, :, places]
+        if not told:
+            yield None, through(torch.ones_like(heads))
+        told = True
+        yield record.index, through(heads)
+
+
+def _takes_names(model: LoadedModel) -> bool:
+    return getattr(model.module, "main_input_name", None) == "pixel_values"
+
+
+def _tiles(picture: Picture, size: tuple[int, int]) -> list[Picture]:
+    """A picture cut into tiles, row by row; a last one that is smaller where the size does not divide it."""
+    height, width = picture.shape[:2]
+    return [
+        picture[top : top + size[0], left : left + size[1]]
+        for top in range(0, height, size[0])
+        for left in range(0, width, size[1])
+    ]
+
+
+def _joined(tiles: list[Picture], shape: tuple[int, ...]) -> Picture:
+    """What `_tiles` cut, put together again."""
+    whole, (top, left) = np.empty(shape), (0, 0)
+    for tile in tiles:
+        whole[top : top + len(tile), left : left + tile.shape[1]] = tile
+        left += tile.shape[1]
+        if left >= shape[1]:
+            top, left = top + len(tile), 0
+    return whole

@@ -1,0 +1,145 @@
+"""Images as attacks and corruptions see them: pixels from 0 to 1, the normalisation inside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from workbench.core.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.models.loading import LoadedModel
+
+BATCH = 256
+PHOTO_CUTS = "task:photos"
+"""The test images of ``workbench train photos``; not part of `inputs`, since they are cut for one model size."""
+
+
+class PixelModel(nn.Module):
+    """A classifier of pixels in [0, 1]: normalises, runs the model, gives float32 logits.
+
+    Raises InputError when called if the model gives anything but one logit per class.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], by_name: bool = False
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.by_name = by_name
+        weight = next(module.parameters())
+        self.register_buffer("mean", torch.tensor(mean, device=weight.device).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, device=weight.device).view(-1, 1, 1))
+
+    def forward(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
+        prepared = self.prepared(pixels)
+        output = self.module(**prepared) if isinstance(prepared, dict) else self.module(prepared)
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+            raise InputError(
+                f"the model gives {what}, not one logit per class; this protocol takes a model with a classifier"
+            )
+        return logits.float()
+
+    def prepared(self, pixels: Float[Tensor, "n channel height width"]) -> Tensor | dict[str, Tensor]:
+        """What the model itself receives of these pixels."""
+        weight = next(self.module.parameters())
+        batch = ((pixels.to(self.mean) - self.mean) / self.std).to(weight.dtype)
+        return {"pixel_values": batch} if self.by_name else batch
+
+    @torch.no_grad()
+    def logits(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
+        """Logits on the CPU, taken in batches."""
+        return torch.cat([self(part.to(self.mean.device)).cpu() for part in pixels.split(BATCH)])
+
+
+@dataclass
+class Pictures:
+    """Labelled images of one evaluation."""
+
+    pixels: Float[Tensor, "n channel height width"]
+    """From 0 to 1, on the CPU, as large as the model takes them."""
+    targets: Int[Tensor, " n"]
+    ids: list[str]
+    identity: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+    """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
+
+    A model with preprocessing of its own is fed by it, any other by the papers' (see ``workbench.inputs``).
+    Raises InputError where ``inputs`` does, for images without classes, and for a class the model has no
+    logit for.
+    """
+    from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
+
+    if spec == PHOTO_CUTS:
+        return _open_cuts(model, n, seed)
+    own = model.image is not None and (model.image.recorded or model.image.own is not None)
+    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "paper")
+    if chosen.targets is None or model.image is None:
+        raise InputError(
+            f"{spec} has no classes to be right about; take bundled:digits, or imagenet:FOLDER with a folder per class"
+        )
+    colour = model.image.channels == 3
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if colour and not own else (model.image.mean, model.image.std)
+    by_name = isinstance(chosen.batch, dict)
+    batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
+    classifier = PixelModel(model.module, mean, std, by_name)
+    pictures = Pictures(
+        _plain(batch, classifier), torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes
+    )
+    _check_classes(classifier, pictures, model, spec)
+    return classifier, pictures
+
+
+def _open_cuts(model: LoadedModel, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+    """Test images of the training task ``photos``, as large as the model takes them."""
+    import numpy as np
+
+    from workbench.studies.training.tasks import load_task
+
+    if model.image is None or model.image.channels != 3 or len(set(model.image.size)) > 1:
+        raise InputError(f"{PHOTO_CUTS} are square colour images; {model.spec} takes others")
+    task = load_task("photos", architecture={"img_size": model.image.size[0]})
+    total = len(task.test)  # ty: ignore[invalid-argument-type] - this task's test set has a length
+    if n > total:
+        raise InputError(f"{n} inputs were asked for, and the test set of photos has {total}")
+    order = np.random.default_rng(seed).permutation(total)[:n].tolist()
+    classifier = PixelModel(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
+    images, targets = zip(*(task.test[number] for number in order), strict=True)
+    identity = {"spec": PHOTO_CUTS, "n": n, "seed": seed, "sha256": task.data["test"]["sha256"]}
+    pictures = Pictures(
+        _plain(torch.stack(images), classifier),
+        torch.stack(targets),
+        [f"photos/test/{number}" for number in order],
+        identity,
+    )
+    _check_classes(classifier, pictures, model, PHOTO_CUTS)
+    return classifier, pictures
+
+
+def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:
+    """Normalised images as pixels; undoing the normalisation rounds, and black would be -1e-9."""
+    return (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
+
+
+def _check_classes(classifier: PixelModel, pictures: Pictures, model: LoadedModel, spec: str) -> None:
+    classes, highest = classifier.logits(pictures.pixels[:1]).shape[1], int(pictures.targets.max())
+    if highest >= classes:
+        raise InputError(
+            f"{spec} has class {highest}, and {model.spec} knows classes 0 to {classes - 1}; give the images it "
+            "was trained to tell apart"
+        )

@@ -1,0 +1,296 @@
+"""The one table of protocols: what each does to the inputs, and what is counted afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import derived_seed
+from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from workbench.data.pools import photo_files, read_picture
+from workbench.studies.evaluation import attacks, scores, texts
+
+if TYPE_CHECKING:
+    from workbench.models.loading import LoadedModel
+    from workbench.studies.evaluation.pictures import Pictures, PixelModel
+    from workbench.studies.evaluation.texts import Texts
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a protocol is asked for, besides model and inputs."""
+
+    budgets: tuple[float, ...]
+    seed: int
+    settings: Mapping[str, Any]
+
+
+PictureMeasure = Callable[["PixelModel", "Pictures", Request], Iterator[Row]]
+TextMeasure = Callable[["LoadedModel", "Texts", Request], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to evaluate."""
+
+    name: str
+    title: str
+    budget: str = ""
+    """What its budget (``epsilon``) bounds; empty where it has none."""
+    budgets: tuple[float, ...] = ()
+    """Unless others are asked for: scaled to the bundled models, whose curves then fall from clean to nothing."""
+    published: str = ""
+    """The papers' own budget and settings."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    pictures: PictureMeasure | None = None
+    texts: TextMeasure | None = None
+
+    def summary(self) -> str:
+        """Title, budget and settings in one line."""
+        parts = [self.title]
+        if self.budget:
+            parts.append(f"epsilon: {self.budget} [{', '.join(f'{budget:g}' for budget in self.budgets)}]")
+        if self.settings:
+            parts.append(", ".join(f"{name} {value}" for name, value in self.settings.items()))
+        return "; ".join(parts)
+
+
+# Images -----------------------------------------------------------------------------------------------------
+
+
+def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any) -> Iterator[Row]:
+    """Rows of top-1 and top-5 accuracy, with Wilson intervals."""
+    logits = model.logits(pixels)
+    for top in scores.TOP:
+        if top < logits.shape[1]:
+            right = int(scores.hits(logits, targets, top).sum())
+            value, low, high = scores.share(right, len(targets))
+            yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named}
+
+
+def _clean(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    yield from accuracies(model, pictures.pixels, pictures.targets)
+
+
+def _attacked(attack: Callable[..., Tensor]) -> PictureMeasure:
+    """Accuracy against the budget; a budget of 0 leaves the images as they are."""
+
+    def measure(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+        for epsilon in request.budgets:
+            changed = pictures.pixels
+            if epsilon > 0:
+                changed = attack(
+                    model, changed, pictures.targets, epsilon, seed=request.seed, **request.settings
+                )
+            yield from accuracies(model, changed, pictures.targets, kind="Linf", epsilon=epsilon)
+
+    return measure
+
+
+def _nearest(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    """Accuracy against the L2 budget, from one search: an image falls once the change found fits the budget."""
+    found = pictures.pixels
+    if any(request.budgets):
+        found = attacks.carlini_wagner(model, found, pictures.targets, seed=request.seed, **request.settings)
+    distance = (found - pictures.pixels).flatten(1).norm(dim=1)
+    for epsilon in request.budgets:
+        within = (distance <= epsilon)[:, None, None, None]
+        changed = torch.where(within, found, pictures.pixels)
+        yield from accuracies(model, changed, pictures.targets, kind="L2", epsilon=epsilon)
+
+
+def corrupted(pictures: Pictures, name: str, severity: int, seed: int) -> Tensor:
+    """All images under one corruption; what chance there is depends on the image's id, not on the others."""
+    changed = [
+        corrupt(
+            pixels.permute(1, 2, 0).numpy(),
+            name,
+            severity,
+            np.random.default_rng(derived_seed(seed, name, label)),
+        )
+        for pixels, label in zip(pictures.pixels, pictures.ids, strict=True)
+    ]
+    return torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2).to(pictures.pixels.dtype)
+
+
+def _corruptions(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    """Accuracies by type and severity; the error by type, and over all types, both over the severities."""
+    errors = []
+    for name in CORRUPTIONS:
+        wrong = []
+        for severity in SEVERITIES:
+            changed = corrupted(pictures, name, severity, request.seed)
+            rows = list(accuracies(model, changed, pictures.targets, kind=name, severity=severity))
+            wrong.append(1 - rows[0]["value"])
+            yield from rows
+        errors.append(math.fsum(wrong) / len(wrong))
+        yield {"metric": "corruption_error", "value": errors[-1], "kind": name}
+    yield {"metric": "corruption_error", "value": math.fsum(errors) / len(errors)}
+
+
+def mean_corruption_error(
+    errors: Mapping[str, float], reference: Mapping[str, float]
+) -> tuple[float, list[str]]:
+    """Mean over types of a model's error divided by the reference's, and the types left out.
+
+    Left out are types on which the reference makes no error. NaN if none is left.
+    """
+    ratios = [errors[name] / reference[name] for name in errors if reference[name] > 0]
+    left_out = [name for name in errors if not reference[name] > 0]
+    return (math.fsum(ratios) / len(ratios) if ratios else math.nan), left_out
+
+
+def _foreign(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    """AUPR on inverted images, on cuts of photographs, and on noise; as many foreign images as own."""
+    inside = model.logits(pictures.pixels)
+    shape = pictures.pixels.shape
+    chance = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
+    outside = {
+        "inverted": 1 - pictures.pixels,
+        "photographs": photograph_cuts(shape[0], shape[1], (shape[2], shape[3]), request.seed),
+        "noise": torch.rand(shape, generator=chance),
+    }
+    for kind, pixels in outside.items():
+        value = scores.foreign_aupr(inside, model.logits(pixels.to(pictures.pixels)))
+        yield {"metric": "aupr", "value": value, "kind": kind}
+
+
+def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> Tensor:
+    """`n` square cuts of the bundled photographs, from random places, each made `size` large: (n, channel, …)."""
+    from torchvision.transforms.v2 import functional as transforms
+
+    files = list(photo_files().values())
+    if not files:
+        raise InputError("no photographs in the installed scikit-image and scikit-learn; install them again")
+    rng = np.random.default_rng(derived_seed(seed, "photographs"))
+    photos = [torch.from_numpy(read_picture(file).copy()) for file in files]
+    cuts = []
+    for number in range(n):
+        photo = photos[number % len(photos)]
+        photo = (photo[None] if photo.ndim == 2 else photo.permute(2, 0, 1)).float() / 255
+        height, width = photo.shape[1:]
+        side = int(rng.integers(min(height, width) // 8, min(height, width) // 2))
+        top, left = (int(rng.integers(0, extent - side + 1)) for extent in (height, width))
+        cut = photo[:, top : top + side, left : left + side]
+        if cut.shape[0] != channels:
+            cut = cut.mean(0, keepdim=True).expand(channels, -1, -1)
+        cuts.append(transforms.resize(cut, list(size), antialias=True).clamp(0, 1))
+    return torch.stack(cuts)
+
+
+# Texts ------------------------------------------------------------------------------------------------------
+
+
+def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterator[Row]:
+    """Sliding-window perplexity against the share of words swapped, of everything and of what was kept."""
+    window = int(request.settings["window"]) or model.max_length or texts.DEFAULT_WINDOW
+    if model.max_length is not None and window > model.max_length:
+        raise InputError(f"{model.spec} takes {model.max_length} tokens; a window of {window} is too long")
+    stride = int(request.settings["stride"])
+    for share in request.budgets or (0.0,):
+        whole, kept = [], []
+        for text, label in zip(chosen.texts, chosen.ids, strict=True):
+            rng = np.random.default_rng(derived_seed(request.seed, label))
+            swapped = texts.swap_words(text, share, rng)
+            ids, is_kept = texts.encode(model, swapped.text, swapped.kept)
+            nll = texts.sliding_nll(model.module, ids, window, stride)
+            whole.append((float(nll.sum()), len(nll)))
+            kept.append((float(nll[is_kept[1:]].sum()), int(is_kept[1:].sum())))
+        named = {"epsilon": share, "kind": "words"} if request.budgets else {}
+        for metric, parts in (("perplexity", whole), ("perplexity_kept", kept)):
+            if metric == "perplexity_kept" and not (request.budgets and any(count for _, count in parts)):
+                continue
+            totals, counts = (torch.tensor(column) for column in zip(*parts, strict=True))
+            value, low, high = scores.perplexity(totals, counts)
+            yield {"metric": metric, "value": value, "low": low, "high": high, **named}
+
+
+_LINF = "largest change of a pixel (0 to 1)"
+_CURVE = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
+_WINDOWS = {"window": 0, "stride": 1}
+
+_TABLE = (
+    Protocol("clean", "Inputs as they are", settings=_WINDOWS, pictures=_clean, texts=_perplexities),
+    Protocol(
+        "fgsm",
+        "One signed gradient step",
+        _LINF,
+        _CURVE,
+        "ε = 1/255 (teo2024 Table 2, Fig. 3; abdullaev2025 Table III)",
+        pictures=_attacked(attacks.fgsm),
+    ),
+    Protocol(
+        "pgd",
+        "Projected gradient descent",
+        _LINF,
+        _CURVE,
+        "ε = 1/255, 20 steps of 0.15 (teo2024 App. A.2)",
+        {"steps": 20, "step_size": 0.15},
+        pictures=_attacked(attacks.pgd),
+    ),
+    Protocol(
+        "spsa",
+        "Gradients estimated from logits",
+        _LINF,
+        (0.0, 0.04, 0.1),
+        "ε = 0.1, 40 steps (teo2024 App. A.2)",
+        {"steps": 40, "samples": 16},
+        pictures=_attacked(attacks.spsa),
+    ),
+    Protocol(
+        "cw",
+        "Nearest misclassified image (Carlini and Wagner)",
+        "Euclidean norm of the change",
+        (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6),
+        "no budget stated (teo2024 App. A.2)",
+        {"steps": 20, "searches": 3},
+        pictures=_nearest,
+    ),
+    Protocol(
+        "autoattack",
+        "The worst of Auto-PGD with two losses and Square",
+        _LINF,
+        (0.0, 0.02, 0.04),
+        "ε = 1/255, the standard ensemble (teo2024 App. A.2)",
+        {"steps": 100, "restarts": 1, "queries": 250},
+        pictures=_attacked(attacks.autoattack),
+    ),
+    Protocol(
+        "square",
+        "Random search over squares",
+        _LINF,
+        (0.0, 0.02, 0.04),
+        "ε = 1/255 (teo2024 App. E.4)",
+        {"queries": 250},
+        pictures=_attacked(attacks.square),
+    ),
+    Protocol(
+        "noise",
+        "A random point within the budget",
+        _LINF,
+        (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+        "strength not stated (teo2024 App. A.2)",
+        pictures=_attacked(attacks.noise),
+    ),
+    Protocol("corruptions", "Common corruptions, five severities", pictures=_corruptions),
+    Protocol("ood", "Foreign images told by the largest probability", pictures=_foreign),
+    Protocol(
+        "word-swap",
+        f"Words replaced by {texts.SWAPPED}",
+        "share of words replaced",
+        (0.0, 0.025, 0.05, 0.1, 0.2),
+        "share not stated (teo2024 App. A.4)",
+        _WINDOWS,
+        texts=_perplexities,
+    ),
+)
+PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in _TABLE}

@@ -1,0 +1,187 @@
+"""Evaluate the bundled models for the committed record: ``python -m workbench.studies.evaluation.records``.
+
+Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts;
+one seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is
+finished, so an interrupted call goes on where it stopped. Everything
+ends in ``data/records/robustness``: the numbers, and what they came from.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.core.errors import UnknownName
+from workbench.frames.provenance import versions
+from workbench.frames.results import atomic_write
+from workbench.models.checkpoints import file_sha256
+from workbench.studies.commands import record_parser, run_command
+from workbench.studies.evaluation.protocols import PROTOCOLS
+from workbench.studies.evaluation.running import evaluate
+from workbench.studies.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS, read_evaluation
+
+COMMAND = "python -m workbench.studies.evaluation.records"
+REFERENCE = "bundled:digits-vit"
+"""The softmax twin: mCE is relative to its errors."""
+SEED = 0
+ALL_TEST_IMAGES = 445
+RUNS = {
+    "image": {
+        "clean": ALL_TEST_IMAGES,
+        "noise": ALL_TEST_IMAGES,
+        "fgsm": ALL_TEST_IMAGES,
+        "corruptions": ALL_TEST_IMAGES,
+        "ood": ALL_TEST_IMAGES,
+        "pgd": 100,
+        "spsa": 100,
+        "cw": 100,
+        "square": 100,
+        "autoattack": 100,
+    },
+    "text": {"word-swap": 20},
+}
+"""Modality → protocol → how many inputs."""
+DEAR = dict.fromkeys(
+    ("spsa", "cw", "square", "autoattack"),
+    ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
+)
+"""Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
+and its symmetric twin, and they take five times as long as all others together."""
+
+
+def record(
+    models: Sequence[str] | None,
+    protocols: Sequence[str] | None,
+    data: Path,
+    work: Path,
+    *,
+    n: int | None = None,
+    jobs: int = 1,
+    restart: bool = False,
+) -> dict[str, Any]:
+    """Evaluate `models` (all bundled ones trained on digits or prose) under `protocols` (``RUNS``, less ``DEAR``).
+
+    Numbers and record go to ``data/records/robustness``, in place of what is there. Unfinished work lies in
+    `work` until then; `n` shortens every run; `jobs` evaluations run at a time, on one thread each.
+    """
+    from joblib import Parallel, delayed
+
+    wanted = _jobs(models, protocols, n)
+    done = Parallel(n_jobs=jobs)(
+        delayed(_finish)(model, protocol, count, work, restart) for model, protocol, count in wanted
+    )
+    frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
+    runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
+    folder = data / "records" / ROBUSTNESS
+    atomic_write(
+        folder / EVALUATIONS_FILE, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
+    )
+    made = {
+        "name": ROBUSTNESS,
+        "command": COMMAND,
+        "seed": SEED,
+        "threads": 1,
+        "reference": REFERENCE,
+        "models": {run["model"]["spec"]: run["model"] for run in runs},
+        "protocols": {
+            run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")} for run in runs
+        },
+        "seconds": {f"{run['model']['spec']} {run['evaluation']}": run["seconds"] for run in runs},
+        "notes": sorted({note for run in runs for note in run["notes"]}),
+        "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
+        "files": {EVALUATIONS_FILE: file_sha256(folder / EVALUATIONS_FILE)},
+    }
+    content = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
+    atomic_write(folder / RECORD_FILE, lambda handle: handle.write(content))
+    return made
+
+
+def _jobs(
+    models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None
+) -> list[tuple[str, str, int]]:
+    from workbench.models.catalog import bundled_models
+
+    bundled = {
+        entry.spec: entry.modality
+        for entry in bundled_models()
+        if entry.alias.startswith(("digits-", "prose-"))
+    }
+    for name in models or ():
+        if name not in bundled:
+            raise UnknownName("bundled model of digits or prose", name, bundled)
+    for name in protocols or ():
+        if name not in PROTOCOLS:
+            raise UnknownName("protocol", name, PROTOCOLS)
+    return [
+        (spec, protocol, n or count)
+        for spec, modality in bundled.items()
+        for protocol, count in RUNS[modality].items()
+        if (models is None or spec in models)
+        and (spec in DEAR.get(protocol, (spec,)) if protocols is None else protocol in protocols)
+    ]
+
+
+def _finish(model: str, protocol: str, n: int, work: Path, restart: bool) -> tuple[Path, Path]:
+    """One evaluation on one thread, unless the same one lies finished in `work`: files of numbers and origin."""
+    import torch
+
+    from workbench import load
+
+    torch.set_num_threads(1)
+    stem = f"{model.removeprefix('bundled:')}-{protocol}"
+    path, about = work / f"{stem}.csv", work / f"{stem}.json"
+    loaded = load(model)
+    asked = {"model": loaded.identity, "n": n, "defaults": _defaults(protocol), "versions": versions()}
+    if not restart and path.is_file() and about.is_file():
+        held = json.loads(about.read_text(encoding="utf-8"))
+        if held.get("asked") == json.loads(json.dumps(asked)):
+            return path, about
+    reference = REFERENCE if protocol == "corruptions" else None
+    frame = evaluate(loaded, protocol, n=n, seed=SEED, reference=reference)
+    origin = {**frame.attrs["provenance"][0], "notes": frame.attrs["notes"], "asked": asked}
+    atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    content = json.dumps(origin, indent=1, ensure_ascii=False).encode()
+    atomic_write(about, lambda handle: handle.write(content))
+    print(f"{model} {protocol}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return path, about
+
+
+def _defaults(protocol: str) -> dict[str, Any]:
+    chosen = PROTOCOLS[protocol]
+    return {"epsilons": list(chosen.budgets), "settings": dict(chosen.settings)}
+
+
+def _toolbox_version() -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("adversarial-robustness-toolbox")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line of this module."""
+    parser = record_parser(
+        COMMAND, "Evaluate the bundled models again.", "runs/robustness", "unfinished work"
+    )
+    parser.add_argument("--models", nargs="+", metavar="SPEC", help="bundled:NAME … (default: all)")
+    parser.add_argument("--protocols", nargs="+", metavar="NAME", help="(default: all)")
+    parser.add_argument("--n", type=int, help="fewer inputs, for trying things out")
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time (default: %(default)s)")
+    parser.add_argument("--restart", action="store_true", help="do not take up finished evaluations")
+
+    def make(**options: Any) -> str:
+        seconds = record(**options)["seconds"]
+        return f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core"
+
+    return run_command(parser, arguments, make)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

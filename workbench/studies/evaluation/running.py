@@ -1,0 +1,200 @@
+"""``evaluate(models, protocol)``: load, open the inputs, measure, and put the numbers into one tidy frame."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench._version import __version__
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.metrics import METRICS
+from workbench.frames.provenance import versions
+from workbench.studies.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error
+from workbench.studies.records import conform_evaluation
+
+if TYPE_CHECKING:
+    from workbench.models.loading import LoadedModel
+
+TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
+"""Task a model was trained on here → its test set."""
+DEFAULT_N = {"image": 100, "text": 10}
+
+
+def evaluate(
+    models: str | LoadedModel | Sequence[str | LoadedModel],
+    protocol: str = "clean",
+    inputs: str | None = None,
+    *,
+    epsilons: Sequence[float] | None = None,
+    n: int | None = None,
+    seed: int = 0,
+    reference: str | LoadedModel | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """Evaluate one or several models under one protocol of ``PROTOCOLS``; the same inputs for all.
+
+    `models` are specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or what ``load`` returned. `inputs` are
+    labelled images or texts as ``workbench.inputs`` takes them, or ``task:photos``; unless given, the test set
+    of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (100
+    images, 10 texts) are chosen with `seed`, which also feeds the attacks.
+
+    `epsilons` are budgets in place of the protocol's own, `settings` other values of its settings
+    (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
+    ``corruptions``: it adds the metric ``mCE``.
+
+    One row per number: ``kind`` is the norm of an attack, the type of a corruption or of a foreign image;
+    ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
+    ``frame.attrs["notes"]``, where the numbers come from in ``frame.attrs["provenance"]``.
+
+    Raises UnknownName for a protocol or a setting that does not exist, InputError for a model or inputs the
+    protocol does not fit, MissingResource where the attack library is not installed.
+    """
+    from workbench.models.loading import load
+
+    settings = dict(settings or {})
+    chosen = check_request(protocol, epsilons, settings)
+    budgets = chosen.budgets if epsilons is None else tuple(float(epsilon) for epsilon in epsilons)
+    request = Request(budgets, seed, {**chosen.settings, **settings})
+    if reference is not None and protocol != "corruptions":
+        raise InputError(f"reference belongs to protocol corruptions; {protocol!r} has no use for it")
+    asked = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+    if not asked:
+        raise InputError("name at least one model to evaluate")
+    frames, notes = [], []
+    for model in asked:
+        loaded = load(model, device=device) if isinstance(model, str) else model
+        frames.append(_one(loaded, chosen, request, inputs, n))
+        notes += frames[-1].attrs["notes"]
+    if reference is not None:
+        loaded = load(reference, device=device) if isinstance(reference, str) else reference
+        against = _one(loaded, chosen, request, inputs, n)
+        for number, frame in enumerate(frames):
+            frames[number], said = _with_mce(frame, against)
+            notes += said
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs["provenance"] = [frame.attrs["provenance"] for frame in frames]
+    joined.attrs["notes"] = list(dict.fromkeys(notes))
+    return joined
+
+
+def check_request(protocol: str, epsilons: Sequence[float] | None, settings: Mapping[str, Any]) -> Protocol:
+    """The protocol asked for; raises before anything is loaded if it cannot be run as asked."""
+    if protocol not in PROTOCOLS:
+        raise UnknownName("protocol", protocol, PROTOCOLS)
+    chosen = PROTOCOLS[protocol]
+    for name, value in settings.items():
+        if name not in chosen.settings:
+            if not chosen.settings:
+                raise InputError(f"protocol {protocol!r} has no settings, got {name}={value!r}")
+            raise UnknownName(f"setting of protocol {protocol!r}", name, chosen.settings)
+        whole = isinstance(chosen.settings[name], int)
+        right = isinstance(value, int) if whole else isinstance(value, (int, float))
+        if isinstance(value, bool) or not right or value < 0:
+            kind = "a whole number" if whole else "a number"
+            raise InputError(f"{name} of protocol {protocol!r} is {kind} from 0 up, got {value!r}")
+    if epsilons is None:
+        return chosen
+    if not chosen.budgets:
+        raise InputError(f"protocol {protocol!r} has no budget; leave epsilon out")
+    if not epsilons:
+        raise InputError("name at least one epsilon")
+    for epsilon in epsilons:
+        fits = isinstance(epsilon, (int, float)) and not isinstance(epsilon, bool)
+        if not fits or not math.isfinite(epsilon) or epsilon < 0:
+            raise InputError(f"epsilon is a number from 0 up ({chosen.budget}), got {epsilon!r}")
+    return chosen
+
+
+def _one(
+    model: LoadedModel, protocol: Protocol, request: Request, inputs: str | None, n: int | None
+) -> pd.DataFrame:
+    """The frame of one model, in the columns of this module."""
+    from workbench.studies.evaluation.pictures import open_pictures
+    from workbench.studies.evaluation.texts import open_texts
+
+    takes = [name for name, measure in (("image", protocol.pictures), ("text", protocol.texts)) if measure]
+    if model.modality not in takes:
+        needed = "a language model" if takes == ["text"] else "an image classifier"
+        raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
+    spec = inputs or _test_set(model)
+    wanted = n or DEFAULT_N[model.modality]
+    started = time.perf_counter()
+    rows: Iterator[dict[str, Any]]
+    if model.modality == "image":
+        assert protocol.pictures is not None
+        classifier, pictures = open_pictures(model, spec, wanted, request.seed)
+        rows, identity, notes = (
+            protocol.pictures(classifier, pictures, request),
+            pictures.identity,
+            pictures.notes,
+        )
+    else:
+        assert protocol.texts is not None
+        texts = open_texts(model, spec, wanted, request.seed)
+        rows, identity, notes = protocol.texts(model, texts, request), texts.identity, texts.notes
+    named = {
+        "model": model.spec, "checkpoint": model.checkpoint, "inputs": spec, "n": identity["n"],
+        "seed": request.seed, "protocol": protocol.name,
+    }  # fmt: skip
+    frame = _frame([{**named, **row} for row in rows])
+    frame.attrs["notes"] = [f"{spec}: {note}" for note in notes]
+    frame.attrs["provenance"] = {
+        "evaluation": protocol.name,
+        "model": model.identity,
+        "inputs": identity,
+        "seed": request.seed,
+        "epsilons": list(request.budgets),
+        "settings": dict(request.settings),
+        "seconds": round(time.perf_counter() - started, 2),
+        "versions": versions(),
+    }
+    return frame
+
+
+def _test_set(model: LoadedModel) -> str:
+    """What to evaluate a model on if nothing is said: the test set of its task, for any language model prose."""
+    from workbench.models.checkpoints import read_checkpoint
+    from workbench.models.loading import bundled_checkpoint, resolve
+
+    if model.modality == "text":
+        return TEST_SETS["prose"]
+    scheme, name, _ = resolve(model.spec)
+    task = None
+    if scheme in ("bundled", "file"):
+        trained = model.checkpoint if model.checkpoint != "random" else None
+        path = bundled_checkpoint(name, trained) if scheme == "bundled" else name
+        task = read_checkpoint(path)[1].get("task")
+    if task not in TEST_SETS:
+        raise InputError(
+            f"say with inputs what to evaluate {model.spec} on: bundled:digits, or imagenet:FOLDER with a folder "
+            "per class"
+        )
+    return TEST_SETS[task]
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame with exactly our columns, in order and with fixed types; absent ones are null."""
+    filled = [{**row, "unit": METRICS[row["metric"]].unit or None, "version": __version__} for row in rows]
+    return conform_evaluation(pd.DataFrame(filled))
+
+
+def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A frame of corruption errors with one row more, the errors relative to the reference's; and notes."""
+
+    def errors(held: pd.DataFrame) -> dict[str, float]:
+        rows = held[(held["metric"] == "corruption_error") & held["kind"].notna()]
+        return dict(zip(rows["kind"], rows["value"], strict=True))
+
+    value, left_out = mean_corruption_error(errors(frame), errors(reference))
+    base = reference["model"].iloc[0]
+    notes = [f"mCE leaves out {', '.join(left_out)}: {base} makes no error there"] if left_out else []
+    same = {name: frame[name].iloc[0] for name in ("model", "checkpoint", "inputs", "n", "seed", "protocol")}
+    row = _frame([{**same, "metric": "mCE", "value": value}])
+    joined = pd.concat([frame, row], ignore_index=True)
+    joined.attrs = {**frame.attrs, "provenance": {**frame.attrs["provenance"], "reference": base}}
+    return joined, notes

@@ -1,0 +1,64 @@
+"""From logits to numbers: accuracies with their intervals, and how well foreign inputs are told apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.errors import InputError
+
+TOP = (1, 5)
+
+
+def hits(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], top: int) -> Bool[Tensor, " n"]:
+    """Whether the right class is among the `top` most likely ones; classes exactly as likely count against it.
+
+    A model that gives every class the same logit is therefore never right, nor is one that gives NaN.
+    """
+    right = logits.gather(1, targets[:, None])
+    return ((logits >= right).sum(1) <= top) & ~logits.isnan().any(1)
+
+
+def share(successes: int, n: int) -> tuple[float, float, float]:
+    """`successes` of `n` as a share, with its 95 % Wilson interval."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(successes, n).proportion_ci(method="wilson")
+    return successes / n, float(interval.low), float(interval.high)
+
+
+def foreign_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
+    """Area under the precision-recall curve of telling foreign inputs by the negative maximum probability.
+
+    Foreign inputs are the positive class; chance gives m / (n + m). teo2024 App. A.1 (ImageNet-O). Raises
+    InputError where a logit is not finite.
+    """
+    from sklearn.metrics import average_precision_score
+
+    logits = torch.cat([inside, outside]).double()
+    if not logits.isfinite().all():
+        raise InputError("the model gives logits that are not finite; AUPR needs finite ones")
+    is_foreign = np.repeat([0, 1], [len(inside), len(outside)])
+    return float(average_precision_score(is_foreign, -logits.softmax(1).amax(1).numpy()))
+
+
+def perplexity(totals: Float[Tensor, " text"], counts: Int[Tensor, " text"]) -> tuple[float, float, float]:
+    """Perplexity over all tokens of some texts, with a 95 % t-interval over texts (NaN for a single text).
+
+    `totals` are the texts' summed negative log-likelihoods in nats, `counts` their scored tokens. The interval
+    is that of the ratio of the two sums, linearised, on the logarithmic scale.
+    """
+    from scipy.stats import t
+
+    totals, weights = totals.double(), counts.double()
+    mean = totals.sum() / weights.sum()
+    texts = len(totals)
+    if texts < 2:
+        return math.exp(mean), math.nan, math.nan
+    spread = (totals - mean * weights).square().sum() * texts / (texts - 1)
+    half = float(t.ppf(0.975, texts - 1) * spread.sqrt() / weights.sum())
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

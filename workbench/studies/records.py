@@ -1,0 +1,249 @@
+"""Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
+
+``make train``, ``make records`` and ``make scaling`` write them into ``data/records``; a figure drawn from one names
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from workbench.core import paths
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.frames.provenance import sha256_file
+
+RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
+POINTS_FILE = "points.csv"
+ROBUSTNESS, OPERATORS = "robustness", "operators"
+"""Names of the records of evaluations and of the efficiency study; every other record is one of training."""
+EVALUATION_COLUMNS = (
+    "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
+    "low", "high", "unit", "version",
+)  # fmt: skip
+TRAINING_COLUMNS = (
+    "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
+)  # fmt: skip
+SCALING_COLUMNS = (
+    "sweep", "figure", "operator", "condition", "layers", "heads", "width", "tokens", "metric", "value", "low", "high",
+    "unit", "passes", "ended", "device", "dtype", "threads", "version",
+)  # fmt: skip
+_SCALING_TYPES = {
+    **dict.fromkeys(("layers", "heads", "width", "tokens", "passes", "threads"), "Int64"),
+    **dict.fromkeys(("value", "low", "high"), "float64"),
+}
+_MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling"}  # the make target of a record; of others: train
+_EVALUATION_TYPES = {
+    "n": "Int64",
+    "seed": "Int64",
+    "severity": "Int64",
+    **dict.fromkeys(("epsilon", "value", "low", "high"), "float64"),
+}
+
+
+def trained_models() -> list[str]:
+    """Names of the bundled models whose training is on record, e.g. "digits-rpc-sym"."""
+    folder = paths.data_dir() / "records"
+    return sorted(path.parent.name for path in folder.glob(f"*/{METRICS_FILE}"))
+
+
+def trained_alike(name: str) -> list[str]:
+    """The bundled models on record, `name` among them, whose description differs in nothing but the attention.
+
+    A ToST is not among the models like a ViT, whatever attention that has: the rest of it is another model.
+
+    Raises `UnknownName` for a model without a record.
+    """
+    bodies = {model: _body(model) for model in trained_models()}
+    if name not in bodies:
+        raise UnknownName("model whose training is on record", name, bodies)
+    return [model for model, body in bodies.items() if body == bodies[name]]
+
+
+def _body(name: str) -> dict[str, Any]:
+    """What a bundled model is but for its attention: the task and the rest of the architecture."""
+    from workbench.models.architectures import ATTENTION_KEYS  # only here: it brings torch
+
+    recipe = _described(name)["recipe"]
+    rest = {key: value for key, value in recipe["architecture"].items() if key not in ATTENTION_KEYS}
+    return {"task": recipe["task"], **rest}
+
+
+def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
+    """Metrics of every epoch and seed of bundled models (all on record, or those named), under one another.
+
+    Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` ("+boost" at its end where boosted),
+    ``seed``, ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md
+    says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they tell of
+    their origin.
+
+    Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded.
+    """
+    known = trained_models()
+    names = known if models is None else [models] if isinstance(models, str) else list(models)
+    frames, files, runs = [], [], []
+    for name in names:
+        if name not in known:
+            raise UnknownName("model whose training is on record", name, known)
+        about, path = _open(name, METRICS_FILE)
+        frame = read_metrics(path)
+        frame.insert(0, "model", name)
+        frames.append(frame)
+        files.append(path)
+        runs.append(
+            {
+                "analysis": "training",
+                "command": f"{about['command']} {name}",
+                "seed": about["seeds"][0],
+                "seeds": about["seeds"],
+                "model": {
+                    "spec": f"bundled:{name}",
+                    "checkpoint": None,
+                    "sha256": about["runs"][0]["last_checkpoint_sha256"],
+                },
+                "inputs": {
+                    "spec": f"task:{about['recipe']['task']}",
+                    "sha256": about["data"]["test"]["sha256"],
+                },
+                "versions": about["versions"],
+            }
+        )
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs = {"records": files, "provenance": runs, "notes": []}
+    return joined
+
+
+def evaluation_record() -> pd.DataFrame:
+    """What `evaluate` found for the bundled models: attacks, corruptions, foreign inputs, swapped words.
+
+    Columns: `EVALUATION_COLUMNS`. ``attrs`` as those of `training_record`.
+
+    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    """
+    about, path = _open(ROBUSTNESS, EVALUATIONS_FILE)
+    frame = read_evaluation(path)
+    runs = [
+        {
+            "analysis": "evaluation",
+            "command": about["command"],
+            "seed": about["seed"],
+            "model": model,
+            "inputs": about["protocols"][name]["inputs"],
+            "settings": about["protocols"][name]["settings"],
+            "evaluation": name,
+        }
+        for model in about["models"].values()
+        for name in frame.loc[frame["model"] == model["spec"], "protocol"].unique()
+    ]
+    frame.attrs = {"records": [path], "provenance": runs, "notes": list(about["notes"])}
+    return frame
+
+
+def scaling_record() -> pd.DataFrame:
+    """What `workbench.studies.scaling.scaling_study` found of the operators: time and memory along four sweeps.
+
+    Columns: `SCALING_COLUMNS`. ``attrs`` as those of `training_record`.
+
+    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    """
+    about, path = _open(OPERATORS, POINTS_FILE)
+    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    frame = conform_scaling(frame)
+    told = ("command", "seed", "device", "dtype", "threads", "memory", "options", "versions")
+    run = {"analysis": "operator-scaling", **{name: about[name] for name in told}}
+    frame.attrs = {"records": [path], "provenance": [run], "notes": list(about["notes"])}
+    return frame
+
+
+def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:
+    """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
+
+    Columns as those of `training_record` or `evaluation_record`, of an evaluation also ``attention``. There may be
+    no rows at all. ``attrs["absent"]`` tells of every model without a row why, and what would make it.
+    """
+    trained = trained_models()
+    absent = {
+        name: f"no record of the training; make it with: make train FLAGS={name}"
+        for name in models
+        if name not in trained
+    }
+    known = [name for name in models if name in trained]
+    frame = training_record(known) if known else _nothing(TRAINING_COLUMNS)
+    if kind == "training":
+        frame.attrs["absent"] = absent
+        return frame
+    attention = frame.drop_duplicates("model").set_index("model")["attention"]
+    try:
+        frame = evaluation_record()
+    except MissingResource as reason:
+        nothing = _nothing((*EVALUATION_COLUMNS, "attention"))
+        nothing.attrs["absent"] = absent | dict.fromkeys(known, str(reason))
+        return nothing
+    names = frame["model"].str.removeprefix("bundled:")
+    rows = frame.assign(attention=names.map(attention))[names.isin(known)]
+    place = {name: number for number, name in enumerate(known)}
+    rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(place), kind="stable")
+    for name in set(known) - set(names):
+        absent[name] = "not in the record of evaluations; make it with: make records"
+    held = {f"bundled:{name}" for name in known}
+    runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in held]
+    rows.attrs = {**frame.attrs, "provenance": runs, "absent": absent}
+    return rows.reset_index(drop=True)
+
+
+def _nothing(columns: Sequence[str]) -> pd.DataFrame:
+    frame = pd.DataFrame(columns=list(columns))
+    frame.attrs = {"records": [], "provenance": [], "notes": []}
+    return frame
+
+
+def read_metrics(path: str | Path) -> pd.DataFrame:
+    """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
+    return pd.read_csv(path).fillna({"unit": ""})
+
+
+def read_evaluation(path: str | Path) -> pd.DataFrame:
+    """A frame that ``workbench evaluate`` or the committed record wrote as CSV, types restored."""
+    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    absent = [name for name in EVALUATION_COLUMNS if name not in frame]
+    if absent:
+        raise InputError(f"{path} holds no evaluation: it has no column {', '.join(absent)}")
+    return conform_evaluation(frame)
+
+
+def conform_evaluation(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly `EVALUATION_COLUMNS`, in order and with fixed types; absent ones are null."""
+    frame = frame.reindex(columns=list(EVALUATION_COLUMNS))
+    return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in EVALUATION_COLUMNS})
+
+
+def _described(name: str) -> dict[str, Any]:
+    path = paths.data_dir() / "records" / name / RECORD_FILE
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly `SCALING_COLUMNS`, in order and with fixed types; absent ones are null."""
+    frame = frame.reindex(columns=list(SCALING_COLUMNS))
+    return frame.astype({name: _SCALING_TYPES.get(name, "string") for name in SCALING_COLUMNS})
+
+
+def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
+    """What a record tells of itself, and its file of numbers, which must have the hash that it tells."""
+    folder = paths.data_dir() / "records" / name
+    path = folder / file
+    if not path.is_file():
+        target = _MADE_BY.get(name, "train")
+        raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
+    about = _described(name)
+    told, found = about["files"][file], sha256_file(path)
+    if told != found:
+        raise InputError(
+            f"data/records/{name}/{file} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
+            f"told {told[:12]}…): restore it from version control, or make the record again"
+        )
+    return about, path

@@ -1,0 +1,94 @@
+"""The attention layers of a point, what a pass through them computes, and what it will cost, from shapes alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workbench.attention import attention_module
+from workbench.attention.base import AttentionModule, attention_mask, masked_softmax
+from workbench.attention.softmax import SoftmaxAttention
+from workbench.studies.scaling.sweeps import BOTH, OPERATORS, Point
+from workbench.studies.training.measuring import Allocations
+
+
+class EagerSoftmaxAttention(SoftmaxAttention):
+    """Softmax attention that forms its token × token matrix, as before there were fused kernels."""
+
+    def attend(
+        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if observe:
+            return super().attend(x, mask, observe=True)
+        q, k, v = self.queries_keys_values(x)
+        mask = attention_mask(mask, q, causal=self.causal)
+        return masked_softmax((self.scale * q) @ k.mT, mask) @ v, {}
+
+
+def attention_layers(point: Point, device: str = "cpu", dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """The point's layers, each with weights of its own in memory, drawn once and copied; one feeds the next."""
+    first = _layer(point).eval().to(device, dtype)
+    return nn.Sequential(first, *(copy.deepcopy(first) for _ in range(point.layers - 1)))
+
+
+def _layer(point: Point) -> AttentionModule:
+    operator = OPERATORS[point.operator]
+    options: dict[str, Any] = {**operator.options, "num_tokens": point.tokens}
+    if operator.eager:
+        return EagerSoftmaxAttention(point.width, point.heads, **options)
+    return attention_module(operator.variant, point.width, point.heads, **options)
+
+
+def _shapes_only(point: Point, dtype: torch.dtype) -> nn.Sequential:
+    """The layers where tensors are fake, which can be neither copied nor cast by their module."""
+    layers = nn.Sequential(*(_layer(point).eval() for _ in range(point.layers)))
+    for module in layers.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(weight.detach().to(dtype)))
+    return layers
+
+
+def one_pass(layers: nn.Sequential, x: Tensor, condition: str) -> Callable[[], object]:
+    """What is measured: the output, or with "forward + backward" the gradients of all weights from one of ones."""
+    backward = condition == BOTH
+    weights = list(layers.parameters())
+
+    def compute() -> object:
+        with torch.set_grad_enabled(backward):
+            output = layers(x)
+        if not backward:
+            return output
+        # Λ of Primal-Attention belongs to its penalty, which is left out
+        return torch.autograd.grad(output, weights, torch.ones_like(output), allow_unused=True)
+
+    return compute
+
+
+class Forecast(NamedTuple):
+    """What a pass at a point comes to without being run."""
+
+    macs: float
+    """Multiply–accumulates, in matrix products and attention."""
+    tensors: int
+    """Most bytes of tensors that it makes and holds at once; gradients among them, weights not."""
+    needed: int
+    """Bytes with the weights and the input."""
+
+
+def forecast(point: Point, condition: str, dtype: torch.dtype = torch.float32) -> Forecast:
+    """Count a pass from its shapes: no memory is taken, and nothing computed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode():
+        layers = _shapes_only(point, dtype)
+        x = torch.zeros(1, point.tokens, point.width, dtype=dtype)
+        compute = one_pass(layers, x, condition)
+        with FlopCounterMode(display=False) as counter, Allocations() as seen:
+            compute()
+    held = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
+    return Forecast(counter.get_total_flops() / 2, seen.peak, held + seen.peak)

@@ -1,0 +1,396 @@
+"""The efficiency study: every operator along every sweep, each point in a process of its own, until it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from workbench._version import __version__
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.metrics import METRICS
+from workbench.frames.provenance import versions
+from workbench.frames.results import atomic_write
+from workbench.studies.records import SCALING_COLUMNS, conform_scaling
+from workbench.studies.scaling.layers import Forecast, forecast
+from workbench.studies.scaling.measuring import ENOUGH, FORKS, ROUNDS, THREADS, order
+from workbench.studies.scaling.sweeps import CONDITIONS, OPERATORS, SWEEPS, Point
+from workbench.studies.training.measuring import free_memory, memory_measure
+
+SECONDS_A_PASS = 30.0
+"""A pass that is expected to take longer is not run, and ends its curve."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is free, beyond which a pass is not run."""
+DTYPES = ("float32", "bfloat16", "float16")
+IDENTITY_FILE = "study.json"
+_STARTING = 1.5  # seconds that a point takes beside its passes, about
+_PATIENCE = 20  # times SECONDS_A_PASS, after which a process is given up
+
+
+def scaling_study(
+    sweeps: Sequence[str] | None = None,
+    *,
+    operators: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    conditions: Sequence[str] = CONDITIONS,
+    budget: float | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Time, memory and multiply–accumulates of ``LAYERS`` attention layers against tokens and features.
+
+    A layer is the operator with its projections, as it stands in the place of attention; batch 1. ``sweeps``,
+    ``operators`` and ``sizes`` (on the axis of the sweep) choose from `SWEEPS`; None takes all. The smallest sizes
+    of all curves come first, so that any ``budget`` (minutes) gives whole curves up to some size; no point is
+    begun that is not expected to end within it. ``out`` is a folder that keeps every finished point, from which
+    an interrupted study goes on; one of another device, dtype or versions is refused.
+
+    On a CPU the seconds are those of the process on one thread, and memory is resident memory; on CUDA wall time
+    and the allocator's. A pass whose memory is not there, or that would take more than ``SECONDS_A_PASS`` going by the
+    size before, is not run: its row says why in ``ended``, and the curve ends.
+
+    Columns are `SCALING_COLUMNS`, a row per point, condition and metric: ``seconds_per_sample`` (median over passes;
+    ``low`` to ``high`` their middle half), ``device_memory``, ``peak_memory`` (of the tensors, by their shapes) and
+    ``macs``. ``attrs`` hold ``provenance`` and ``notes``.
+
+    Raises UnknownName for a sweep, operator, condition or dtype that does not exist, InputError for sizes or a budget
+    that are no positive numbers, a device that is not there, or a folder of another study.
+    """
+    _check(sweeps, operators, sizes, conditions, budget, device, dtype)
+    curves = _curves(sweeps, operators, sizes)
+    identity = study_identity(device, dtype)
+    folder = None if out is None else _open(Path(out), identity)
+    started = time.monotonic()
+    levels = max((len(curve.points) for curve in curves), default=0)
+    planned = [(curve, level) for level in range(levels) for curve in curves if level < len(curve.points)]
+    beyond = 0
+    with _progress(progress) as bar, Measurer(device, dtype) as measurer:
+        study = _Study(measurer, folder, identity)
+        task = bar.add_task("", total=len(planned))
+        for curve, level in planned:
+            point = curve.points[level]
+            bar.update(task, advance=1, description=f"{point.operator}, {point.tokens} × {point.width}")
+            left = None if budget is None else 60 * budget - (time.monotonic() - started)
+            beyond += not study.take(curve, point, conditions, left)
+    rows = [row for curve in curves for row in curve.rows]
+    frame = conform_scaling(pd.DataFrame(rows, columns=list(SCALING_COLUMNS)))
+    notes = (
+        [f"{beyond} of {len(planned)} points lie beyond the budget of {budget:g} minutes"] if beyond else []
+    )
+    frame.attrs = {
+        "provenance": {
+            "analysis": "operator-scaling",
+            "options": {"sweeps": list(dict.fromkeys(curve.sweep for curve in curves)), "budget": budget},
+            "seed": 0,
+            **identity,
+        },
+        "notes": notes,
+    }
+    return frame
+
+
+def study_identity(device: str, dtype: str) -> dict[str, Any]:
+    """What two measurements must share to stand in one study."""
+    known = versions()
+    return {
+        "device": device_name(device),
+        "dtype": dtype,
+        "threads": THREADS if device == "cpu" else torch.get_num_threads(),
+        "memory": memory_measure(device),
+        "versions": {name: known.get(name) for name in ("python", "torch", "workbench")},
+    }
+
+
+def device_name(device: str) -> str:
+    """The name of the GPU, or of the processor as far as the system tells it."""
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{(names or [platform.processor()])[0]} CPU ({platform.machine()})".strip()
+
+
+class _Curve:
+    """An operator along a sweep, from its smallest point on, until it ends in each condition."""
+
+    def __init__(self, sweep: str, points: list[Point]) -> None:
+        self.sweep = sweep
+        self.points = points
+        self.rows: list[dict[str, Any]] = []
+        self.ended: set[str] = set()
+        self.before: dict[str, tuple[float, float]] = {}
+        """Condition → multiply–accumulates and seconds of the largest point so far."""
+
+    def add(self, row: Mapping[str, Any], common: Mapping[str, Any]) -> None:
+        condition = row["condition"]
+        if row.get("ended"):
+            self.ended.add(condition)
+            self.rows.append({**common, "condition": condition, "ended": row["ended"]})
+            return
+        seconds = pd.Series(row["seconds"])
+        self.before[condition] = (row["macs"], float(seconds.median()))
+        low, middle, high = seconds.quantile([0.25, 0.5, 0.75])
+        known = {**common, "condition": condition}
+        self.rows.append(
+            {**known, "metric": "seconds_per_sample", "value": middle, "low": low, "high": high,
+             "unit": METRICS["seconds_per_sample"].unit, "passes": len(seconds)}
+        )  # fmt: skip
+        for metric, name in (("device_memory", "memory"), ("peak_memory", "tensors"), ("macs", "macs")):
+            self.rows.append({**known, "metric": metric, "value": row[name], "unit": METRICS[metric].unit})
+
+
+class Measurer:
+    """Has points measured in fresh processes (see `workbench.studies.scaling.measuring.serve`); a context manager."""
+
+    def __init__(self, device: str, dtype: str) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._server: subprocess.Popen[str] | None = None
+        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed when the context is left
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._complaints.close()
+
+    def measure(self, point: Point, conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Condition → its row; a process that dies, or never ends, makes rows that say so.
+
+        Raises InputError where the operator cannot be run on the device.
+        """
+        found, status = self._answer(order(point, conditions, self.device, self.dtype))
+        if status is None:
+            reason = f"took more than {_PATIENCE * SECONDS_A_PASS:.0f} s in all, or the process was killed"
+        elif status < 0:
+            reason = f"the process was killed (signal {-status}), probably for its memory"
+        elif status > 0:
+            raise InputError(
+                f"{point.operator} at {point.tokens} tokens of width {point.width} cannot be measured on "
+                f"{self.device} in {self.dtype}: {self._complaint()}"
+            )
+        else:
+            reason = "not measured"
+        return {name: found.get(name, {"condition": name, "ended": reason}) for name in conditions}
+
+    def _answer(self, asked: str) -> tuple[dict[str, dict[str, Any]], int | None]:
+        """Rows by condition, and the exit status; None where the server itself is gone."""
+        server = self._server = self._server or self._started()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        patience = threading.Timer(_PATIENCE * SECONDS_A_PASS, self._kill)
+        patience.start()
+        found: dict[str, dict[str, Any]] = {}
+        status = None
+        try:
+            server.stdin.write(asked + "\n")
+            server.stdin.flush()
+            for line in server.stdout:
+                row = json.loads(line)
+                if "status" in row:
+                    status = row["status"]
+                    break
+                found[row["condition"]] = row
+        except BrokenPipeError:
+            pass  # as told by a status of None
+        finally:
+            patience.cancel()
+        if status is None or not (FORKS and self.device == "cpu"):
+            self._stop()
+        return found, status
+
+    def _started(self) -> subprocess.Popen[str]:
+        threads = {name: str(THREADS) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        paths = os.pathsep.join(filter(None, sys.path))  # it finds the packages that we do
+        return subprocess.Popen(
+            [sys.executable, "-m", "workbench.studies.scaling.measuring"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            start_new_session=True,  # so that it and what it forks can be ended together
+            env={**os.environ, **(threads if self.device == "cpu" else {}), "PYTHONPATH": paths},
+        )
+
+    def _kill(self) -> None:
+        if self._server is not None and self._server.poll() is None:
+            if hasattr(os, "killpg"):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            else:
+                self._server.kill()
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._kill()
+            self._server.communicate()
+            self._server = None
+
+    def _complaint(self) -> str:
+        self._complaints.seek(0)
+        lines = self._complaints.read().strip().splitlines()
+        return lines[-1] if lines else "the process said nothing"
+
+
+class _Study(NamedTuple):
+    measurer: Measurer
+    folder: Path | None
+    identity: Mapping[str, Any]
+
+    def take(self, curve: _Curve, point: Point, conditions: Sequence[str], left: float | None) -> bool:
+        """Add the point to its curve, measured unless it is kept; False where the seconds left do not suffice."""
+        path = None if self.folder is None else self.folder / f"{point.name}.json"
+        kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else []
+        held = {row["condition"]: row for row in kept}
+        open_ones = [name for name in conditions if name not in curve.ended]
+        if missing := [name for name in open_ones if name not in held]:
+            fresh = self._measured(curve, point, missing, left)
+            if fresh is None:
+                return False
+            held |= {row["condition"]: row for row in fresh}
+            if path is not None:
+                content = json.dumps(list(held.values()), indent=1).encode()
+                atomic_write(path, lambda handle: handle.write(content))
+        common = {
+            "sweep": point.sweep, "figure": SWEEPS[point.sweep].figure, "operator": point.operator,
+            "layers": point.layers, "heads": point.heads, "width": point.width, "tokens": point.tokens,
+            **{name: self.identity[name] for name in ("device", "dtype", "threads")}, "version": __version__,
+        }  # fmt: skip
+        for name in open_ones:
+            curve.add(held[name], common)
+        return True
+
+    def _measured(
+        self, curve: _Curve, point: Point, conditions: Sequence[str], left: float | None
+    ) -> list[dict[str, Any]] | None:
+        if left is not None and left < _STARTING:
+            return None
+        kind = getattr(torch, self.measurer.dtype)
+        foreseen = {name: forecast(point, name, kind) for name in conditions}
+        expected = {name: _expected(curve, name, foreseen) for name in conditions}
+        ends = {
+            name: reason
+            for name in conditions
+            if (reason := _too_much(foreseen[name], expected[name], self.measurer.device))
+        }
+        todo = [name for name in conditions if name not in ends]
+        if left is not None and _STARTING + sum(_several(expected[name] or 0) for name in todo) > left:
+            return None
+        found = self.measurer.measure(point, todo) if todo else {}
+        rows = []
+        for name in conditions:
+            row = {"condition": name, "ended": ends[name]} if name in ends else found[name]
+            rows.append({**row, "macs": foreseen[name].macs, "tensors": foreseen[name].tensors})
+        return rows
+
+
+def _expected(curve: _Curve, condition: str, foreseen: Mapping[str, Forecast]) -> float | None:
+    """Seconds of a pass, from the size before at the same rate; None for the first."""
+    if condition not in curve.before:
+        return None
+    macs, seconds = curve.before[condition]
+    return seconds * foreseen[condition].macs / macs
+
+
+def _several(seconds: float) -> float:
+    """Seconds of all passes of a point: see `workbench.studies.scaling.measuring`."""
+    return max(seconds, min((ROUNDS + 1) * seconds, ENOUGH + seconds))
+
+
+def _too_much(foreseen: Forecast, expected: float | None, device: str) -> str | None:
+    """Why a pass is not run, or None."""
+    if expected is not None and expected > SECONDS_A_PASS:
+        return f"about {expected:.0f} s expected, {SECONDS_A_PASS:.0f} s allowed"
+    free = MEMORY_SHARE * free_memory(device)
+    if foreseen.needed > free:
+        return f"would need {foreseen.needed / 2**30:.1f} GiB of {free / 2**30:.1f} GiB"
+    return None
+
+
+def _check(
+    sweeps: Sequence[str] | None,
+    operators: Sequence[str] | None,
+    sizes: Sequence[int] | None,
+    conditions: Sequence[str],
+    budget: float | None,
+    device: str,
+    dtype: str,
+) -> None:
+    for kind, names, known in (
+        ("sweep", sweeps or (), SWEEPS),
+        ("operator", operators or (), OPERATORS),
+        ("condition", conditions, CONDITIONS),
+        ("dtype", [dtype], DTYPES),
+    ):
+        for name in names:
+            if name not in known:
+                raise UnknownName(kind, name, known)
+    if sizes is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InputError(f"sizes are positive whole numbers of tokens (or features), got {list(sizes)}")
+    if budget is not None and not budget >= 0:
+        raise InputError(f"the budget is a number of minutes from 0 up, got {budget}")
+    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise InputError(f"operators are measured on cpu or an available cuda device, not on {device!r}")
+
+
+def _curves(
+    sweeps: Sequence[str] | None, operators: Sequence[str] | None, sizes: Sequence[int] | None
+) -> list[_Curve]:
+    curves = []
+    for name in SWEEPS if sweeps is None else dict.fromkeys(sweeps):
+        sweep = SWEEPS[name]
+        steps = sweep.sizes if sizes is None else sorted(set(sizes))
+        curves += [
+            _Curve(name, [sweep.point(name, operator, size) for size in steps])
+            for operator in sweep.operators
+            if operators is None or operator in operators
+        ]
+    if not curves:
+        raise InputError(
+            f"no sweep of {', '.join(sweeps or SWEEPS)} has an operator of {', '.join(operators or ())}; causal ones "
+            "are in the sweep causal, the others everywhere else"
+        )
+    return curves
+
+
+def _open(folder: Path, identity: Mapping[str, Any]) -> Path:
+    """The folder, once it is known to hold points of the same study, or none."""
+    path = folder / IDENTITY_FILE
+    if path.is_file():
+        held = json.loads(path.read_text(encoding="utf-8"))
+        other = [name for name in identity if held.get(name) != identity[name]]
+        if other:
+            told = "; ".join(f"{name}: {held.get(name)} there, {identity[name]} here" for name in other)
+            raise InputError(f"{folder} holds a study of another kind ({told}); give another folder")
+        return folder
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            f"{folder} is not empty and holds no study (no {IDENTITY_FILE}); give another folder"
+        )
+    content = (json.dumps(identity, indent=1, ensure_ascii=False) + "\n").encode()
+    atomic_write(path, lambda handle: handle.write(content))
+    return folder
+
+
+def _progress(shown: bool) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)

@@ -1,0 +1,233 @@
+"""Make the bundled models again: ``python -m workbench.studies.training.bundle [NAME]…`` (hours; see docs/training.md).
+
+Trains three seeds of each bundled model, each on one thread, so that the sums are taken in the same order
+whatever the number of cores; as many runs at a time as ``--jobs`` says. The first seed's checkpoints go to
+``data/models/NAME``, all seeds' metrics to ``data/records/NAME``. An interrupted call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from workbench.core.errors import UnknownName
+from workbench.frames.results import atomic_write
+from workbench.models.checkpoints import file_sha256
+from workbench.studies.commands import record_parser, run_command
+from workbench.studies.records import METRICS_FILE, RECORD_FILE
+from workbench.studies.training.folder import MODEL_FILE, TrainResult
+from workbench.studies.training.progress import told
+from workbench.studies.training.runs import train
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A bundled model: how it is trained, and which of its checkpoints are kept, "all" or the "last"."""
+
+    task: str
+    attention: str | None = None
+    boost: bool = False
+    recipe: str | None = None
+    """Unless given, that of the task."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the attention, where they are not the recipe's."""
+    keep: str = "last"
+
+
+_DIGITS = ("softmax-sym", "rpc-sym", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral")
+_RAW = {"convention": "text"}  # memberships from features that are not normalised
+_PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
+MODELS: dict[str, Bundled] = {
+    "digits-vit": Bundled("digits", keep="all"),
+    **{f"digits-{name}": Bundled("digits", name) for name in _DIGITS},
+    "digits-softmax-boost": Bundled("digits", "softmax", boost=True),
+    "digits-bilateral-boost": Bundled("digits", "bilateral", boost=True),
+    **{f"prose-{name}": Bundled("prose", name) for name in _PROSE},
+    "prose-bilateral-boost": Bundled("prose", "bilateral", boost=True),
+    # wu2025: ToST beside its twins, and (Table 8) without normalisation and with ISTA in the place of the MLP.
+    "photos-vit": Bundled("photos"),
+    **{
+        f"{task}-{name}": Bundled(task, recipe=f"{task}-{name}")
+        for task in ("digits", "photos")
+        for name in ("tost", "xcit")
+    },
+    **{
+        f"{task}-{name}{raw}": Bundled(task, recipe=f"{task}-{name}", options=_RAW if raw else {})
+        for task in ("digits", "photos")
+        for name, raw in (("tost", "-text"), ("tost-ista", ""), ("tost-ista", "-text"))
+    },
+    "prose-tost": Bundled("prose", recipe="prose-tost"),
+}
+SEEDS = (0, 1, 2)
+COMMAND = "python -m workbench.studies.training.bundle"
+
+
+def bundle(
+    name: str,
+    data: Path,
+    work: Path,
+    *,
+    epochs: int | None = None,
+    limit: int | None = None,
+    resume: bool = True,
+    seeds: Sequence[int] = SEEDS,
+) -> dict[str, Any]:
+    """Train `name` with every seed in `work`, put checkpoints and records under `data`; returns the record.
+
+    `epochs` and `limit` shorten the runs; ``resume=False`` starts unfinished ones over. The runs stay in
+    `work`, and what is complete there is not trained again.
+    """
+    results = [run(name, seed, work, epochs=epochs, limit=limit, resume=resume) for seed in seeds]
+    return collect(name, results, data)
+
+
+def run(
+    name: str,
+    seed: int,
+    work: Path,
+    *,
+    epochs: int | None = None,
+    limit: int | None = None,
+    resume: bool = True,
+    progress: bool = True,
+) -> TrainResult:
+    """One seed of a bundled model, on one thread."""
+    model = MODELS[name]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train(
+            model.task,
+            work / name / f"seed-{seed}",
+            recipe=model.recipe,
+            attention=model.attention,
+            options=model.options,
+            boost=model.boost,
+            seed=seed,
+            epochs=epochs,
+            limit=limit,
+            resume=resume,
+            device="cpu",
+            progress=progress,
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def collect(name: str, results: Sequence[TrainResult], data: Path) -> dict[str, Any]:
+    """Put the runs of a bundled model, first seed first, where the package looks for them."""
+    models, records = data / "models" / name, data / "records" / name
+    _copy_model(results[0], models, MODELS[name].keep)
+    return _write_records(name, results, models, records)
+
+
+def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
+    for old in models.glob("epoch-*.safetensors"):
+        old.unlink()
+    kept = result.checkpoints if keep == "all" else result.checkpoints[-1:]
+    for source in kept:
+        content = source.read_bytes()
+        atomic_write(models / source.name, lambda handle, content=content: handle.write(content))
+    about = json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8"))
+    about["checkpoints"] = [row for row in about["checkpoints"] if (models / row["file"]).exists()]
+    content = (json.dumps(about, indent=1) + "\n").encode()
+    atomic_write(models / MODEL_FILE, lambda handle: handle.write(content))
+
+
+def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
+    metrics = pd.concat([result.metrics for result in results], ignore_index=True)
+    path = records / METRICS_FILE
+    atomic_write(path, lambda handle: metrics.to_csv(handle, index=False, lineterminator="\n"))
+    described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
+    told_of = dict.fromkeys(("accuracy", results[0].headline))
+    record = {
+        "name": name,
+        "command": COMMAND,
+        "threads": 1,
+        "seeds": [model["seed"] for model in described],
+        **{
+            f"test_{metric}_median": statistics.median(result.test[metric] for result in results)
+            for metric in told_of
+        },
+        "runs": [
+            {
+                "seed": model["seed"],
+                "command": model["command"],
+                **{f"test_{metric}": result.test[metric] for metric in told_of},
+                "seconds": round(_seconds(result.metrics), 1),
+                "last_checkpoint_sha256": model["checkpoints"][-1]["sha256"],
+            }
+            for model, result in zip(described, results, strict=True)
+        ],
+        **{key: described[0][key] for key in ("recipe", "data", "versions")},
+        "files": {
+            METRICS_FILE: file_sha256(path),
+            **{f"../../models/{name}/{file.name}": file_sha256(file) for file in sorted(models.iterdir())},
+        },
+    }
+    content = (json.dumps(record, indent=1) + "\n").encode()
+    atomic_write(records / RECORD_FILE, lambda handle: handle.write(content))
+    return record
+
+
+def _seconds(metrics: pd.DataFrame) -> float:
+    return float(metrics.loc[metrics["metric"] == "seconds", "value"].sum())
+
+
+def _run_all(names: Sequence[str], jobs: int, **options: Any) -> Iterable[tuple[str, TrainResult]]:
+    """Every seed of every name as it finishes, `jobs` processes at a time."""
+    from joblib import Parallel, delayed
+
+    call, todo = delayed(_run_one), [(name, seed) for name in names for seed in SEEDS]
+    together = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from together(call(name, seed, options) for name, seed in todo)
+
+
+def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainResult]:
+    return name, run(name, seed, **options, progress=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line of this module."""
+    parser = record_parser(COMMAND, "Train the bundled models again.", "runs/bundle", "unfinished runs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(MODELS)}")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, help="shorter runs, to try things out; with another --data")
+    parser.add_argument("--limit", type=int, help="fewer training examples, likewise")
+    parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
+    return run_command(parser, arguments, _train_again)
+
+
+def _train_again(names: list[str], data: Path, work: Path, jobs: int, restart: bool, **options: Any) -> None:
+    for name in names:
+        if name not in MODELS:
+            raise UnknownName("bundled model", name, MODELS)
+    names = names or list(MODELS)
+    done: dict[str, list[TrainResult]] = {name: [] for name in names}
+    print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
+    for name, result in _run_all(names, jobs, work=work, resume=not restart, **options):
+        print(str(result), file=sys.stderr, flush=True)
+        done[name].append(result)
+        if len(done[name]) < len(SEEDS):
+            continue
+        found = sorted(done[name], key=lambda result: result.out.name)
+        record = collect(name, found, data)
+        metric = found[0].headline
+        each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
+        print(f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}", flush=True)
+    # Only now: until everything is done, a second call would train what is finished again.
+    for name in names:
+        shutil.rmtree(work / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What a model costs: parameters, multiply–accumulates."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from workbench.attention.bilateral import precompute_positions
+from workbench.studies.training.feeding import feed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from workbench.studies.training.feeding import Batch
+
+
+def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
+    """``parameters``, ``macs`` and ``macs_inference`` of a model for one example, (1, …).
+
+    Multiply–accumulates are those of one forward pass in matrix products, convolutions and attention, as
+    torch counts them (half its floating-point operations); sums, norms and softmax are left out. At inference,
+    what does not depend on the input is computed beforehand: the position term of bilateral attention. The
+    model is left as it was.
+    """
+    fresh = copy.deepcopy(model).eval()
+    # What the model holds from a forward pass in training is of no use to the copy.
+    trained = _macs(fresh, example)
+    precompute_positions(fresh)
+    return {
+        "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
+        "macs": trained,
+        "macs_inference": _macs(fresh, example),
+    }
+
+
+def _macs(model: nn.Module, example: Batch) -> float:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        feed(model, example)
+    return counter.get_total_flops() / 2

@@ -1,0 +1,331 @@
+"""What each attention variant costs in one model: `variant_costs`, and what the papers print of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from workbench._version import __version__
+from workbench.attention.bilateral import precompute_positions
+from workbench.attention.primal import kept_penalty, primal_layers
+from workbench.core.errors import InputError
+from workbench.frames.metrics import METRICS
+from workbench.frames.provenance import versions
+from workbench.models.architectures import ATTENTION_KEYS, build
+from workbench.papers.published import published
+from workbench.studies.training.costs import model_costs
+from workbench.studies.training.measuring import Allocations, in_turns
+from workbench.studies.training.objectives import classification_scores
+from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.runs import asked_recipe
+
+if TYPE_CHECKING:
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+SOFTMAX, SYMMETRIC = "softmax", "softmax-sym"
+VARIANTS = (
+    SOFTMAX, "softmax+boost", SYMMETRIC, "rpc-sym", "rpc-sym num_iter=[5]", "rpc-sym num_iter=[6]",
+    "rpc-sym num_iter=2", "scaled-free", "scaled-alpha", "tssa", "mssa", "xca", "primal", "bilateral",
+    "bilateral+boost",
+)  # fmt: skip
+"""What is measured unless something else is asked for: the variants of the bundled models of digits, those whose cost
+teo2024 prints, and the operators that wu2025 compares with."""
+COLUMNS = (
+    "model", "source", "attention", "row", "baseline", "metric", "condition", "value", "unit", "ratio", "low", "high",
+    "version",
+)  # fmt: skip
+QUANTITIES = (
+    ("parameters", ""),
+    ("macs", "training"),
+    ("macs", "test"),
+    ("seconds_per_sample", "training"),
+    ("seconds_per_sample", "test"),
+    ("peak_memory", "training"),
+    ("peak_memory", "test"),
+    ("macs", "training, in a batch"),
+)
+"""(metric, condition) in the order of a frame."""
+# The papers' names for variants of ours, the baseline of each table first, and the recipe with the paper's sizes.
+_PRINTED = {
+    ("teo2024", "13", "imagenet-vit-tiny"): {
+        "SymViT (baseline)": SYMMETRIC,
+        "RPC-SymViT (4iter/layer1)": "rpc-sym",
+        "RPC-SymViT (5iter/layer1)": "rpc-sym num_iter=[5]",
+        "RPC-SymViT (6iter/layer1)": "rpc-sym num_iter=[6]",
+        "RPC-SymViT (2iter/layer)": "rpc-sym num_iter=2",
+    },
+    ("abdullaev2025", "V", "imagenet-deit-tiny"): {
+        "DeiT": SOFTMAX,
+        "DeiT + Boost": "softmax+boost",
+        "DeiT + Bilateral": "bilateral",
+    },
+}
+
+
+class VariantName(NamedTuple):
+    """A variant as it is asked for: ``NAME``, ``NAME+boost``, ``NAME OPTION=VALUE …``."""
+
+    attention: str
+    options: Mapping[str, Any]
+    boost: bool
+
+
+def parse_variant(text: str) -> VariantName:
+    """Read "bilateral+boost" or "rpc-sym num_iter=[5]"; values are JSON, or else words.
+
+    Raises InputError for anything else; whether the names exist is seen when the model is built.
+    """
+    words = text.split() if isinstance(text, str) else []
+    pairs = [word.partition("=") for word in words[1:]]
+    name, plus, ending = words[0].partition("+") if words else ("", "", "")
+    if not name or ending != "boost" * bool(plus) or not all(key and value for key, _, value in pairs):
+        raise InputError(
+            f"cannot read the attention variant {text!r}; write NAME, NAME+boost or NAME OPTION=VALUE, as in "
+            "'rpc-sym num_iter=[5]'"
+        )
+    return VariantName(name, {key: _value(value) for key, _, value in pairs}, ending == "boost")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def variant_costs(
+    model: str = "bundled:digits-vit",
+    inputs: str = "bundled:digits",
+    variants: Sequence[str] | None = None,
+    *,
+    n: int | None = None,
+    rounds: int = 7,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What each attention variant costs in a small transformer, each beside softmax attention in the same run.
+
+    ``model`` is an image model with softmax attention that was trained here; its architecture, with weights
+    drawn anew, is what every variant is put into, in the layers and with the options of its task's recipe: the
+    weights do not change what is counted. ``variants`` (see `parse_variant`) are `VARIANTS` unless given;
+    softmax is always measured with them. ``n`` images make the batch (the recipe's batch size unless given),
+    ``rounds`` is how often each is timed, in turns, on one thread.
+
+    Columns are `COLUMNS`, a row per variant, quantity of `QUANTITIES` and baseline:
+
+    - ``parameters``;
+    - ``macs``: see `workbench.studies.training.costs.model_costs`; at test, the position term of bilateral attention is
+      computed beforehand, and in a batch it is shared;
+    - ``seconds_per_sample`` and ``peak_memory`` (bytes of the tensors that a step makes and holds at once, per
+      image, weights left out): in training forward, loss and backward, at test forward.
+
+    ``ratio`` is to the ``baseline``, softmax (for RPC-Attention symmetric softmax as well, its baseline in
+    teo2024); of seconds it is the median over rounds of the ratio within a round, from ``low`` to ``high`` its
+    middle half. Raises InputError for a model that was not trained here, that has another attention, or takes
+    no images, and UnknownName for a variant or an option that does not exist.
+    """
+    from workbench.data.batches import inputs as choose
+    from workbench.models.loading import load
+
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"rounds is a whole number from 1 up, got {rounds!r}")
+    loaded = load(model)
+    names = list(dict.fromkeys([SOFTMAX, *(VARIANTS if variants is None else variants)]))
+    recipes = {name: _recipe(loaded, parse_variant(name)) for name in names}
+    batch = choose(inputs, loaded, n=recipes[SOFTMAX].batch_size if n is None else n, seed=seed)
+    threads = torch.get_num_threads()
+    # One thread: where cores are shared, threads wait for each other at every operation, and nothing else shows.
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            steps = {name: _Steps(recipe, batch) for name, recipe in recipes.items()}
+        costs = _counted(steps, len(batch))
+        times = _timed(steps, rounds, len(batch))
+    finally:
+        torch.set_num_threads(threads)
+    pairs = [
+        (name, base) for base in (SOFTMAX, SYMMETRIC) for name in names if base in _baselines(name, names)
+    ]
+    rows = [row for name, base in pairs for row in _rows(costs, times, name, base)]
+    frame = _frame(rows, model=loaded.spec, source="measured")
+    frame.attrs["provenance"] = {
+        "analysis": "variant-costs",
+        "options": {"variants": names, "rounds": rounds},
+        "model": loaded.identity,
+        "inputs": batch.identity,
+        "seed": seed,
+        "versions": versions(),
+    }
+    return frame
+
+
+def _recipe(model: LoadedModel, wanted: VariantName) -> Recipe:
+    """The recipe of the model's task with the variant, and with the model's own sizes."""
+    meta = model.meta
+    if (
+        meta is None
+        or model.modality != "image"
+        or meta.get("attention", SOFTMAX) != SOFTMAX
+        or meta.get("boost")
+    ):
+        raise InputError(
+            f"{model.spec} is not an image model with softmax attention that was trained here, whose architecture "
+            "the variants could share; give bundled:digits-vit, or file:CHECKPOINT of a run of `workbench train`"
+        )
+    chosen = asked_recipe(meta["task"], None, wanted.attention, None, wanted.options, wanted.boost)
+    sizes = {key: value for key, value in meta["architecture"].items() if key not in ATTENTION_KEYS}
+    return dataclasses.replace(chosen, architecture={**chosen.architecture, **sizes})
+
+
+class _Steps:
+    """A fresh model of one variant, twice: as it trains, and ready to be used."""
+
+    def __init__(self, recipe: Recipe, batch: Inputs) -> None:
+        if not isinstance(batch.batch, Tensor) or batch.targets is None:
+            raise InputError(
+                f"{batch.spec} has no classes to train on; give bundled:digits, or imagenet:FOLDER"
+            )
+        self.recipe, self.images = recipe, batch.batch
+        self.targets = torch.tensor(batch.targets)
+        self.model: nn.Module = build(recipe.architecture).train()
+        self.ready: nn.Module = build(recipe.architecture).eval().requires_grad_(False)
+        precompute_positions(self.ready)
+        self.primal = primal_layers(self.model)
+
+    def training(self) -> None:
+        """Forward, loss and backward of a batch."""
+        loss = classification_scores(self.model(self.images), self.targets)["loss"].mean()
+        if self.primal:
+            loss = loss + self.recipe.ksvd_weight * kept_penalty(self.primal)
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
+
+    def test(self) -> None:
+        """Forward of a batch."""
+        self.ready(self.images)
+
+
+def _counted(steps: Mapping[str, _Steps], n: int) -> dict[str, dict[tuple[str, str], float]]:
+    """Variant → (metric, condition) → what needs no clock."""
+    found = {}
+    for name, step in steps.items():
+        found[name] = {
+            **_as_quantities(model_costs(step.model, step.images[:1])),
+            ("macs", "training, in a batch"): model_costs(step.model, step.images)["macs"] / n,
+            ("peak_memory", "training"): _peak(step.training) / n,
+            ("peak_memory", "test"): _peak(step.test) / n,
+        }
+    return found
+
+
+def _peak(function: Callable[[], None]) -> int:
+    with Allocations() as seen:
+        function()
+    return seen.peak
+
+
+def _timed(steps: Mapping[str, _Steps], rounds: int, n: int) -> dict[str, dict[tuple[str, str], pd.Series]]:
+    """Variant → (metric, condition) → seconds per image in every round."""
+    found: dict[str, dict[tuple[str, str], pd.Series]] = {name: {} for name in steps}
+    for condition in ("training", "test"):
+        taken = in_turns([getattr(step, condition) for step in steps.values()], rounds)
+        for name, seconds in zip(steps, taken, strict=True):
+            found[name]["seconds_per_sample", condition] = pd.Series(seconds) / n
+    return found
+
+
+def _rows(
+    costs: Mapping[str, Mapping[tuple[str, str], float]],
+    times: Mapping[str, Mapping[tuple[str, str], pd.Series]],
+    name: str,
+    baseline: str,
+) -> Iterator[dict[str, Any]]:
+    """A row for every quantity that was counted or timed, as a multiple of the baseline's."""
+    for metric, condition in QUANTITIES:
+        place = metric, condition
+        if place in times.get(name, {}):
+            ratios = times[name][place] / times[baseline][place]
+            value, (low, ratio, high) = times[name][place].median(), ratios.quantile([0.25, 0.5, 0.75])
+        elif place in costs[name]:
+            value = costs[name][place]
+            low = ratio = high = value / costs[baseline][place]
+        else:
+            continue
+        yield {
+            "attention": name, "baseline": baseline, "metric": metric, "condition": condition,
+            "value": value, "ratio": ratio, "low": low, "high": high,
+        }  # fmt: skip
+
+
+def _baselines(name: str, known: Sequence[str]) -> list[str]:
+    """Softmax; for RPC-Attention also its own baseline in teo2024, symmetric softmax, where it is measured."""
+    symmetric = parse_variant(name).attention == "rpc-sym" and SYMMETRIC in known
+    return [SOFTMAX, SYMMETRIC] if symmetric else [SOFTMAX]
+
+
+def _frame(rows: pd.DataFrame | list[dict[str, Any]], **constant: Any) -> pd.DataFrame:
+    frame = pd.DataFrame(rows).assign(version=__version__, **constant)
+    frame["unit"] = frame["metric"].map(lambda metric: METRICS[metric].unit)
+    return frame.reindex(columns=list(COLUMNS))
+
+
+def published_costs() -> pd.DataFrame:
+    """teo2024's Table 13 and abdullaev2025's Table V as `variant_costs` would put them: multiples of each table's
+    own baseline, under our names for their rows.
+
+    Operations for one image (Table 13) stand as multiply–accumulates, which is what they are (see
+    docs/published.md).
+    """
+    parts = []
+    for (paper, table, _), names in _PRINTED.items():
+        rows = published(paper, table)
+        operations = rows["metric"] == "flops_per_sample"
+        rows = rows.assign(
+            source=f"{paper} Table {table}",
+            attention=rows["row"].map(names),
+            baseline=next(iter(names.values())),
+            metric=rows["metric"].mask(operations, "macs"),
+            condition=rows["condition"].mask(operations, "training").replace("inference", "test").fillna(""),
+        )
+        quantity = ["metric", "condition"]
+        base = rows[rows["attention"] == rows["baseline"]].set_index(quantity)["value"]
+        rows["ratio"] = rows["value"] / rows.set_index(quantity).index.map(base)
+        parts.append(rows)
+    joined = pd.concat(parts, ignore_index=True)
+    return _frame(joined.assign(low=joined["ratio"], high=joined["ratio"]), model="")
+
+
+def papers_counts() -> pd.DataFrame:
+    """Parameters and multiply–accumulates of the models in `published_costs`, counted here at the papers' sizes.
+
+    Both are known without training, from the recipe that has these sizes. Columns as in `variant_costs`.
+    """
+    parts = []
+    for (paper, _, recipe), names in _PRINTED.items():
+        costs = {}
+        for name in names.values():
+            wanted = parse_variant(name)
+            chosen = asked_recipe("images", recipe, wanted.attention, None, wanted.options, wanted.boost)
+            architecture = {"num_classes": 1000, "in_chans": 3, **chosen.architecture}
+            side = architecture["img_size"]
+            found = model_costs(build(architecture), torch.zeros(1, architecture["in_chans"], side, side))
+            costs[name] = _as_quantities(found)
+        base = next(iter(names.values()))
+        rows = [row for name in names.values() for row in _rows(costs, {}, name, base)]
+        parts.append(_frame(rows, source=f"counted as in {paper}", model=recipe))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _as_quantities(found: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    return {
+        ("parameters", ""): found["parameters"],
+        ("macs", "training"): found["macs"],
+        ("macs", "test"): found["macs_inference"],
+    }

@@ -1,0 +1,328 @@
+"""The folder of a training run: what a run leaves, and what it needs to go on.
+
+It holds ``model.json`` (what the model is, and a table of its checkpoints), ``epoch-NNN.safetensors``,
+``metrics.csv`` (one row per epoch, split and metric) and, until the run is complete, ``resume.pt``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import shlex
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from workbench._version import __version__
+from workbench.core.errors import InputError, MissingResource
+from workbench.frames.results import atomic_write
+from workbench.models.architectures import attention_of
+from workbench.models.checkpoints import load_weights, read_torch_file, write_checkpoint
+from workbench.studies.records import METRICS_FILE, read_metrics
+from workbench.studies.training.loop import Trainer
+from workbench.studies.training.progress import told
+from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.tasks import Task
+
+MODEL_FILE = "model.json"
+RESUME_FILE = "resume.pt"
+_STATE_FILES = (MODEL_FILE, RESUME_FILE, METRICS_FILE)
+FORMAT = 1
+METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
+_UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
+# What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
+# bytes; the rest is in metrics.csv.
+_IN_CHECKPOINT = ("loss", "accuracy", "perplexity", "gradient_norm", "learning_rate")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run leaves."""
+
+    out: Path
+    checkpoints: list[Path]
+    metrics: pd.DataFrame
+    """The rows of ``metrics.csv``."""
+    test: dict[str, float]
+    """Scores on the test set after the last epoch: ``loss``, ``accuracy``, ``perplexity`` of language models."""
+    headline: str
+    """Which of them is the one to tell."""
+    resumed_from: int | None
+    """The epoch the run went on from; None if it ran in one piece."""
+
+    @property
+    def test_accuracy(self) -> float:
+        """Share of test examples (of a language model: of next tokens) told rightly after the last epoch."""
+        return self.test["accuracy"]
+
+    def __str__(self) -> str:
+        reached = told(self.headline, self.test[self.headline])
+        return f"{self.out}: test {reached}, {len(self.checkpoints)} checkpoints"
+
+
+class RunFolder:
+    """The folder of one run, and everything read from it or written into it."""
+
+    def __init__(
+        self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
+    ) -> None:
+        self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
+        self.rows: list[dict[str, Any]] = []
+        self.table: list[dict[str, Any]] = []
+        self.identity = {
+            "name": name or _name(task, recipe),
+            "task": task.name,
+            "attention": recipe.attention,
+            **_variant(recipe),
+            "architecture": recipe.architecture,
+            "classes": list(task.classes),
+            "preprocessing": task.preprocessing,
+            "data": task.data,
+            "recipe": recipe.as_dict(),
+            "seed": seed,
+            "command": command,
+        }
+
+    def prepare_folder(self, resume: bool) -> None:
+        """Make the folder, and make sure that what it holds is this run, or nothing."""
+        if self.out.exists() and not self.out.is_dir():
+            raise InputError(f"--out {self.out} is a file; a run needs a folder")
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            if not resume:
+                for path in (*self.out.glob("epoch-*.safetensors"), *map(self.path, _STATE_FILES)):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MissingResource(
+                f"cannot write {self.out}: {error.strerror or error}; choose another --out"
+            ) from error
+        held = self.held()
+        # Compared as JSON, where a tuple is a list and 1e-3 is 0.001, because that is how it is stored.
+        wanted = json.loads(json.dumps(self.identity))
+        keys = dict.fromkeys([*wanted, *(_SHOWN if held else ())])
+        different = [key for key in keys if key != "command" and held and held.get(key) != wanted.get(key)]
+        if held and different:
+            both = [_both(key, held.get(key), wanted.get(key)) for key in different if key in _SHOWN]
+            raise InputError(
+                f"{self.out} holds another run ({held.get('command')}): its {', '.join(different)} "
+                f"differ from what is asked now ({wanted['command']})"
+                + (f": {'; '.join(both)}" if both else "")
+                + "; choose another --out, or start over with resume=False (--restart)"
+            )
+
+    def held(self) -> dict[str, Any] | None:
+        """The ``model.json`` in the folder, if there is one."""
+        path = self.path(MODEL_FILE)
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}); choose another --out") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path} does not describe a model; choose another --out")
+        return content
+
+    def path(self, name: str) -> Path:
+        """Where a file of the run is."""
+        return self.out / name
+
+    def finished(self) -> TrainResult | None:
+        """The result, if the folder holds the whole run already."""
+        held = self.held()
+        if held is None or not held.get("complete"):
+            return None
+        missing = [row["file"] for row in held["checkpoints"] if not self.path(row["file"]).exists()]
+        if missing or not self.path(METRICS_FILE).exists():
+            return None
+        return self.result(None)
+
+    def restore(self, trainer: Trainer) -> int | None:
+        """Put the trainer where the run stopped: the last whole epoch, or None if there is none."""
+        path = self.path(RESUME_FILE)
+        if not path.exists() or self.held() is None:
+            return None
+        state = read_torch_file(path)
+        load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
+        trainer.load_state_dict(state["trainer"])
+        self.rows = json.loads(state["rows"])
+        self.table = json.loads(state["table"])
+        return int(state["epoch"])
+
+    def record(
+        self,
+        trainer: Trainer,
+        epoch: int,
+        scores: dict[str, dict[str, float]],
+        watched: dict[str, dict[str, float]] | None = None,
+    ) -> None:
+        """Write what an epoch gave: metrics, a checkpoint if the recipe asks for one, and how to go on.
+
+        ``scores`` and ``watched`` hold metrics by split; what is not a number is left out.
+        """
+        if not trainer.is_main:
+            return
+        for table in (scores, watched or {}):
+            for split, metrics in table.items():
+                self.rows += [
+                    self._row(epoch, split, metric, value)
+                    for metric, value in metrics.items()
+                    if not math.isnan(value)
+                ]
+        if epoch in self.recipe.checkpoint_epochs():
+            self.write_checkpoint(trainer.module.state_dict(), epoch)
+        self.write_metrics()
+        self.write_model(complete=False)
+        # Last, and whole or not at all: what it says has happened has happened.
+        buffer = io.BytesIO()
+        state = {
+            "epoch": epoch,
+            "rows": json.dumps(self.rows),
+            "table": json.dumps(self.table),
+            "trainer": trainer.state_dict(),
+        }
+        torch.save(state, buffer)
+        atomic_write(self.path(RESUME_FILE), lambda handle: handle.write(buffer.getvalue()))
+
+    def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
+        """Write an epoch's weights, and their line in the table of ``model.json``."""
+        metrics = {
+            f"{row['split']}_{row['metric']}": row["value"]
+            for row in self.rows
+            if row["epoch"] == epoch and row["metric"] in _IN_CHECKPOINT
+        }
+        name = f"epoch-{epoch:03d}"
+        path = self.path(f"{name}.safetensors")
+        meta = {**self.identity, "format": FORMAT, "epoch": epoch, "metrics": metrics, "versions": versions()}
+        digest = write_checkpoint(path, state, meta)
+        self.table.append({"name": name, "file": path.name, "epoch": epoch, **metrics, "sha256": digest})
+        return path
+
+    def write_metrics(self) -> None:
+        """Write ``metrics.csv``."""
+        frame = pd.DataFrame(self.rows, columns=list(METRIC_COLUMNS))
+        atomic_write(
+            self.path(METRICS_FILE), lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
+        )
+
+    def write_model(self, complete: bool) -> None:
+        """Write ``model.json``."""
+        model = {
+            "format": FORMAT,
+            **self.identity,
+            "complete": complete,
+            "versions": versions(),
+            "checkpoints": self.table,
+        }
+        content = (json.dumps(model, indent=1) + "\n").encode()
+        atomic_write(self.path(MODEL_FILE), lambda handle: handle.write(content))
+
+    def keep_last_good(self, trainer: Trainer) -> Path:
+        """Make a checkpoint of the last whole epoch, unless the recipe already did."""
+        state = read_torch_file(self.path(RESUME_FILE))
+        epoch = int(state["epoch"])
+        kept = [row for row in self.table if row["epoch"] == epoch]
+        if kept:
+            return self.path(kept[0]["file"])
+        path = self.path(f"epoch-{epoch:03d}.safetensors")
+        if trainer.is_main:
+            self.write_checkpoint(state["trainer"]["model"], epoch)
+            self.write_model(complete=False)
+        return path
+
+    def finish(self, trainer: Trainer) -> None:
+        """Mark the run complete; nothing is left to go on from."""
+        if trainer.is_main:
+            self.write_model(complete=True)
+            self.path(RESUME_FILE).unlink(missing_ok=True)
+        trainer.accelerator.wait_for_everyone()
+
+    def result(self, resumed_from: int | None) -> TrainResult:
+        """What the complete run left, as read from its folder."""
+        table = (self.held() or {})["checkpoints"]
+        return TrainResult(
+            out=self.out,
+            checkpoints=[self.path(row["file"]) for row in table],
+            metrics=read_metrics(self.path(METRICS_FILE)),
+            test={
+                name.removeprefix("test_"): float(value)
+                for name, value in table[-1].items()
+                if name.startswith("test_")
+            },
+            headline=self.task.objective.headline,
+            resumed_from=resumed_from,
+        )
+
+    def _row(self, epoch: int, split: str, metric: str, value: float) -> dict[str, Any]:
+        return {
+            "run": f"{self.identity['name']}-seed{self.seed}",
+            "task": self.task.name,
+            "attention": self.recipe.attention + ("+boost" if self.recipe.boost else ""),
+            "seed": self.seed,
+            "epoch": epoch,
+            "split": split,
+            "metric": metric,
+            "value": value,
+            "unit": _UNITS.get(metric, ""),
+        }
+
+
+_SHOWN = ("task", "attention", "attention_layers", "attention_options", "boost", "architecture", "seed")
+
+
+def _both(key: str, held: Any, wanted: Any) -> str:
+    """What a folder holds and what is asked; of tables only where they differ."""
+    if isinstance(held, dict) and isinstance(wanted, dict):
+        names = [name for name in {**held, **wanted} if held.get(name) != wanted.get(name)]
+        held, wanted = ({name: table.get(name) for name in names} for table in (held, wanted))
+    return f"{key} is {held!r} there and {wanted!r} here"
+
+
+def _name(task: Task, recipe: Recipe) -> str:
+    architecture = recipe.architecture["name"]
+    own = attention_of({"name": architecture})
+    if own != "softmax":
+        parts = [architecture, *([] if recipe.attention == own else [recipe.attention])]
+    else:
+        # The plain vision transformer had its name before there were variants.
+        plain = architecture == "vit" and recipe.attention == "softmax" and not recipe.boost
+        parts = [architecture if plain else recipe.attention]
+    mlp = recipe.architecture.get("mlp", "mlp")
+    return "-".join([task.name, *parts, *([] if mlp == "mlp" else [mlp]), *["boost"] * recipe.boost])
+
+
+def _variant(recipe: Recipe) -> dict[str, Any]:
+    """What is said of a model that is not the plain one: in which layers (None: all), options, boost."""
+    if recipe.attention == "softmax" and not recipe.boost:
+        return {}
+    return {
+        "attention_layers": recipe.architecture.get("attention_layers"),
+        "attention_options": recipe.architecture.get("attention_options", {}),
+        "boost": recipe.boost,
+    }
+
+
+def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> str:
+    """What to type for a run again. Flags are values, lists of values (repeated), or True."""
+    words = ["workbench", "train", task]
+    for name, value in flags.items():
+        for one in value if isinstance(value, list) else [value]:
+            parts = [] if one is True else one if isinstance(one, tuple) else (one,)
+            words += [f"--{name}", *(shlex.quote(str(part)) for part in parts)]
+    return " ".join([*words, "--seed", str(seed), "--epochs", str(epochs)])
+
+
+def versions() -> dict[str, str]:
+    """Versions that a run's numbers may depend on."""
+    packages = ("torch", "timm", "accelerate", "numpy", "scikit-learn")
+    return {
+        "workbench": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }

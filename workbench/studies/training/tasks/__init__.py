@@ -1,0 +1,122 @@
+"""Tasks by name: what ``workbench train`` can be asked to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.studies.training.recipes import Pictures, load_recipe, recipe_names
+from workbench.studies.training.tasks import images, sequences, texts
+from workbench.studies.training.tasks.base import Asked, Task
+
+__all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task"]
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """One row of the table: how to load a task, and what kind of --data it takes, if any."""
+
+    load: Callable[[Asked], Task]
+    title: str
+    takes: str = ""
+    """What ``data`` names, in words; empty: the data come with the package, and none can be given."""
+    needs_data: bool = False
+
+
+TASKS: dict[str, TaskEntry] = {
+    "digits": TaskEntry(images.digits, "scikit-learn's handwritten digits, ten classes"),
+    "photos": TaskEntry(images.photos, "32×32 cuts of the bundled photographs: which photograph is it from"),
+    "images": TaskEntry(
+        images.folder,
+        "classes of images in a folder",
+        "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
+        needs_data=True,
+    ),
+    "prose": TaskEntry(texts.prose, "characters of the bundled prose, three of its files held out"),
+    "text": TaskEntry(
+        texts.text, "characters of a text file, its last tenth held out", "FILE in UTF-8", needs_data=True
+    ),
+    "wikitext-103": TaskEntry(
+        texts.wikitext,
+        "characters of WikiText-103, its own test split held out",
+        "FOLDER with wiki.train.* and wiki.test.* (otherwise the hub's copy)",
+    ),
+    "series": TaskEntry(
+        sequences.series,
+        "classes of time series, as in the UEA archive",
+        "FOLDER with NAME_TRAIN.ts and NAME_TEST.ts",
+        needs_data=True,
+    ),
+    "bytes": TaskEntry(
+        sequences.text_bytes,
+        "classes of texts, byte by byte, such as IMDB's reviews",
+        "FOLDER with train/CLASS/*.txt and test/CLASS/*.txt",
+        needs_data=True,
+    ),
+    "listops": TaskEntry(
+        sequences.listops,
+        "values of nested lists, word by word, as in the Long Range Arena",
+        "FOLDER with NAME_train.tsv and NAME_test.tsv (Source, Target)",
+        needs_data=True,
+    ),
+    "pixels": TaskEntry(
+        sequences.pixels,
+        "classes of images, pixel by pixel in grey, as in the Long Range Arena",
+        "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
+        needs_data=True,
+    ),
+}
+
+
+def find_task(name: str) -> TaskEntry:
+    """The row of the table; UnknownName otherwise."""
+    if name not in TASKS:
+        raise UnknownName("training task", name, TASKS)
+    return TASKS[name]
+
+
+def check_data(name: str, data: str | Path | None) -> Path | None:
+    """``data`` as a path that is there, if the task takes one; InputError otherwise."""
+    entry = find_task(name)
+    if data is None:
+        if entry.needs_data:
+            raise InputError(f"task {name} needs data (--data): {entry.takes}")
+        return None
+    if not entry.takes:
+        takers = ", ".join(other for other, row in TASKS.items() if row.takes)
+        raise InputError(
+            f"task {name} has its own data; leave out {str(data)!r}, or take one of the tasks {takers}"
+        )
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise InputError(f"there is no {path}; task {name} takes {entry.takes}")
+    return path
+
+
+def load_task(
+    name: str,
+    limit: int | None = None,
+    *,
+    data: str | Path | None = None,
+    architecture: Mapping[str, Any] | None = None,
+    pictures: Pictures | None = None,
+) -> Task:
+    """A task by name; ``limit`` keeps only that many training examples, for trying things out.
+
+    ``architecture`` and ``pictures`` are those of a recipe, which cut the data to its size: unless given,
+    those of the recipe with the task's name.
+
+    Raises UnknownName for a task that does not exist, InputError for a limit below 1 and for data that are
+    not there, not asked for or not what the task takes.
+    """
+    entry, path = find_task(name), check_data(name, data)
+    if limit is not None and limit < 1:
+        raise InputError(f"limit: keep at least one training example, got {limit}")
+    if architecture is None or pictures is None:
+        usual = load_recipe(name) if name in recipe_names() else None
+        architecture = architecture or (usual.architecture if usual else {})
+        pictures = pictures or (usual.pictures if usual else Pictures())
+    return entry.load(Asked(limit, path, dict(architecture), pictures))

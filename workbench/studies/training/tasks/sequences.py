@@ -1,0 +1,324 @@
+"""Tasks whose inputs are whole sequences to classify: time series, bytes of texts, lists of words, pixels.
+
+They read a folder of the user's own; the test set is the published one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from workbench.core.errors import InputError
+from workbench.models.tokenizer import BYTES, SPECIAL, UNKNOWN
+from workbench.studies.training.feeding import pad_together
+from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
+from workbench.studies.training.tasks.images import folder_identity, open_splits
+from workbench.studies.training.tasks.reading import check_classes, file_pair, numbered_lines
+from workbench.studies.training.tasks.ts_files import SeriesFile, read_ts
+
+BRACKETS = "()"
+"""Words of ListOps that are left out: [MAX and ] say the same. The Long Range Arena's own reader drops ] as well."""
+
+
+class Sequences(Dataset):
+    """Sequences of different lengths, kept as small as they come, and the numbers of their classes."""
+
+    def __init__(self, sequences: Sequence[np.ndarray], targets: Sequence[int]) -> None:
+        self.sequences, self.targets = sequences, targets
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        sequence = self.sequences[index]
+        whole = np.issubdtype(sequence.dtype, np.integer)
+        return torch.from_numpy(sequence.astype(np.int64 if whole else np.float32)), self.targets[index]
+
+    def identity(self) -> dict[str, Any]:
+        """Number, shortest and longest, and a hash over the values and classes in order."""
+        digest = hashlib.sha256()
+        for sequence, target in zip(self.sequences, self.targets, strict=True):
+            digest.update(f"{target} {sequence.shape} {sequence.dtype.str}\n".encode())
+            digest.update(np.ascontiguousarray(sequence).data)
+        lengths = [len(sequence) for sequence in self.sequences]
+        return {"n": len(self), "lengths": [min(lengths), max(lengths)], "sha256": digest.hexdigest()}
+
+
+def _task(
+    name: str,
+    argument: str,
+    train: Any,
+    test: Any,
+    classes: tuple[str, ...],
+    architecture: dict[str, Any],
+    **rest: Any,
+) -> Task:
+    """A task of sequences that the model takes as ``argument``."""
+    collate = partial(pad_together, name=argument)
+    watched = {}
+    for split, items in (("train", train), ("test", test)):
+        chosen = [items[number] for number in spread(len(items), WATCHED)]
+        # Of one token alone there is nothing to compare.
+        if longer := [example for example in chosen if len(example[0]) > 1]:
+            watched[split] = collate(longer)[0]
+    return Task(
+        name=name,
+        classes=classes,
+        train=train,
+        test=test,
+        output=(len(classes),),
+        architecture={**architecture, "num_classes": len(classes)},
+        watched=watched,
+        collate=collate,
+        **rest,
+    )
+
+
+# Time series ------------------------------------------------------------------------------------------------
+
+
+def series(asked: Asked) -> Task:
+    """A problem of the UEA archive: NAME_TRAIN.ts and NAME_TEST.ts, channels standardised as in training."""
+    paths = file_pair("series", asked.data, "_TRAIN.ts", "_TEST.ts")
+    train, test = (read_ts(path) for path in paths)
+    check_classes(str(paths[1]), test.labels, set(train.labels))
+    if train.channels != test.channels:
+        raise InputError(
+            f"{paths[1]}: series of {test.channels} channels, and those of {paths[0].name} have {train.channels}; "
+            "take both files from the same problem"
+        )
+    context = asked.number("context") if "context" in asked.architecture else None
+    for path, held in zip(paths, (train, test), strict=True):
+        _check_lengths(path, held, context)
+    numbers = spread(len(train.series), asked.limit)
+    raw = {
+        "train": _chosen(train, numbers, train.classes),
+        "test": _chosen(test, range(len(test.series)), train.classes),
+    }
+    mean, std = channel_statistics(raw["train"].sequences)
+    sets = {
+        split: Sequences([standardised(one, mean, std) for one in held.sequences], held.targets)
+        for split, held in raw.items()
+    }
+    return _task(
+        "series",
+        "values",
+        **sets,
+        classes=train.classes,
+        preprocessing={"mean": mean.tolist(), "std": std.tolist(), "missing": "mean"},
+        data={"source": "series of a .ts file", **{split: held.identity() for split, held in raw.items()}},
+        architecture={
+            "channels": train.channels,
+            "context": max(len(one) for held in (train, test) for one in held.series),
+        },
+    )
+
+
+def _check_lengths(path: Path, held: SeriesFile, context: int | None) -> None:
+    longest = max(len(one) for one in held.series)
+    if context is not None and longest > context:
+        raise InputError(
+            f"{path}: a series of {longest} steps, and the recipe's context is {context}; leave context out of "
+            f"[architecture], or set at least {longest}"
+        )
+
+
+def _chosen(held: SeriesFile, numbers: Sequence[int], classes: tuple[str, ...]) -> Sequences:
+    return Sequences(
+        [held.series[number] for number in numbers],
+        [classes.index(held.labels[number]) for number in numbers],
+    )
+
+
+def channel_statistics(
+    series: Sequence[Float[np.ndarray, "step channel"]],
+) -> tuple[Float[np.ndarray, " channel"], Float[np.ndarray, " channel"]]:
+    """Mean and standard deviation of each channel over all values that are there.
+
+    A channel without any has mean 0; one that never changes has standard deviation 1, so that it becomes 0.
+    """
+    values = np.concatenate(series)
+    count = np.maximum(np.isfinite(values).sum(0), 1)
+    mean = np.nansum(values, 0) / count
+    std = np.sqrt(np.nansum((values - mean) ** 2, 0) / count)
+    return mean, np.where(std > 0, std, 1.0)
+
+
+def standardised(
+    series: Float[np.ndarray, "step channel"],
+    mean: Float[np.ndarray, " channel"],
+    std: Float[np.ndarray, " channel"],
+) -> Float[np.ndarray, "step channel"]:
+    """(series − mean)/std in float32, 0 (the mean) where a value is missing."""
+    return np.nan_to_num((series - mean) / std, nan=0.0).astype(np.float32)
+
+
+# Bytes ------------------------------------------------------------------------------------------------------
+
+
+def text_bytes(asked: Asked) -> Task:
+    """Texts in train/CLASS/*.txt and test/CLASS/*.txt, byte by byte, cut at the recipe's context."""
+    root, context = asked.data, asked.number("context")
+    if root is None or not (root / "train").is_dir() or not (root / "test").is_dir():
+        inside = ", ".join(sorted(path.name for path in root.iterdir())[:6]) if root and root.is_dir() else ""
+        raise InputError(
+            f"{root} holds {inside or 'no folders'}; task bytes takes a folder with train/CLASS/*.txt and "
+            "test/CLASS/*.txt, such as aclImdb/"
+        )
+    files = {split: _text_files(root / split) for split in ("train", "test")}
+    classes = tuple(sorted({path.parent.name for path in files["train"]}))
+    check_classes(str(root / "test"), [path.parent.name for path in files["test"]], set(classes))
+    files["train"] = [files["train"][number] for number in spread(len(files["train"]), asked.limit)]
+    sets, data = {}, {"source": "texts in a folder"}
+    for split, paths in files.items():
+        texts = [_content(path) for path in paths]
+        ids = [np.frombuffer(text[:context], np.uint8).astype(np.uint16) + len(SPECIAL) for text in texts]
+        sets[split] = Sequences(ids, [classes.index(path.parent.name) for path in paths])
+        cut = sum(len(text) > context for text in texts)
+        data[split] = sets[split].identity() | {"cut": cut}
+    return _task(
+        "bytes",
+        "input_ids",
+        **sets,
+        classes=classes,
+        preprocessing={"tokens": "bytes", "context": context},
+        data=data,
+        architecture={"vocabulary": len(SPECIAL) + BYTES},
+    )
+
+
+def _text_files(folder: Path) -> list[Path]:
+    """The texts in the class folders of a split; ``unsup``, IMDB's texts without a class, is no class."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
+    for path in classes:
+        if not any(path.glob("*.txt")):
+            raise InputError(f"{path} holds no .txt file; a class folder holds its texts, or is removed")
+    if not classes:
+        raise InputError(f"{folder} holds no class folders; texts lie in {folder.name}/CLASS/*.txt")
+    return [file for path in classes for file in sorted(path.glob("*.txt"))]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not content:
+        raise InputError(f"{path} is empty; remove it, or copy it again")
+    return content
+
+
+# Lists of words ---------------------------------------------------------------------------------------------
+
+
+def listops(asked: Asked) -> Task:
+    """NAME_train.tsv and NAME_test.tsv with the columns Source and Target, words between blanks."""
+    context = asked.number("context")
+    paths = dict(
+        zip(("train", "test"), file_pair("listops", asked.data, "_train.tsv", "_test.tsv"), strict=True)
+    )
+    known: dict[str, int] = {}
+    held: dict[str, tuple[list[np.ndarray], list[str]]] = {}
+    for split, path in paths.items():
+        sequences, labels = [], []
+        for number, words, label in _rows(path):
+            if len(words) > context:
+                raise InputError(
+                    f"{path}, line {number}: a sequence of {len(words)} words, and the recipe's context is {context}; "
+                    f"set at least {len(words)} in a recipe of your own"
+                )
+            if split == "train":
+                for word in words:
+                    known.setdefault(word, len(SPECIAL) + len(known))
+            unknown = SPECIAL.index(UNKNOWN)
+            ids = np.array([known.get(word, unknown) for word in words])
+            sequences.append(ids.astype(np.min_scalar_type(int(ids.max()))))
+            labels.append(label)
+        held[split] = sequences, labels
+    classes = tuple(sorted(set(held["train"][1]), key=lambda label: (len(label), label)))
+    check_classes(str(paths["test"]), held["test"][1], set(classes))
+    sets = {}
+    for split, (sequences, labels) in held.items():
+        numbers = spread(len(sequences), asked.limit if split == "train" else None)
+        sets[split] = Sequences(
+            [sequences[number] for number in numbers], [classes.index(labels[number]) for number in numbers]
+        )
+    return _task(
+        "listops",
+        "input_ids",
+        **sets,
+        classes=classes,
+        preprocessing={"tokens": "words", "words": list(known), "dropped": BRACKETS, "context": context},
+        data={"source": "lists of a .tsv file", **{split: held.identity() for split, held in sets.items()}},
+        architecture={"vocabulary": len(SPECIAL) + len(known)},
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str], str]]:
+    """Line number, words and class of every row."""
+    lines = numbered_lines(path)
+    header = next(lines, (0, ""))[1].split("\t")
+    if "Source" not in header or "Target" not in header:
+        raise InputError(
+            f"{path} begins with {header[:4]}; a file of lists begins with a line Source<TAB>Target"
+        )
+    source, target = header.index("Source"), header.index("Target")
+    blank = str.maketrans(dict.fromkeys(BRACKETS, " "))
+    row = 0
+    for row, line in lines:
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise InputError(f"{path}, line {row}: {len(cells)} columns, and the header has {len(header)}")
+        words = cells[source].translate(blank).split()
+        if not words:
+            raise InputError(f"{path}, line {row}: the sequence is empty; remove the line")
+        yield row, words, cells[target].strip()
+    if not row:
+        raise InputError(f"{path} has a header and no rows; copy it again")
+
+
+# Pixels -----------------------------------------------------------------------------------------------------
+
+
+def pixels(asked: Asked) -> Task:
+    """Pictures in train/CLASS/ and val/ or test/, as grey levels in reading order, one token each."""
+    context = asked.number("context")
+    side = math.isqrt(context)
+    if side**2 != context:
+        raise InputError(
+            f"recipe: the context of task pixels is that of a square picture; got {context}, next is {side**2}"
+        )
+    grey = partial(_grey_levels, side=side)
+    train, test = open_splits("pixels", asked.data, grey, grey)
+    seen: Any = Subset(train, spread(len(train), asked.limit))
+    return _task(
+        "pixels",
+        "input_ids",
+        seen,
+        test,
+        classes=tuple(train.classes),
+        preprocessing={"tokens": "pixels", "resize": side, "interpolation": "bilinear"},
+        data={
+            "source": "images in a folder",
+            "train": folder_identity(train, seen.indices),
+            "test": folder_identity(test, range(len(test))),
+        },
+        architecture={"vocabulary": len(SPECIAL) + BYTES},
+        workers=asked.pictures.workers,
+    )
+
+
+def _grey_levels(picture: Image.Image, side: int) -> Tensor:
+    small = picture.convert("L").resize((side, side), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.asarray(small).astype(np.int64)).flatten() + len(SPECIAL)
