@@ -102,12 +102,14 @@ def one_of(*words: str) -> Callable[[Any], Any]:
     return accept
 
 
-def number(low: float, high: float) -> Callable[[Any], Any]:
-    """Accept a finite number between two bounds, both included."""
+def number(low: float, high: float, *, above: bool = False) -> Callable[[Any], Any]:
+    """Accept a number between two bounds, both included, or with ``above`` all but the lower; a bound may be inf."""
+    upwards = "up" if high == math.inf else f"to {high:g}"
 
     def accept(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError(f"a number from {low:g} to {high:g}")
+        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not right or not low <= value <= high or (above and value == low):
+            raise ValueError(f"a number {'above' if above else 'from'} {low:g} {upwards}")
         return float(value)
 
     return accept

@@ -185,11 +185,23 @@ def test_evaluations_are_read_back_as_they_were_written(digits_vit, tmp_path):
     [
         ({"protocol": "pdg"}, "did you mean 'pgd'"),
         ({"protocol": "clean", "epsilons": [0.1]}, "has no budget"),
-        ({"protocol": "fgsm", "epsilons": [-0.1]}, "from 0 up"),
-        ({"protocol": "fgsm", "epsilons": [math.nan]}, "from 0 up"),
+        ({"protocol": "fgsm", "epsilons": [-0.1]}, "from 0 to 1"),
+        ({"protocol": "fgsm", "epsilons": [math.nan]}, "from 0 to 1"),
         ({"protocol": "fgsm", "epsilons": []}, "at least one epsilon"),
         ({"protocol": "pgd", "settings": {"step": 3}}, "did you mean 'steps'"),
+        ({"protocol": "fgsm", "epsilons": [2]}, "a number from 0 to 1"),
+        ({"protocol": "word-swap", "epsilons": [1.5]}, "a number from 0 to 1"),
+        ({"protocol": "cw", "epsilons": [math.inf]}, "a number from 0 up"),
         ({"protocol": "pgd", "settings": {"steps": 0.5}}, "a whole number"),
+        ({"protocol": "pgd", "settings": {"steps": 0}}, "a whole number from 1 up, got 0"),
+        ({"protocol": "pgd", "settings": {"steps": True}}, "a whole number from 1 up"),
+        ({"protocol": "pgd", "settings": {"step_size": math.nan}}, "a number above 0 to 2, got nan"),
+        ({"protocol": "pgd", "settings": {"step_size": 0}}, "a number above 0 to 2"),
+        ({"protocol": "pgd", "settings": {"step_size": "none"}}, "a number above 0 to 2"),
+        ({"protocol": "spsa", "settings": {"samples": 0}}, "a whole number from 1 up"),
+        ({"protocol": "autoattack", "settings": {"restarts": 0}}, "a whole number from 1 up"),
+        ({"protocol": "clean", "settings": {"stride": 0}}, "a whole number from 1 up"),
+        ({"protocol": "clean", "settings": {"window": -1}}, "a whole number from 0 up"),
         ({"protocol": "fgsm", "settings": {"steps": 2}}, "has no settings"),
         ({"protocol": "word-swap"}, "is for a language model"),
         ({"protocol": "clean", "reference": MODEL}, "belongs to protocol corruptions"),
@@ -199,6 +211,63 @@ def test_evaluations_are_read_back_as_they_were_written(digits_vit, tmp_path):
 def test_what_cannot_be_is_refused(digits_vit, arguments, said):
     with pytest.raises(InputError, match=said):
         evaluate(digits_vit, **arguments)
+
+
+def test_what_is_out_of_range_is_refused_before_the_model_is_loaded():
+    with pytest.raises(InputError, match="step_size of protocol 'pgd' is a number above 0 to 2, got nan"):
+        evaluate("bundled:no-such-model", "pgd", settings={"step_size": math.nan})
+    with pytest.raises(InputError, match="epsilon of protocol 'fgsm' is a number from 0 to 1"):
+        evaluate("bundled:no-such-model", "fgsm", epsilons=[2])
+
+
+def test_every_setting_accepts_its_default_and_no_nan():
+    settings = [option for protocol in PROTOCOLS.values() for option in protocol.settings.values()]
+    assert len(settings) > 8
+    for option in settings:
+        assert option.accept(option.default) == option.default
+        for wrong in (math.nan, math.inf, -1, "none", None):
+            with pytest.raises(ValueError, match="number"):
+                option.accept(wrong)
+
+
+@pytest.mark.parametrize("protocol", ["clean", "noise", "fgsm"])
+def test_weights_that_are_not_finite_end_an_evaluation(protocol):
+    broken = load(MODEL)
+    with torch.no_grad():
+        for weight in broken.module.parameters():
+            weight.fill_(math.nan)
+    with pytest.raises(
+        InputError, match=r"logits .* not finite \(nor are its weights, the first of them cls_token"
+    ):
+        evaluate(broken, protocol, n=3)
+
+
+def test_the_first_layer_that_is_not_finite_is_named():
+    broken = load(MODEL)
+    with torch.no_grad():
+        broken.module.blocks[2].mlp.fc1.weight.fill_(1e38)
+    with pytest.raises(InputError, match=r"first layer whose output is not is blocks\.2\.mlp\.fc1\)"):
+        evaluate(broken, n=3)
+    assert not any(layer._forward_hooks for layer in broken.module.modules())
+
+
+def test_a_language_model_that_is_not_finite_ends_an_evaluation(language_model):
+    broken = load(language_model)
+    with torch.no_grad():
+        next(broken.module.parameters()).fill_(math.inf)
+    with pytest.raises(InputError, match="log-likelihoods of the model are not finite"):
+        evaluate(broken, n=1)
+
+
+@pytest.mark.parametrize("protocol", ["fgsm", "pgd", "cw"])
+def test_an_attack_that_moves_nothing_says_so(protocol):
+    flat = load(MODEL)
+    with torch.no_grad():  # the same answer whatever the image: no gradient to follow
+        flat.module.head.weight.zero_()
+    frame = evaluate(flat, protocol, n=3, epsilons=[0, 0.5])
+    (note,) = frame.attrs["notes"]
+    assert note.startswith(f"{MODEL}: {protocol}: the attack moved none of the 3 images at ")
+    assert not evaluate(MODEL, protocol, n=3, epsilons=[0]).attrs["notes"]
 
 
 def test_models_that_do_not_fit_the_protocol_are_refused(language_model):

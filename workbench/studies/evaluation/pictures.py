@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
+from workbench.studies.evaluation.finite import not_finite
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -22,7 +23,7 @@ PHOTO_CUTS = "task:photos"
 class PixelModel(nn.Module):
     """A classifier of pixels in [0, 1]: normalises, runs the model, gives float32 logits.
 
-    Raises InputError when called if the model gives anything but one logit per class.
+    Raises InputError when called if the model gives anything but one finite logit per class.
     """
 
     mean: Tensor
@@ -47,6 +48,8 @@ class PixelModel(nn.Module):
             raise InputError(
                 f"the model gives {what}, not one logit per class; this protocol takes a model with a classifier"
             )
+        if not logits.isfinite().all():
+            raise not_finite("logits", self.module, prepared)
         return logits.float()
 
     def prepared(self, pixels: Float[Tensor, "n channel height width"]) -> Tensor | dict[str, Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.analyses.registry import Option, number, whole_number
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
@@ -32,6 +33,8 @@ class Request:
     budgets: tuple[float, ...]
     seed: int
     settings: Mapping[str, Any]
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the numbers should know; a protocol adds to them as it measures."""
 
 
 PictureMeasure = Callable[["PixelModel", "Pictures", Request], Iterator[Row]]
@@ -50,9 +53,16 @@ class Protocol:
     """Unless others are asked for: scaled to the bundled models, whose curves then fall from clean to nothing."""
     published: str = ""
     """The papers' own budget and settings."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Option] = field(default_factory=dict)
     pictures: PictureMeasure | None = None
     texts: TextMeasure | None = None
+    largest: float = 1.0
+    """The largest budget there is."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Its settings unless others are asked for."""
+        return {name: option.default for name, option in self.settings.items()}
 
     def summary(self) -> str:
         """Title, budget and settings in one line."""
@@ -60,7 +70,7 @@ class Protocol:
         if self.budget:
             parts.append(f"epsilon: {self.budget} [{', '.join(f'{budget:g}' for budget in self.budgets)}]")
         if self.settings:
-            parts.append(", ".join(f"{name} {value}" for name, value in self.settings.items()))
+            parts.append(", ".join(f"{name} {value}" for name, value in self.defaults.items()))
         return "; ".join(parts)
 
 
@@ -81,6 +91,12 @@ def _clean(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[
     yield from accuracies(model, pictures.pixels, pictures.targets)
 
 
+def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -> None:
+    """A note where an attack gave every image back as it was: its accuracy is the clean one, and says nothing."""
+    if torch.equal(before, after):
+        request.notes.append(f"the attack moved none of the {len(before)} images {where}")
+
+
 def _attacked(attack: Callable[..., Tensor]) -> PictureMeasure:
     """Accuracy against the budget; a budget of 0 leaves the images as they are."""
 
@@ -91,6 +107,7 @@ def _attacked(attack: Callable[..., Tensor]) -> PictureMeasure:
                 changed = attack(
                     model, changed, pictures.targets, epsilon, seed=request.seed, **request.settings
                 )
+                _tell_unmoved(request, pictures.pixels, changed, f"at epsilon {epsilon:g}")
             yield from accuracies(model, changed, pictures.targets, kind="Linf", epsilon=epsilon)
 
     return measure
@@ -101,6 +118,7 @@ def _nearest(model: PixelModel, pictures: Pictures, request: Request) -> Iterato
     found = pictures.pixels
     if any(request.budgets):
         found = attacks.carlini_wagner(model, found, pictures.targets, seed=request.seed, **request.settings)
+        _tell_unmoved(request, pictures.pixels, found, "at any epsilon: it found no misclassified one")
     distance = (found - pictures.pixels).flatten(1).norm(dim=1)
     for epsilon in request.budgets:
         within = (distance <= epsilon)[:, None, None, None]
@@ -174,8 +192,8 @@ def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> 
     rng = np.random.default_rng(derived_seed(seed, "photographs"))
     photos = [torch.from_numpy(read_picture(file).copy()) for file in files]
     cuts = []
-    for number in range(n):
-        photo = photos[number % len(photos)]
+    for place in range(n):
+        photo = photos[place % len(photos)]
         photo = (photo[None] if photo.ndim == 2 else photo.permute(2, 0, 1)).float() / 255
         height, width = photo.shape[1:]
         side = int(rng.integers(min(height, width) // 8, min(height, width) // 2))
@@ -216,7 +234,17 @@ def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterat
 
 _LINF = "largest change of a pixel (0 to 1)"
 _CURVE = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
-_WINDOWS = {"window": 0, "stride": 1}
+_WINDOWS = {
+    "window": Option(0, "tokens of a window; 0 takes the longest of the model", whole_number(0)),
+    "stride": Option(1, "tokens by which the window moves", whole_number(1)),
+}
+
+
+def _count(default: int, what: str) -> Option:
+    return Option(default, what, whole_number(1))
+
+
+_STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
 
 _TABLE = (
     Protocol("clean", "Inputs as they are", settings=_WINDOWS, pictures=_clean, texts=_perplexities),
@@ -234,7 +262,11 @@ _TABLE = (
         _LINF,
         _CURVE,
         "ε = 1/255, 20 steps of 0.15 (teo2024 App. A.2)",
-        {"steps": 20, "step_size": 0.15},
+        {
+            "steps": _count(20, _STEPS),
+            # a step of twice the budget crosses all of it, and a larger one ends where that does
+            "step_size": Option(0.15, "size of a step, as a share of epsilon", number(0, 2, above=True)),
+        },
         pictures=_attacked(attacks.pgd),
     ),
     Protocol(
@@ -243,7 +275,7 @@ _TABLE = (
         _LINF,
         (0.0, 0.04, 0.1),
         "ε = 0.1, 40 steps (teo2024 App. A.2)",
-        {"steps": 40, "samples": 16},
+        {"steps": _count(40, _STEPS), "samples": _count(16, "random directions of an estimate")},
         pictures=_attacked(attacks.spsa),
     ),
     Protocol(
@@ -252,8 +284,12 @@ _TABLE = (
         "Euclidean norm of the change",
         (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6),
         "no budget stated (teo2024 App. A.2)",
-        {"steps": 20, "searches": 3},
+        {
+            "steps": _count(20, _STEPS),
+            "searches": _count(3, "values of the trade-off constant tried for each image"),
+        },
         pictures=_nearest,
+        largest=math.inf,
     ),
     Protocol(
         "autoattack",
@@ -261,7 +297,11 @@ _TABLE = (
         _LINF,
         (0.0, 0.02, 0.04),
         "ε = 1/255, the standard ensemble (teo2024 App. A.2)",
-        {"steps": 100, "restarts": 1, "queries": 250},
+        {
+            "steps": _count(100, _STEPS),
+            "restarts": _count(1, "random starts of Auto-PGD"),
+            "queries": _count(250, _QUERIES),
+        },
         pictures=_attacked(attacks.autoattack),
     ),
     Protocol(
@@ -270,7 +310,7 @@ _TABLE = (
         _LINF,
         (0.0, 0.02, 0.04),
         "ε = 1/255 (teo2024 App. E.4)",
-        {"queries": 250},
+        {"queries": _count(250, _QUERIES)},
         pictures=_attacked(attacks.square),
     ),
     Protocol(

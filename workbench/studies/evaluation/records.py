@@ -153,7 +153,7 @@ def _finish(model: str, protocol: str, n: int, work: Path, restart: bool) -> tup
 
 def _defaults(protocol: str) -> dict[str, Any]:
     chosen = PROTOCOLS[protocol]
-    return {"epsilons": list(chosen.budgets), "settings": dict(chosen.settings)}
+    return {"epsilons": list(chosen.budgets), "settings": chosen.defaults}
 
 
 def _toolbox_version() -> str | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from workbench._version import __version__
+from workbench.analyses.registry import number
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
@@ -51,15 +52,14 @@ def evaluate(
     ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
     ``frame.attrs["notes"]``, where the numbers come from in ``frame.attrs["provenance"]``.
 
-    Raises UnknownName for a protocol or a setting that does not exist, InputError for a model or inputs the
-    protocol does not fit, MissingResource where the attack library is not installed.
+    Raises UnknownName for a protocol or a setting that does not exist, InputError for a budget or setting out of its
+    range, for a model or inputs the protocol does not fit, and for a model whose answers are not finite,
+    MissingResource where the attack library is not installed.
     """
     from workbench.models.loading import load
 
-    settings = dict(settings or {})
-    chosen = check_request(protocol, epsilons, settings)
-    budgets = chosen.budgets if epsilons is None else tuple(float(epsilon) for epsilon in epsilons)
-    request = Request(budgets, seed, {**chosen.settings, **settings})
+    chosen, budgets, complete = check_request(protocol, epsilons, settings or {})
+    request = Request(budgets, seed, complete)
     if reference is not None and protocol != "corruptions":
         raise InputError(f"reference belongs to protocol corruptions; {protocol!r} has no use for it")
     asked = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
@@ -82,32 +82,41 @@ def evaluate(
     return joined
 
 
-def check_request(protocol: str, epsilons: Sequence[float] | None, settings: Mapping[str, Any]) -> Protocol:
-    """The protocol asked for; raises before anything is loaded if it cannot be run as asked."""
+def check_request(
+    protocol: str, epsilons: Sequence[float] | None, settings: Mapping[str, Any]
+) -> tuple[Protocol, tuple[float, ...], dict[str, Any]]:
+    """The protocol asked for, its budgets and all its settings.
+
+    Raises before anything is loaded if it cannot be run as asked.
+    """
     if protocol not in PROTOCOLS:
         raise UnknownName("protocol", protocol, PROTOCOLS)
     chosen = PROTOCOLS[protocol]
+    complete = chosen.defaults
     for name, value in settings.items():
         if name not in chosen.settings:
             if not chosen.settings:
                 raise InputError(f"protocol {protocol!r} has no settings, got {name}={value!r}")
             raise UnknownName(f"setting of protocol {protocol!r}", name, chosen.settings)
-        whole = isinstance(chosen.settings[name], int)
-        right = isinstance(value, int) if whole else isinstance(value, (int, float))
-        if isinstance(value, bool) or not right or value < 0:
-            kind = "a whole number" if whole else "a number"
-            raise InputError(f"{name} of protocol {protocol!r} is {kind} from 0 up, got {value!r}")
+        try:
+            complete[name] = chosen.settings[name].accept(value)
+        except ValueError as error:
+            raise InputError(f"{name} of protocol {protocol!r} is {error}, got {value!r}") from None
     if epsilons is None:
-        return chosen
+        return chosen, chosen.budgets, complete
     if not chosen.budgets:
         raise InputError(f"protocol {protocol!r} has no budget; leave epsilon out")
     if not epsilons:
         raise InputError("name at least one epsilon")
+    budgets = []
     for epsilon in epsilons:
-        fits = isinstance(epsilon, (int, float)) and not isinstance(epsilon, bool)
-        if not fits or not math.isfinite(epsilon) or epsilon < 0:
-            raise InputError(f"epsilon is a number from 0 up ({chosen.budget}), got {epsilon!r}")
-    return chosen
+        try:
+            budgets.append(number(0, chosen.largest)(epsilon))
+        except ValueError as error:
+            raise InputError(
+                f"epsilon of protocol {protocol!r} is {error} ({chosen.budget}), got {epsilon!r}"
+            ) from None
+    return chosen, tuple(budgets), complete
 
 
 def _one(
@@ -121,6 +130,7 @@ def _one(
     if model.modality not in takes:
         needed = "a language model" if takes == ["text"] else "an image classifier"
         raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
+    request = replace(request, notes=[])  # those of one model
     spec = inputs or _test_set(model)
     wanted = n or DEFAULT_N[model.modality]
     started = time.perf_counter()
@@ -143,6 +153,7 @@ def _one(
     }  # fmt: skip
     frame = _frame([{**named, **row} for row in rows])
     frame.attrs["notes"] = [f"{spec}: {note}" for note in notes]
+    frame.attrs["notes"] += [f"{model.spec}: {protocol.name}: {note}" for note in request.notes]
     frame.attrs["provenance"] = {
         "evaluation": protocol.name,
         "model": model.identity,

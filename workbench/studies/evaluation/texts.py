@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
+from workbench.studies.evaluation.finite import not_finite
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -80,14 +81,18 @@ def sliding_nll(
 
 def _nll(module: nn.Module, rows: Int[Tensor, "n token"], last: int) -> Float[Tensor, "n last"]:
     """Of the last `last` tokens of each row, from all before them; on the CPU."""
-    output = module(rows[:, :-1])
+    seen = rows[:, :-1]
+    output = module(seen)
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor) or logits.ndim != 3:
         raise InputError(
             "the model gives no logits for the next token; perplexity is that of a causal language model"
         )
     likely = logits[:, -last:].float().log_softmax(-1)
-    return -likely.gather(-1, rows[:, 1:][:, -last:, None])[..., 0].cpu()
+    nll = -likely.gather(-1, rows[:, 1:][:, -last:, None])[..., 0].cpu()
+    if not nll.isfinite().all():  # an infinite logit of another token is no harm
+        raise not_finite("log-likelihoods", module, seen)
+    return nll
 
 
 @dataclass
