@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.selection import ranges
+from workbench.frames.measurement import Tally
 from workbench.frames.rows import Rows
-from workbench.measurements.layers import Tally
 
 
 @dataclass

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from workbench.core.null_distributions import null_of_draws
-from workbench.frames.metrics import METRICS
-
-if TYPE_CHECKING:
-    from workbench.frames.rows import Measurement
-    from workbench.measurements.layers import Layer
+from workbench.frames.measurement import MeasuredLayer, Measurement
 
 OBSERVED = ""
 
@@ -65,7 +61,7 @@ class _Quantity:
         """Rows of inputs that another run measured, by chance level."""
         self.undefined = self.taken = 0
 
-    def add(self, observed: np.ndarray, draws: Mapping[str, np.ndarray], layer: Layer) -> None:
+    def add(self, observed: np.ndarray, draws: Mapping[str, np.ndarray], layer: MeasuredLayer) -> None:
         """Take (input, head, rank, draw) arrays; input by input, so that no sum depends on the batches."""
         absent = np.isnan(observed)
         self.undefined += int(absent.sum())
@@ -120,7 +116,7 @@ class Means:
     def __bool__(self) -> bool:
         return bool(self._quantities)
 
-    def add(self, measurement: Measurement, layer: Layer) -> None:
+    def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         ranked = "rank" in measurement.axes
         values = measurement.values.double().cpu().numpy()
         draws = {name: drawn.double().cpu().numpy() for name, drawn in measurement.draws.items()}
@@ -130,10 +126,9 @@ class Means:
         if not ranked:
             values = values[..., None]
             draws = {name: drawn[..., None, :] for name, drawn in draws.items()}
-        key = (measurement.metric, *sorted(measurement.columns.items()))
+        key = (measurement.name, *sorted(measurement.columns.items()))
         if key not in self._quantities:
-            unit = METRICS[measurement.metric].unit or None
-            columns = {"metric": measurement.metric, "unit": unit, **measurement.columns}
+            columns = {"metric": measurement.name, "unit": measurement.unit, **measurement.columns}
             self._quantities[key] = _Quantity(columns, ranked, self._per_input)
         quantity = self._quantities[key]
         quantity.add(values[..., None], draws, layer)

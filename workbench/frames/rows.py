@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -12,32 +12,11 @@ import torch
 from torch import Tensor
 
 from workbench.core.errors import InputError
-from workbench.core.null_distributions import Null, null_of_draws
+from workbench.core.null_distributions import null_of_draws
 from workbench.frames.means import Means
-from workbench.frames.metrics import METRICS
+from workbench.frames.measurement import MeasuredLayer, Measurement
 from workbench.frames.moments import Moments
 from workbench.frames.results import conform
-from workbench.measurements.layers import Layer
-
-
-@dataclass
-class Measurement:
-    """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank), or none.
-
-    ``draws`` holds what the same number came to under chance, by the name of the chance level, with a last
-    axis for the draws. ``form`` says what becomes of it: "rows" is one row per value, or aggregated rows where
-    the run asks for those; "profile" is the maximum, minimum, mean and lower median over ranks of each input's
-    mean over heads and layers; "across" is one row per value that belongs to no single layer.
-    """
-
-    metric: str
-    values: Tensor
-    axes: tuple[str, ...] = ("input", "head")
-    null: Null | None = None
-    columns: dict[str, Any] = field(default_factory=dict)
-    draws: Mapping[str, Tensor] = field(default_factory=dict)
-    form: Literal["rows", "profile", "across"] = "rows"
-
 
 LABELS = ("axis", "statistic", "convention", "standardize", "candidate", "unit", "null")
 """Columns that tell one quantity from another, beside its metric."""
@@ -63,7 +42,7 @@ class Rows:
     def __bool__(self) -> bool:
         return bool(self._parts or self._means or self._moments)
 
-    def add(self, measurement: Measurement, layer: Layer) -> None:
+    def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         """Take one measurement; ranks that an input does not have (NaN) make no row."""
         self._check(measurement, layer)
         if measurement.form == "profile":
@@ -90,9 +69,9 @@ class Rows:
                 columns["statistic"] = statistic
                 self._moments_of(None, columns).add(torch.tensor([value], dtype=torch.float64))
 
-    def _add_moments(self, measurement: Measurement, layer: Layer) -> None:
-        metric = measurement.metric
-        columns = {"metric": metric, "unit": METRICS[metric].unit or None} | measurement.columns
+    def _add_moments(self, measurement: Measurement, layer: MeasuredLayer) -> None:
+        metric = measurement.name
+        columns = {"metric": metric, "unit": measurement.unit} | measurement.columns
         place = None if measurement.form == "across" else layer.index
         axes = measurement.axes
         if "input" not in axes:
@@ -115,13 +94,13 @@ class Rows:
             self._moments[key] = Moments({"layer": place, **columns}, heads, ranked)
         return self._moments[key]
 
-    def _check(self, measurement: Measurement, layer: Layer) -> None:
+    def _check(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         shape, names = tuple(measurement.values.shape), measurement.axes
         labels = {"input": len(layer.ids), "head": len(layer.heads), "rank": shape[-1] if shape else 0}
         if tuple(labels[name] for name in names) != shape:
-            raise InputError(f"{measurement.metric} of shape {shape} does not fit its axes {names}")
+            raise InputError(f"{measurement.name} of shape {shape} does not fit its axes {names}")
 
-    def _add_rows(self, measurement: Measurement, layer: Layer) -> None:
+    def _add_rows(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         names, shape = measurement.axes, tuple(measurement.values.shape)
         last = shape[-1] if shape else 0
         labels = {"input": list(layer.ids), "head": layer.heads, "rank": list(range(1, last + 1))}
@@ -135,8 +114,8 @@ class Rows:
         if measurement.null is not None:
             for name, part in zip(("null_mean", "null_low", "null_high", "z"), measurement.null, strict=True):
                 columns[name] = part.double().cpu().numpy().ravel()[kept]
-        metric = measurement.metric
-        constants = {"unit": METRICS[metric].unit or None} | measurement.columns
+        metric = measurement.name
+        constants = {"unit": measurement.unit} | measurement.columns
         place = None if measurement.form == "across" else layer.index
         columns |= constants | {"layer": place, "metric": metric, "value": value[kept]}
         # a dict keeps the order of arrival: with the key, rows come by layer and metric whatever the batches

@@ -25,7 +25,7 @@ from workbench.captures import LayerRecord
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.selection import ranges
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention, token_attention
 from workbench.measurements.segments import patch_foreground
 

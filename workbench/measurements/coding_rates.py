@@ -13,7 +13,7 @@ from workbench.analyses.coding_rate import coding_rate, coding_rate_compression,
 from workbench.analyses.subspaces import head_bases
 from workbench.captures import first_norm
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer
 from workbench.measurements.membership import memberships, own_convention
 

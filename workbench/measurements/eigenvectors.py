@@ -9,7 +9,7 @@ from torch import Tensor
 
 from workbench.analyses.eigenvectors import CANDIDATES, PAIR_STATISTICS, eigenvector_test
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import chance_of, chosen_keys, standardize_column, tell_of_axes
 from workbench.measurements.layers import Layer, need_token_attention
 

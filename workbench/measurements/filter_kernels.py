@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses.filter_kernels import KERNELS, FilterFit, fit_filter, squared_distances
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
 from workbench.measurements.maps import visible_of
 

@@ -22,7 +22,7 @@ from workbench.analyses.null_values import null_values
 from workbench.analyses.subspaces import head_bases
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import chance_of
 from workbench.measurements.layers import Layer, NotMeasured
 from workbench.measurements.operators import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from workbench.captures import LayerRecord, Projection, TokenInfo, attention_wei
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
+from workbench.frames.measurement import Tally
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
@@ -21,32 +22,6 @@ _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 
 class NotMeasured(Exception):
     """A layer that an analysis does not apply to; the message says why."""
-
-
-class Tally:
-    """Counts of heads in which something a reader should know happened."""
-
-    def __init__(self, counts: Mapping[str, Sequence[int]] | None = None) -> None:
-        self.counts: dict[str, list[int]] = {message: list(pair) for message, pair in (counts or {}).items()}
-        """[how many, of how many] by message."""
-
-    def add(self, message: str, where: Tensor) -> None:
-        """Count the true entries of ``where`` under a message that goes on from "3 of 40 "."""
-        self.count(message, int(where.sum()), where.numel())
-
-    def count(self, message: str, count: int, total: int) -> None:
-        """Count what was counted elsewhere."""
-        counted = self.counts.setdefault(message, [0, 0])
-        counted[0] += count
-        counted[1] += total
-
-    def merge(self, other: Tally) -> None:
-        """Take the counts of another."""
-        for message, pair in other.counts.items():
-            self.count(message, *pair)
-
-    def notes(self) -> list[str]:
-        return [f"{count} of {total} {message}" for message, (count, total) in self.counts.items() if count]
 
 
 @dataclass

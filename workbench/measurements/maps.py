@@ -14,7 +14,7 @@ from workbench.analyses.class_attention import map_diversity, permuted_heads
 from workbench.captures import attention_output
 from workbench.core import null_distributions as chance
 from workbench.core.null_distributions import Null
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import (
     Layer,
     need_token_attention,

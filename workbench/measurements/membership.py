@@ -20,7 +20,7 @@ from workbench.analyses.subspaces import head_bases
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core import null_distributions as chance
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
 from workbench.measurements.segments import patch_segments
 

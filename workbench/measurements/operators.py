@@ -15,7 +15,7 @@ from workbench.attention.base import split_heads
 from workbench.attention.primal import PrimalAttention, primal_kernel
 from workbench.captures import attention_weights
 from workbench.core import null_distributions as chance
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, need_token_attention
 from workbench.measurements.maps import WINDOW_MASK
 

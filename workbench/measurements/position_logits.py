@@ -18,7 +18,7 @@ from workbench.analyses.position_logits import (
     split_projection,
 )
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
 from workbench.measurements.maps import visible_of
 

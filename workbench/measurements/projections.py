@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workbench.analyses.projection_error import CONVENTIONS, NORM_STATISTICS, projection_errors
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import chance_of, standardize_column, tell_of_axes
 from workbench.measurements.layers import Layer, need_token_attention
 

@@ -13,7 +13,7 @@ from workbench.analyses.membership import patch_places
 from workbench.analyses.robust_components import detection_auc, marked_share, split_of, token_size
 from workbench.attention.rpc import principal_component_pursuit
 from workbench.core import null_distributions as chance
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
 
 # Of the pursuit by ADMM: beyond what a rank of sizes can tell.

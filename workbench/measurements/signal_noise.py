@@ -14,7 +14,7 @@ from workbench.attention.residual import BoostedResidual
 from workbench.captures import block_path
 from workbench.core import null_distributions as chance
 from workbench.data.corruptions import corrupt
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
 
 if TYPE_CHECKING:

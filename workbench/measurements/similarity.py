@@ -13,7 +13,7 @@ from workbench.analyses import similarity
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured, over_windows
 
 STREAMS = ("input", "after_attn", "hidden")
@@ -61,7 +61,7 @@ def rates_of_similarity(
         return
     curves: dict[tuple[Any, ...], list[tuple[int, Measurement]]] = {}
     for layer, measurement in taken:
-        if measurement.metric == "token_cosine" and "standardize" not in measurement.columns:
+        if measurement.name == "token_cosine" and "standardize" not in measurement.columns:
             place = tuple(measurement.columns.get(name) for name in ("candidate", "axis"))
             curves.setdefault(place, []).append((layer.index, measurement))
     for curve in curves.values():

@@ -11,7 +11,7 @@ from torch import Tensor
 from workbench.analyses.softmax_sensitivity import local_lipschitz, perturbation
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer, NotMeasured
 from workbench.measurements.operators import (
     Found,

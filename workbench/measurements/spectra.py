@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.analyses import kernel_pca
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import chosen_keys, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
 from workbench.measurements.operators import groups_of, noise_like

@@ -11,7 +11,7 @@ import torch
 from workbench.analyses.null_values import null_values
 from workbench.analyses.subspaces import mean_coherence, subspace_angles
 from workbench.core import null_distributions as chance
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer
 
 

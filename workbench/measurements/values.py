@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.analyses.value_similarity import QUANTITIES, Quantity, value_similarity
 from workbench.core.errors import InputError
-from workbench.frames.rows import Measurement
+from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import (
     chance_of,
     chosen_keys,
