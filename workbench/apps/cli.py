@@ -469,11 +469,14 @@ def render(
 @cli.command()
 @click.argument("provenance", metavar="FIGURES/NAME.json", type=click.Path(dir_okay=False))
 @click.option("--out", type=click.Path(file_okay=False), help="Keep the new figure in this folder.")
-def reproduce(provenance: str, out: str | None) -> None:
+@click.option(
+    "--trust", is_flag=True, help="Run the notebook that the file names, though it is not a bundled one."
+)
+def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     """Draw a figure again from its provenance, and say whether it came out the same."""
     from workbench.apps.rendering import reproduce
 
-    outcome = reproduce(provenance, out=out)
+    outcome = reproduce(provenance, out=out, trust=trust)
     click.echo(str(outcome))
     if not outcome.same:
         sys.exit(1)

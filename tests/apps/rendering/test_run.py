@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from tests.browser import needs_chrome
 from tests.figure_notebooks import write_notebook
+from workbench.apps.cli import cli
 from workbench.apps.rendering import render, reproduce
 from workbench.apps.rendering.run import _Render
-from workbench.core.errors import InputError, MissingResource
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.figures.export import save_figure
-from workbench.frames.provenance import read_provenance
+from workbench.frames.provenance import read_provenance, sha256_file
 
 FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json"}
 
@@ -117,7 +119,7 @@ def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
     held["versions"]["torch"] = "1.0"
     (altered / "works.json").write_text(json.dumps(held))
 
-    outcome = reproduce(altered / "works.json", out=tmp_path / "again")
+    outcome = reproduce(altered / "works.json", out=tmp_path / "again", trust=True)
     assert outcome.same_figure
     assert not outcome.same
     assert outcome.difference == pytest.approx(0.2)
@@ -125,6 +127,76 @@ def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
     # and what was drawn again is, byte for byte, what was drawn first
     assert (tmp_path / "again" / "works.csv").read_bytes() == (out / "works.csv").read_bytes()
     assert (tmp_path / "again" / "works.figure.json").read_bytes() == (out / "works.figure.json").read_bytes()
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A package whose one notebook is `works`, a figure of it, and the folder of that figure."""
+    folder, out = tmp_path / "package", tmp_path / "figures"
+    folder.mkdir()
+    path = write_notebook(folder, "works")
+    for module in ("apps.rendering.notebooks", "core.paths"):
+        monkeypatch.setattr(f"workbench.{module}.notebooks_dir", lambda: folder)
+    monkeypatch.chdir(tmp_path)
+    render(["works"], out=out, formats=[], progress=False)
+    return path, out
+
+
+def _tell(figure, **changed):
+    """Have a figure's provenance name another notebook."""
+    held = json.loads(figure.read_text())
+    held["notebook"] |= changed
+    figure.write_text(json.dumps(held))
+
+
+def test_a_notebook_that_a_file_names_runs_only_when_it_is_trusted(rendered, tmp_path):
+    figure, marker = tmp_path / "works.json", tmp_path / "ran"
+    hostile = write_notebook(tmp_path, "claims", figure="works", extra=f"open({str(marker)!r}, 'w').close()")
+    shutil.copy(rendered[0].out / "works.json", figure)
+    for told in ({"path": str(hostile)}, {"path": str(hostile), "name": "claims"}):
+        _tell(figure, **told)
+        with pytest.raises(InputError, match="trust") as refused:
+            reproduce(figure)
+        assert str(hostile) in str(refused.value)
+        assert sha256_file(hostile) in str(refused.value)
+    assert not marker.exists()
+    done = CliRunner().invoke(cli, ["reproduce", str(figure)])
+    assert isinstance(done.exception, InputError)
+    done = CliRunner().invoke(cli, ["reproduce", "--trust", str(figure)])
+    assert "works: " in done.output
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["../claims", "./claims.ipynb", "claims.ipynb"])
+def test_a_name_without_a_path_is_no_path(rendered, tmp_path, monkeypatch, name):
+    figure, folder = tmp_path / "works.json", tmp_path / "here"
+    folder.mkdir()
+    for place in (tmp_path, folder):
+        write_notebook(place, "claims", extra=f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    shutil.copy(rendered[0].out / "works.json", figure)
+    held = json.loads(figure.read_text())
+    held["notebook"] = {"name": name, "parameters": {}, "sha256": ""}
+    figure.write_text(json.dumps(held))
+    monkeypatch.chdir(folder)
+    with pytest.raises(UnknownName, match="notebook"):
+        reproduce(figure, trust=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_bundled_notebook_is_run_from_the_package(shipped, tmp_path):
+    """Also where the file names a copy elsewhere; and where it has changed since, which is said."""
+    path, out = shipped
+    figure = out / "works.json"
+    assert reproduce(figure).same
+    _tell(figure, path=str(tmp_path / "elsewhere" / "works.ipynb"))
+    assert reproduce(figure).same
+    held = json.loads(figure.read_text())
+    del held["notebook"]["path"]
+    figure.write_text(json.dumps(held))
+    write_notebook(path.parent, "works", extra="data['value'] *= 2")
+    outcome = reproduce(figure)
+    assert not outcome.same_data
+    assert "the notebook has changed" in outcome.causes
 
 
 def test_a_figure_without_a_notebook_cannot_be_reproduced(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.apps.rendering.notebooks import bundled_notebooks
 from workbench.apps.rendering.run import render
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
 from workbench.figures.export import FORMATS
-from workbench.frames.provenance import read_provenance
+from workbench.frames.provenance import read_provenance, sha256_file
 
 
 @dataclass
@@ -49,23 +50,29 @@ class Reproduction:
         return "\n".join([text, *(f"  {cause}" for cause in self.causes)])
 
 
-def reproduce(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Reproduction:
+def reproduce(
+    path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, trust: bool = False
+) -> Reproduction:
     """Draw a figure again from its provenance, in a folder of its own, and compare data and drawing.
+
+    A bundled notebook is run from the package, also where it has changed since, which the comparison says.
 
     Args:
         path: a figure's NAME.json, or any of its files.
         out: where to keep what was drawn; by default it is thrown away.
+        trust: run any other notebook that the provenance names, with all that its code does.
 
     Raises:
-        InputError: no provenance, a figure that no notebook drew, or a notebook that is gone or takes other
-            parameters now.
+        InputError: no provenance, a figure that no notebook drew, a notebook that is not trusted, or one that is
+            gone or takes other parameters now.
+        UnknownName: a bundled notebook that this version has not got.
     """
     path = Path(path)
     first = read_provenance(path)
     run = first.get("notebook")
     if not run:
         raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
-    target = run.get("path") or run["name"]
+    target = _notebook_to_run(run, trust)
     if out is not None and Path(out).resolve() == path.resolve().parent:
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
@@ -100,6 +107,25 @@ def reproduce(path: str | os.PathLike[str], out: str | os.PathLike[str] | None =
             causes=_causes(first, second),
             compared=compared,
         )
+
+
+def _notebook_to_run(run: Mapping[str, Any], trust: bool) -> Path:
+    """The package's own notebook of that name, or the file that the provenance names, where that is trusted."""
+    name, stored, bundled = run["name"], run.get("path"), bundled_notebooks()
+    own = bundled.get(name)
+    if own is not None and (not stored or run.get("sha256") == sha256_file(own)):
+        return own
+    if not stored:
+        raise UnknownName("notebook", name, bundled)
+    path = Path(stored).resolve()
+    if not path.is_file():
+        raise InputError(f"the notebook that drew it is gone: no file at {path}")
+    if not trust:
+        raise InputError(
+            f"this would run {path} (sha256 {sha256_file(path)}), which is none of the bundled notebooks: read it, and "
+            "if you trust it add --trust (in Python: trust=True)"
+        )
+    return path
 
 
 def _difference(first: Path, second: Path) -> tuple[float | None, str]:

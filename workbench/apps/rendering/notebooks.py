@@ -206,6 +206,11 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
     return ANY
 
 
+def bundled_notebooks() -> dict[str, Path]:
+    """The package's own notebooks, by name."""
+    return {path.stem: path for path in sorted(notebooks_dir().glob("*.ipynb"))}
+
+
 def find_notebooks(
     names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
 ) -> list[Notebook]:
@@ -215,11 +220,10 @@ def find_notebooks(
         UnknownName: a name that is neither (the nearest ones are offered).
         InputError: a file that is no notebook, or two of one name.
     """
-    folder = notebooks_dir()
-    bundled = {path.stem: path for path in sorted(folder.glob("*.ipynb"))} if folder.is_dir() else {}
+    bundled = bundled_notebooks()
     if names is None:
         if not bundled:
-            raise InputError(f"there are no notebooks in {folder}; name one by its path")
+            raise InputError(f"there are no notebooks in {notebooks_dir()}; name one by its path")
         return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
     found: dict[str, Notebook] = {}
     for name in [names] if isinstance(names, str | os.PathLike) else names:
