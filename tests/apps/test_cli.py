@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from workbench._version import __version__
+from workbench.analyses.registry import ANALYSES, read_options
 from workbench.apps import cli
 
 
@@ -60,6 +62,49 @@ def test_analyze_writes_each_format(run, tmp_path, suffix):
     assert status == 0, err
     assert out.name in said
     assert out.stat().st_size > 500
+
+
+def test_the_word_none_means_what_an_option_says(run, tmp_path):
+    out, plain = tmp_path / "none.csv", tmp_path / "plain.csv"
+    spectrum = ("analyze", "gram-spectrum", *BUNDLED, "--n", 2, "--layers", 1)
+    status, _, err = run(*spectrum, "--standardize", "none", "--normalize=none", "--out", out)
+    assert status == 0, err
+    assert run(*spectrum, "--out", plain)[0] == 0
+    assert out.read_bytes() == plain.read_bytes()
+    rates = ("analyze", "coding-rate", *BUNDLED, "--n", 2, "--layers", 1, "--eps", "none", "--out", out)
+    status, _, err = run(*rates)  # here none is no choice, but no value
+    assert status == 0, err
+    status, _, err = run(*spectrum, "--max-rank", "none", "--out", out)
+    assert status == 2
+    assert "max_rank must be 'head_dim' or 'all' or a whole number from 1 up; got 'none'" in err
+
+
+@pytest.mark.parametrize("name", sorted(ANALYSES))
+def test_every_default_of_an_analysis_can_be_typed(name):
+    options = ANALYSES[name].options
+    typed = {option: str(rule.default) for option, rule in options.items()}
+    assert read_options(typed, options) == {option: rule.default for option, rule in options.items()}
+
+
+def test_a_sweep_reads_options_as_analyze_does():
+    words = "gram-spectrum:standardize=none:max-rank=8"
+    assert cli._analysis(words) == ("gram-spectrum", {"standardize": "none", "max_rank": 8})
+    assert cli._analysis("coding-rate:eps=none") == ("coding-rate", {"eps": None})
+
+
+@pytest.mark.parametrize(
+    ("notebook", "meant"), [("eigenvector_test", "none"), ("gram_spectra", None)], ids=["text", "or None"]
+)
+def test_parameters_of_a_notebook_are_read_as_it_takes_them(run, monkeypatch, notebook, meant):
+    given = {}
+
+    def render(names, *, parameters, **options):
+        given.update(parameters)
+        return SimpleNamespace(failed=[])
+
+    monkeypatch.setattr("workbench.apps.rendering.render", render)
+    run("render", notebook, "-p", "standardize", "none", "-p", "n", "3", "-p", "layers", "2")
+    assert given == {"standardize": meant, "n": 3, "layers": "2"}
 
 
 def test_options_of_an_analysis_are_given_as_flags_and_values(run, tmp_path):

@@ -17,6 +17,7 @@ from workbench.analyses.coding_rate import compression_shares
 from workbench.captures import PROJECTIONS
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.plugins import Registry, instance_of
+from workbench.core.typed import literal, read_typed
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES
 from workbench.measurements import Layer, Measurement
 from workbench.measurements.class_attention import QUERIES
@@ -38,6 +39,22 @@ class Option:
     default: Any
     help: str
     accept: Callable[[Any], Any]
+
+    def takes(self, value: Any) -> bool:
+        """Whether a value is accepted."""
+        try:
+            self.accept(value)
+        except ValueError:
+            return False
+        return True
+
+
+def read_options(typed: Mapping[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """What texts typed at a command line mean for these options; those of no option are for the check to refuse."""
+    return {
+        name: read_typed(text, options[name].takes) if name in options else literal(text)
+        for name, text in typed.items()
+    }
 
 
 @dataclass(frozen=True)

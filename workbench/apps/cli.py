@@ -15,6 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ import click
 
 from workbench._version import __version__
 from workbench.core.errors import InputError, WorkbenchError
+from workbench.core.typed import literal, read_typed
 
 EXIT_CODES = (
     "Exit status: 0 done; 1 part of the work failed; 2 the request was wrong; "
@@ -30,17 +32,6 @@ EXIT_CODES = (
 _WARNED: set[str] = set()
 _show_library_warning = warnings.showwarning
 _LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
-
-
-def _value(text: str) -> Any:
-    """A value typed at the command line: a JSON or Python-like literal where it reads as one, else the text."""
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _apply(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -179,12 +170,14 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     workbench analyze gram-spectrum --model bundled:digits-vit --inputs bundled:digits --out spectrum.parquet
     workbench analyze attention-map --qkv qkv.safetensors --out maps.csv
     """
+    from workbench.analyses.registry import read_options
     from workbench.frames.results import check_place, check_suffix, write_frame
     from workbench.runs.analyze import ANALYSES, analyze
     from workbench.runs.analyze import check_request as check
 
     check_suffix(out)
-    options = _own_options(ctx.args)
+    typed = _own_options(ctx.args)
+    options = read_options(typed, ANALYSES[name].options if name in ANALYSES else {})
     check(name, options)
     check_place(out)
     frame = analyze(name, progress=sys.stderr.isatty(), **arguments, **options)
@@ -195,9 +188,9 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
             click.echo(f"note: {note}", err=True)
 
 
-def _own_options(words: Sequence[str]) -> dict[str, Any]:
-    """`--max-rank 64 --flag` to `{"max_rank": 64, "flag": True}`; an analysis says which of them it has."""
-    options: dict[str, Any] = {}
+def _own_options(words: Sequence[str]) -> dict[str, str]:
+    """`--max-rank 64 --flag` to `{"max_rank": "64", "flag": "true"}`; an analysis says what they mean."""
+    options: dict[str, str] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -207,11 +200,11 @@ def _own_options(words: Sequence[str]) -> dict[str, Any]:
             )
         key, equals, inline = word[2:].partition("=")
         if equals:
-            value: Any = _value(inline)
+            value = inline
         elif rest and not rest[0].startswith("--"):
-            value = _value(rest.pop(0))
+            value = rest.pop(0)
         else:
-            value = True
+            value = "true"
         options[key.replace("-", "_")] = value
     return options
 
@@ -284,14 +277,16 @@ def sweep(ctx: click.Context, **arguments: Any) -> None:
 
 def _analysis(text: str) -> tuple[str, dict[str, Any]]:
     """`gram-spectrum:max_rank=8` as the name and its options."""
+    from workbench.analyses.registry import ANALYSES, read_options
+
     name, *pairs = (part.strip() for part in text.split(":"))
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"{text!r}: an option is written NAME=VALUE, as in {name}:max_rank=8")
-        options[key.replace("-", "_")] = _value(value)
-    return name, options
+        options[key.replace("-", "_")] = value
+    return name, read_options(options, ANALYSES[name].options if name in ANALYSES else {})
 
 
 @sweep.command("status")
@@ -431,6 +426,11 @@ def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _all_accept(parameters: Sequence[Any], value: Any) -> bool:
+    """Whether every one of some notebooks' parameters takes a value."""
+    return all(parameter.accepts(value) for parameter in parameters)
+
+
 @cli.command()
 @click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...")
 @click.option(
@@ -456,11 +456,14 @@ def render(
     notebooks: tuple[str, ...], pairs: tuple[tuple[str, str], ...], parameter_file: str | None, **options: Any
 ) -> None:
     """Render figure notebooks (all, or those named) into a gallery."""
-    from workbench.apps.rendering import read_parameters, render
+    from workbench.apps.rendering import find_notebooks, read_parameters, render
 
     formats = tuple(part.strip() for part in options.pop("formats").split(",") if part.strip())
     parameters = read_parameters(parameter_file) if parameter_file else {}
-    parameters |= {key: _value(text) for key, text in pairs}
+    chosen = find_notebooks(list(notebooks) or None) if pairs else []
+    for key, text in pairs:
+        having = [notebook.parameters[key] for notebook in chosen if key in notebook.parameters]
+        parameters[key] = read_typed(text, partial(_all_accept, having))
     report = render(list(notebooks) or None, parameters=parameters, formats=formats, **options)
     if report.failed:
         sys.exit(1)
@@ -554,7 +557,7 @@ def train(
         attention=attention,
         boost=boost,
         seed=seed,
-        options={key: _value(text) for key, text in options},
+        options={key: literal(text) for key, text in options},
         **rest,
     )
     click.echo(str(result))
@@ -599,12 +602,15 @@ def evaluate(
     workbench evaluate bundled:digits-vit --protocol fgsm --epsilon 0,0.02,0.04 --out fgsm.csv
     workbench evaluate runs/a/epoch-030.safetensors --protocol corruptions --reference bundled:digits-vit
     """
+    from workbench.analyses.registry import read_options
     from workbench.frames.results import atomic_write
-    from workbench.studies.evaluation import evaluate
+    from workbench.studies.evaluation import PROTOCOLS, evaluate
 
     _check_out(out, "an evaluation is")
-    budgets = None if epsilon is None else [_value(part.strip()) for part in epsilon.split(",")]
-    settings = {key.replace("-", "_"): _value(text) for key, text in options}
+    budgets = None if epsilon is None else [literal(part.strip()) for part in epsilon.split(",")]
+    chosen = PROTOCOLS.get(arguments["protocol"])
+    typed = {key.replace("-", "_"): text for key, text in options}
+    settings = read_options(typed, chosen.settings if chosen else {})
     frame = evaluate(list(models), epsilons=budgets, settings=settings, **arguments)
     if out:
         atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
