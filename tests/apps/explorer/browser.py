@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -44,10 +45,10 @@ class Server:
     process: subprocess.Popen[str]
     said: list[str] = field(repr=False)
 
-    def stop(self) -> int:
-        """Interrupt it as Ctrl-C does, and wait for its exit status."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> int:
+        """Interrupt it as Ctrl-C does, or send another signal, and wait for its exit status."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(how)
         try:
             return self.process.wait(START_S)
         except subprocess.TimeoutExpired:
@@ -135,6 +136,19 @@ def free_port() -> int:
     with socket.socket() as held:
         held.bind(("localhost", 0))
         return held.getsockname()[1]
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until somebody listens at a port of this machine."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("localhost", port), timeout=START_S).close()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 @contextmanager

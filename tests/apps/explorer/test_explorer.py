@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.apps.explorer import VIEWS, Explorer, notebook_to_open
+from workbench.apps.explorer import VIEWS, Explorer
 from workbench.apps.explorer.views import attention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
@@ -326,18 +326,3 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     said = VIEWS["attention"].read(at_patch, material)
     assert said == "From '0,2', most attention goes to '0,2': 50.0%, 32.0 times an even share."
     assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
-
-
-def test_the_notebook_of_a_checkout_opens_in_place_and_a_copy_is_kept(tmp_path, monkeypatch):
-    from workbench.core import paths
-
-    assert notebook_to_open(tmp_path) == paths.notebooks_dir() / "explorer.ipynb"
-    installed = tmp_path / "installed" / "notebooks"
-    installed.mkdir(parents=True)
-    (installed / "explorer.ipynb").write_text("as installed")
-    monkeypatch.setattr(paths, "notebooks_dir", lambda: installed)
-    here = tmp_path / "here"
-    here.mkdir()
-    assert notebook_to_open(here).read_text() == "as installed"
-    (here / "explorer.ipynb").write_text("edited by its user")
-    assert notebook_to_open(here).read_text() == "edited by its user"

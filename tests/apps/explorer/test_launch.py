@@ -1,6 +1,7 @@
 """How the explorer is started: what it needs, whom it lets in, and that it leaves nothing behind."""
 
 import json
+import signal
 import sys
 import urllib.error
 import urllib.request
@@ -9,8 +10,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from click.testing import CliRunner
+from jupyter_client.blocking import BlockingKernelClient
 
-from tests.apps.explorer.browser import LAB_ADDRESS, free_port, page_server, serve
+from tests.apps.explorer.browser import LAB_ADDRESS, START_S, free_port, page_server, serve, wait_for_port
 from workbench.apps.cli import cli
 from workbench.apps.explorer import launch
 from workbench.core.errors import MissingResource, UnknownName
@@ -79,14 +81,66 @@ def test_the_page_asks_for_its_token_and_an_interrupt_ends_it(served, tmp_path):
     assert "Traceback" not in "".join(served.said[before:])
 
 
-def test_an_interrupt_ends_jupyterlab_and_all_it_started(tmp_path):
+def _wait_for_kernel(runtime):
+    """Wait until the kernel that a server started answers; its runtime folder names it."""
+    (connection,) = runtime.glob("kernel-*.json")
+    client = BlockingKernelClient(connection_file=str(connection))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.kernel_info(reply=True, timeout=START_S)
+    finally:
+        client.stop_channels()
+
+
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_or_a_kill_ends_jupyterlab_and_all_it_started(tmp_path, ends):
     command = [sys.executable, "-m", "workbench", "explore", "--no-browser", f"--port={free_port()}"]
     with serve(command, tmp_path, LAB_ADDRESS) as served:
+        address = urlsplit(served.address)
+        kernels = f"{address.scheme}://{address.netloc}/api/kernels?{address.query}"
+        wait_for_port(address.port)  # it tells its address before it listens there
+        assert _answer(kernels, "POST")[0] == 201
+        _wait_for_kernel(tmp_path / "jupyter")
         started = psutil.Process(served.process.pid).children(recursive=True)
-        assert len(started) >= 2 - (
-            sys.platform != "linux"
-        )  # the server and, where one is kept, the warm process
-        assert served.stop() == 130
+        assert served.stop(ends) == 128 + ends
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
     assert "Traceback" not in "".join(served.said)
+
+
+def test_a_kernel_of_the_servers_shows_a_figure(tmp_path, monkeypatch):
+    from jupyter_client.manager import start_new_kernel
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
+    with launch.server_environment() as told:
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        manager, client = start_new_kernel(startup_timeout=START_S)
+        shown = []
+        try:
+            client.execute_interactive(
+                "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 2]))",
+                output_hook=lambda message: shown.extend(message["content"].get("data", ())),
+                timeout=START_S,
+            )
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel()
+    assert "application/vnd.plotly.v1+json" in shown
+
+
+@pytest.mark.parametrize("folder", [".", "notebooks"])
+def test_a_checkouts_notebooks_are_not_written_to(tmp_path, monkeypatch, folder):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    tracked = tmp_path / "notebooks" / "explorer.ipynb"
+    tracked.write_text("{}")
+    monkeypatch.setattr(launch.paths, "notebooks_dir", lambda: tracked.parent)
+    opened = launch.notebook_to_open(tmp_path / folder)
+    assert opened == tmp_path / "explorer.ipynb"
+    assert opened.read_text() == "{}"
+    opened.write_text('{"cells": []}')  # what a person typed
+    assert launch.notebook_to_open(tmp_path / folder).read_text() == '{"cells": []}'
+    assert tracked.read_text() == "{}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,22 +41,43 @@ Explorer()
 
 
 def open_explorer(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
-    """Start JupyterLab on the explorer notebook, token on, and wait for it; returns its exit status.
+    """Start JupyterLab on a copy of the explorer notebook, token on, and wait for it; returns its exit status.
 
-    In a checkout the notebook opens where it lies; from an installed wheel a copy goes into the current folder,
-    and a copy that is already there is kept. Figures are saved into ``figures/`` of the current folder.
+    JupyterLab saves by itself, so the notebook is a copy in the current folder (see `notebook_to_open`). Figures are
+    saved into ``figures/`` there. A signal to end (`kill`) ends JupyterLab and its kernels too.
 
     Raises `MissingResource` if the folder cannot be written to.
     """
-    command = lab_command(notebook_to_open(Path.cwd()), port, browser)
-    with server_environment(theme) as told:
-        server = subprocess.Popen(command, env=told)
-        try:
-            return server.wait()
-        except KeyboardInterrupt:  # Lab asks whether it is meant; this says yes, and lets it end its kernels
-            server.terminate()
-            server.wait()
-            return 130
+    notebook = notebook_to_open(Path.cwd())
+    print(
+        f"Your copy of the explorer notebook is {notebook}; JupyterLab saves what you change there "
+        "(delete it for a fresh copy)",
+        flush=True,
+    )
+    command = lab_command(notebook, port, browser)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with server_environment(theme) as told:
+            server = subprocess.Popen(command, env=told)
+            try:
+                return server.wait()
+            finally:  # after Ctrl-C Lab asks whether it is meant; this says yes, and lets it end its kernels
+                server.terminate()
+                server.wait()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except _Terminated:
+        return 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(BaseException):
+    """A signal to end came; not an error, like `KeyboardInterrupt`."""
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
@@ -164,14 +186,17 @@ def page_notebook(folder: Path, start: Path) -> Path:
 
 
 def notebook_to_open(folder: Path) -> Path:
-    """The explorer notebook to edit: the checkout's own, or a copy in `folder`."""
+    """A copy of the explorer notebook in `folder`, for JupyterLab to save into; one that is there already is kept.
+
+    The notebooks of a checkout are never opened themselves: started in their folder, the copy lies beside it.
+    """
     source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
-    if (source.parent.parent / "pyproject.toml").is_file() and os.access(source, os.W_OK):
-        return source
+    if folder.resolve() == source.parent.resolve():
+        folder = folder.parent
     target = folder / source.name
     if not target.exists():
         try:
-            shutil.copy(source, target)
+            shutil.copyfile(source, target)  # whatever the rights of the source, the copy can be written
         except OSError as error:
             raise MissingResource(
                 f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder"

@@ -205,7 +205,15 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     # A kernel is to end with its parent, which is not the one that its starter named.
     if request["module"] == KERNEL:
         sys.argv.append(f"--IPKernelApp.parent_handle={os.getppid()}")
+        _show_figures()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _show_figures() -> None:
+    """Have the kernel's cells show plotly's figures, as it would have decided had it been imported in a kernel."""
+    import plotly.io
+
+    plotly.io.renderers.default = os.environ.get("PLOTLY_RENDERER") or "plotly_mimetype"
 
 
 def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
