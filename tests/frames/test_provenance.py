@@ -7,6 +7,7 @@ import pytest
 
 from workbench._version import __version__
 from workbench.core.errors import InputError
+from workbench.core.files import sha256_bytes
 from workbench.frames import provenance
 
 
@@ -37,7 +38,7 @@ def test_records_are_named_with_their_hash(tmp_path):
     record = tmp_path / "runs.csv"
     record.write_text("abc")
     held = built(records=[record])
-    assert held["records"] == [{"path": str(record), "sha256": provenance.sha256_bytes(b"abc")}]
+    assert held["records"] == [{"path": str(record), "sha256": sha256_bytes(b"abc")}]
     with pytest.raises(InputError, match="absent"):
         built(records=[tmp_path / "absent.csv"])
 

@@ -1,6 +1,5 @@
 import json
 import math
-import os
 
 import numpy as np
 import pandas as pd
@@ -8,11 +7,10 @@ import pyarrow.parquet
 import pytest
 
 from workbench import __version__
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.frames.results import (
     COLUMNS,
     SCHEMA_VERSION,
-    atomic_write,
     conform,
     join_frames,
     make_frame,
@@ -173,29 +171,6 @@ def test_a_latex_file_says_what_it_holds(tmp_path):
     assert r"\toprule" in table
     assert r"$2\times 10^{-7}$" in table
     assert r"\label{tab:spectrum}" in table
-
-
-def test_writing_leaves_no_half_file(tmp_path):
-    def fail(handle):
-        handle.write(b"half")
-        raise RuntimeError("stop")
-
-    target = tmp_path / "folder with space" / "result.csv"
-    with pytest.raises(RuntimeError, match="stop"):
-        atomic_write(target, fail)
-    assert list(target.parent.iterdir()) == []
-    atomic_write(target, lambda handle: handle.write(b"first"))
-    with pytest.raises(RuntimeError, match="stop"):
-        atomic_write(target, fail)
-    assert target.read_bytes() == b"first"
-    assert os.listdir(target.parent) == ["result.csv"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    with pytest.raises(MissingResource, match="cannot write"):
-        atomic_write(blocked / "result.csv", lambda handle: handle.write(b""))
 
 
 def test_a_written_file_is_as_readable_as_any_other(frame, tmp_path):

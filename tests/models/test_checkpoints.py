@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 import workbench
 from workbench.attention import VARIANTS
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.files import sha256_file
 from workbench.models.architectures import build
 from workbench.models.checkpoints import (
-    file_sha256,
     load_weights,
     read_checkpoint,
     read_torch_file,
@@ -32,7 +32,7 @@ def test_weights_and_metadata_come_back_exactly(model, tmp_path):
     digest = write_checkpoint(path, model, META)
     state, meta = read_checkpoint(path)
     assert meta == META
-    assert digest == file_sha256(path)
+    assert digest == sha256_file(path)
     assert list(tmp_path.iterdir()) == [path]
     torch.testing.assert_close(state, dict(model.state_dict()), rtol=0, atol=0)
 

@@ -171,7 +171,8 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     workbench analyze attention-map --qkv qkv.safetensors --out maps.csv
     """
     from workbench.analyses.registry import read_options
-    from workbench.frames.results import check_place, check_suffix, write_frame
+    from workbench.core.files import check_place
+    from workbench.frames.results import check_suffix, write_frame
     from workbench.runs.analyze import ANALYSES, analyze
     from workbench.runs.analyze import check_request as check
 
@@ -334,7 +335,7 @@ def _layers_with(captured: Any, site: str) -> list[int]:
 
 def _check_out(out: str | None, told: str, suffix: str = ".csv") -> None:
     """Raise where a result could not be written after all the work: another ending, or a place that takes no file."""
-    from workbench.frames.results import check_place
+    from workbench.core.files import check_place
 
     if out is None:
         return
@@ -351,7 +352,7 @@ def _check_out(out: str | None, told: str, suffix: str = ".csv") -> None:
 def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
     """Tell two captures apart, layer by layer; exit status 1 if they differ by more than the tolerance."""
     from workbench.captures import Capture, compare
-    from workbench.frames.results import atomic_write
+    from workbench.core.files import atomic_write
 
     _check_out(out, "a comparison is")
     frame = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
@@ -382,7 +383,8 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
     """Measure what the papers claim, and say which claims hold."""
     import workbench
-    from workbench.frames.results import atomic_write, join_frames
+    from workbench.core.files import atomic_write
+    from workbench.frames.results import join_frames
 
     _check_out(out, "claims are")
     measured = workbench.claims(progress=sys.stderr.isatty(), **arguments)
@@ -603,7 +605,7 @@ def evaluate(
     workbench evaluate runs/a/epoch-030.safetensors --protocol corruptions --reference bundled:digits-vit
     """
     from workbench.analyses.registry import read_options
-    from workbench.frames.results import atomic_write
+    from workbench.core.files import atomic_write
     from workbench.studies.evaluation import PROTOCOLS, evaluate
 
     _check_out(out, "an evaluation is")
@@ -711,7 +713,7 @@ def operators(
     \b
     workbench bench operators --budget 5 --sweep tokens --out runs/tokens
     """
-    from workbench.frames.results import atomic_write
+    from workbench.core.files import atomic_write
     from workbench.studies.records import POINTS_FILE
     from workbench.studies.scaling import printed_exponents, scaling_exponents, scaling_study
 

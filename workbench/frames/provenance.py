@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import importlib.metadata
 import io
@@ -20,6 +19,7 @@ from typing import Any
 
 from workbench._version import __version__
 from workbench.core.errors import InputError
+from workbench.core.files import jsonable, sha256_file
 
 SCHEMA_VERSION = 1
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
@@ -28,30 +28,6 @@ PDF_KEY = "/Workbench"
 HTML_ID = "workbench-provenance"
 SVG_NAMESPACE = "urn:attention-workbench:provenance"
 READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
-
-
-def sha256_bytes(content: bytes) -> str:
-    """Hexadecimal SHA-256 of some bytes."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def jsonable(value: Any) -> Any:
-    """`value` with tuples, numpy scalars, arrays and paths turned into what JSON can hold."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | range):
-        return [jsonable(item) for item in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return str(value)
 
 
 @cache

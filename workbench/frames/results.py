@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from workbench._version import __version__
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.files import atomic_write
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import is_overall, latex_table
 
@@ -75,36 +75,6 @@ def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [held] if isinstance(held, dict) else list(held)
 
 
-def atomic_write(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> Path:
-    """Write a file so that it is either whole or not there; makes its folder.
-
-    Raises `MissingResource` naming the folder when it is read-only, or the disk full.
-    """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115 - closed below, before the rename
-        try:
-            with handle:
-                write(handle)
-            os.chmod(handle.name, 0o666 & ~_umask())
-            os.replace(handle.name, path)
-        except BaseException:
-            Path(handle.name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise MissingResource(
-            f"cannot write {path}: {error.strerror or error}; give another place, or make room there"
-        ) from error
-    return path
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
 def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
     """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
 
@@ -129,18 +99,6 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         raise InputError(
             f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
         )
-
-
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise `MissingResource` where a file certainly cannot be written: before long work, not after it.
-
-    Makes nothing; a folder that is not there yet is judged by the nearest one that is.
-    """
-    path = Path(path)
-    folder = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        reason = "may not be written to" if folder.is_dir() else "is no folder"
-        raise MissingResource(f"cannot write {path}: {folder} {reason}; give another place")
 
 
 def _caption(frame: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
-from workbench.frames.results import atomic_write
+from workbench.core.files import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +36,7 @@ def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor],
         name: tensor.detach().cpu().contiguous() for name, tensor in state.items() if name not in shared
     }
     content = save(tensors, metadata={METADATA_KEY: json.dumps(meta, sort_keys=True)})
-    atomic_write(path, lambda handle: handle.write(content))
+    atomic_write(path, content)
     return hashlib.sha256(content).hexdigest()
 
 
@@ -201,12 +201,6 @@ def read_torch_file(path: str | Path) -> Any:
         raise InputError(
             f"{path} is not a torch checkpoint, or only a part of one ({type(error).__name__}); copy it again"
         ) from error
-
-
-def file_sha256(path: str | Path) -> str:
-    """The sha256 of a file's bytes, in hex."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_checkpoint(path: Path) -> None:

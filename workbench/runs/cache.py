@@ -29,8 +29,9 @@ from workbench.captures.adapters import find_adapter
 from workbench.captures.layout import class_path, foreign_block
 from workbench.core import paths
 from workbench.core.errors import InputError
+from workbench.core.files import sha256_bytes
 from workbench.core.hashing import Unhashable, content_sha256
-from workbench.frames.provenance import sha256_bytes, versions
+from workbench.frames.provenance import versions
 from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, write_frame
 
 if TYPE_CHECKING:

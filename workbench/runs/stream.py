@@ -258,7 +258,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
     }
     inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | held.inputs
     if not isinstance(source, Capture):
-        from workbench.frames.provenance import sha256_file
+        from workbench.core.files import sha256_file
 
         inputs["qkv"] = {"name": name, "sha256": sha256_file(source)}
 

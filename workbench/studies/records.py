@@ -15,7 +15,7 @@ import pandas as pd
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.frames.provenance import sha256_file
+from workbench.core.files import sha256_file
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
 POINTS_FILE = "points.csv"

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import workbench
+from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
 from workbench.data.digits import digits_split
-from workbench.models.checkpoints import file_sha256, read_checkpoint, restore
+from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.records import read_metrics
 from workbench.studies.training import load_recipe
 from workbench.studies.training.bundle import MODELS, SEEDS, bundle, main
@@ -70,13 +71,13 @@ def test_loaded_by_name_on_the_bundled_digits_it_is_as_accurate(model):
 
 def test_files_are_the_ones_recorded(model, record):
     for name, digest in record["files"].items():
-        assert file_sha256(RECORD / name) == digest, name
+        assert sha256_file(RECORD / name) == digest, name
     assert {(RECORD / name).resolve() for name in record["files"]} == {
         *(path.resolve() for path in MODEL.iterdir()),
         (RECORD / "metrics.csv").resolve(),
     }
     assert [row["sha256"] for row in model["checkpoints"]] == [
-        file_sha256(MODEL / row["file"]) for row in model["checkpoints"]
+        sha256_file(MODEL / row["file"]) for row in model["checkpoints"]
     ]
 
 
@@ -123,7 +124,7 @@ def test_of_the_other_models_only_the_last_checkpoint_is_kept(tmp_path):
         == "workbench train digits --attention rpc-sym --limit 32 --seed 0 --epochs 1"
     )
     for name, digest in made["files"].items():
-        assert file_sha256(data / "records" / "digits-rpc-sym" / name) == digest
+        assert sha256_file(data / "records" / "digits-rpc-sym" / name) == digest
 
 
 def test_every_bundled_model_has_the_name_of_its_run():

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.files import sha256_file
 from workbench.data.digits import digits_split
 from workbench.models.architectures import build
-from workbench.models.checkpoints import file_sha256, read_checkpoint, restore
+from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.training import train
 from workbench.studies.training.folder import METRIC_COLUMNS
 from workbench.studies.training.loop import Trainer, TrainingDiverged, first_non_finite
@@ -36,7 +37,7 @@ def numbers(result):
 def assert_same_run(one, other):
     pd.testing.assert_frame_equal(numbers(one), numbers(other), check_exact=True)
     assert [p.name for p in one.checkpoints] == [p.name for p in other.checkpoints]
-    assert [file_sha256(p) for p in one.checkpoints] == [file_sha256(p) for p in other.checkpoints]
+    assert [sha256_file(p) for p in one.checkpoints] == [sha256_file(p) for p in other.checkpoints]
 
 
 def stop_at(monkeypatch, epoch, error):
@@ -83,7 +84,7 @@ def test_checkpoints_are_those_of_the_recipe_and_describe_themselves(trained, sm
     assert model["complete"]
     for path, row in zip(trained.checkpoints, model["checkpoints"], strict=True):
         _, meta = read_checkpoint(path)
-        assert row["sha256"] == file_sha256(path)
+        assert row["sha256"] == sha256_file(path)
         assert row["epoch"] == meta["epoch"]
         assert row["test_accuracy"] == meta["metrics"]["test_accuracy"]
         assert meta["architecture"] == model["architecture"] == small.architecture
@@ -130,7 +131,7 @@ def test_same_seed_same_numbers_another_seed_others(trained, small, tmp_path):
     torch.randn(7)  # what was drawn before must not matter
     assert_same_run(run(tmp_path / "same", small), trained)
     other = run(tmp_path / "other", small, seed=1, epochs=1)
-    assert file_sha256(other.checkpoints[0]) != file_sha256(trained.checkpoints[0])
+    assert sha256_file(other.checkpoints[0]) != sha256_file(trained.checkpoints[0])
 
 
 def test_the_caller_keeps_his_choice_of_algorithms(trained):

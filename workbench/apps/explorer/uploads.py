@@ -8,8 +8,8 @@ from pathlib import Path
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.files import atomic_write
 from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT
-from workbench.frames.results import atomic_write
 
 
 def keep_picture(name: str, content: bytes) -> str:
@@ -56,5 +56,5 @@ def _keep(name: str, content: bytes) -> Path:
             raise MissingResource(
                 f"cannot write to the cache {paths.cache_dir()}: {error.strerror}; WORKBENCH_CACHE moves it"
             ) from error
-        atomic_write(path, lambda handle: handle.write(content))
+        atomic_write(path, content)
     return path

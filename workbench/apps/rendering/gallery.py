@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.apps.rendering.state import REPORT, read_report
-from workbench.frames.provenance import SCHEMA_VERSION, jsonable
-from workbench.frames.results import atomic_write
+from workbench.core.files import atomic_write, jsonable
+from workbench.frames.provenance import SCHEMA_VERSION
 
 _LINKS = (
     ("pdf", "PDF"),
@@ -83,7 +83,7 @@ def write_gallery(
     )
     # A name that is no Unicode must not end a render after all its work.
     content = page.encode(errors="replace")
-    return Gallery(atomic_write(folder / "index.html", lambda handle: handle.write(content)), foreign)
+    return Gallery(atomic_write(folder / "index.html", content), foreign)
 
 
 def _entry(path: Path) -> Entry | None:

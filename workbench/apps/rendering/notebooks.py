@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.files import sha256_file
 from workbench.core.paths import notebooks_dir
-from workbench.frames.provenance import sha256_file
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})

@@ -25,13 +25,13 @@ from workbench.apps.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess
 from workbench.apps.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.core import paths
 from workbench.core.errors import InputError
+from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
 from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
-from workbench.frames.provenance import dump, jsonable, sha256_file
-from workbench.frames.results import atomic_write
+from workbench.frames.provenance import dump
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
 _STOP_SECONDS = 10
@@ -107,7 +107,7 @@ def render(
 
 def _check_folder(folder: Path) -> None:
     """A folder that cannot be written is better found out before an hour's work than after it."""
-    atomic_write(folder / "notebooks" / ".writable", lambda handle: handle.write(b"x" * 65536)).unlink()
+    atomic_write(folder / "notebooks" / ".writable", b"x" * 65536).unlink()
 
 
 class _Render:

@@ -10,8 +10,8 @@ from typing import Any
 
 from workbench.apps.rendering.notebooks import Notebook
 from workbench.core import paths
-from workbench.frames.provenance import dump, jsonable, sha256_bytes, sha256_file, versions
-from workbench.frames.results import atomic_write
+from workbench.core.files import sha256_bytes, sha256_file, write_json
+from workbench.frames.provenance import dump, versions
 
 REPORT = "report.json"
 _KINDS = {
@@ -57,8 +57,7 @@ class Outcome:
 
 
 def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    text = json.dumps({"schema": 1, "notebooks": jsonable(entries)}, indent=1)
-    atomic_write(out / REPORT, lambda handle: handle.write(text.encode()))
+    write_json(out / REPORT, {"schema": 1, "notebooks": entries})
 
 
 def read_report(out: Path) -> dict[str, dict[str, Any]] | None:

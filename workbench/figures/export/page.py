@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
+from workbench.core.files import atomic_write
 from workbench.frames.provenance import html_element
-from workbench.frames.results import atomic_write
 
 PLOTLY_JS = "plotly.min.js"
 
@@ -62,4 +62,4 @@ figcaption {{ margin-top: .75rem; }}
 
 
 def _put(path: Path, content: bytes) -> None:
-    atomic_write(path, lambda handle: handle.write(content))
+    atomic_write(path, content)

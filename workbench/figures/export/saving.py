@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.files import atomic_write, sha256_bytes
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.static import (
@@ -25,8 +26,8 @@ from workbench.figures.export.static import (
     shared_chrome,
 )
 from workbench.figures.theme import Width, apply_theme, find_theme
-from workbench.frames.provenance import build_provenance, dump, sha256_bytes
-from workbench.frames.results import atomic_write, provenance_of
+from workbench.frames.provenance import build_provenance, dump
+from workbench.frames.results import provenance_of
 from workbench.frames.tables import latex_table
 
 FORMATS = (*STATIC, "html")
@@ -195,4 +196,4 @@ def _remove(path: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    atomic_write(path, lambda handle: handle.write(content))
+    atomic_write(path, content)

@@ -8,16 +8,16 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import MissingResource, WorkbenchError
+from workbench.core.files import atomic_write
 from workbench.figures.export import chrome
 from workbench.frames.provenance import embed
-from workbench.frames.results import atomic_write
 
 STATIC = ("pdf", "svg", "png")
 START_SECONDS = 90.0
@@ -225,13 +225,9 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
             result.failures[format] = str(fault)
             path.unlink(missing_ok=True)  # an older picture would pass for this one
             continue
-        result.files[format] = atomic_write(path, _writer(finished))
+        result.files[format] = atomic_write(path, finished)
     result.seconds = time.perf_counter() - started
     return result
-
-
-def _writer(content: bytes) -> Callable[[Any], object]:
-    return lambda handle: handle.write(content)
 
 
 def check_picture(content: bytes, format: str, width: int, height: int) -> None:

@@ -20,8 +20,8 @@ from urllib.parse import quote
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.frames.provenance import sha256_file, versions
-from workbench.frames.results import atomic_write
+from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.frames.provenance import versions
 from workbench.frames.rows import STATE
 from workbench.measurements import Gathered
 from workbench.runs.sweep.plan import Plan, Task
@@ -89,8 +89,7 @@ class SweepFolder:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
         held = {"format": FORMAT, "plan": plan.as_json(), "versions": versions()} | more
         held |= {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
-        content = (json.dumps(held, indent=1, ensure_ascii=False) + "\n").encode()
-        atomic_write(self.path / MANIFEST, lambda handle: handle.write(content))
+        write_json(self.path / MANIFEST, held)
 
     @contextmanager
     def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.frames.provenance import sha256_file
+from workbench.core.files import sha256_file
 from workbench.measurements import Gathered, Rows
 from workbench.runs.sweep.folder import FORMAT, DamagedPart, SweepFolder, read_table, write_table
 from workbench.runs.sweep.plan import Plan, Task

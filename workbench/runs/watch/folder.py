@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.frames.provenance import jsonable, versions
-from workbench.frames.results import atomic_write, join_frames, read_frame, write_frame
+from workbench.core.files import jsonable, write_json
+from workbench.frames.provenance import versions
+from workbench.frames.results import join_frames, read_frame, write_frame
 
 WATCH_FILE, LOG_FILE = "watch.json", "log.jsonl"
 SUPERSEDED = "superseded"
@@ -44,8 +45,7 @@ class WatchFolder:
             what = f"another run: its {', '.join(different)} differ" if different else "an earlier run"
             raise InputError(f"{self.out} holds {what}; choose another folder, or remove this one")
         about = {**self.identity, "versions": versions()}
-        content = (json.dumps(about, indent=1) + "\n").encode()
-        atomic_write(self.out / WATCH_FILE, lambda handle: handle.write(content))
+        write_json(self.out / WATCH_FILE, about)
 
     def last_step(self) -> int | None:
         """The last step that any analysis was logged at; None in an empty folder."""

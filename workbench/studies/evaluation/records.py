@@ -17,9 +17,8 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.errors import UnknownName
+from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
-from workbench.frames.results import atomic_write
-from workbench.models.checkpoints import file_sha256
 from workbench.studies.commands import record_parser, run_command
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.evaluation.running import evaluate
@@ -94,10 +93,9 @@ def record(
         "seconds": {f"{run['model']['spec']} {run['evaluation']}": run["seconds"] for run in runs},
         "notes": sorted({note for run in runs for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
-        "files": {EVALUATIONS_FILE: file_sha256(folder / EVALUATIONS_FILE)},
+        "files": {EVALUATIONS_FILE: sha256_file(folder / EVALUATIONS_FILE)},
     }
-    content = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
-    atomic_write(folder / RECORD_FILE, lambda handle: handle.write(content))
+    write_json(folder / RECORD_FILE, made)
     return made
 
 
@@ -145,8 +143,7 @@ def _finish(model: str, protocol: str, n: int, work: Path, restart: bool) -> tup
     frame = evaluate(loaded, protocol, n=n, seed=SEED, reference=reference)
     origin = {**frame.attrs["provenance"][0], "notes": frame.attrs["notes"], "asked": asked}
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    content = json.dumps(origin, indent=1, ensure_ascii=False).encode()
-    atomic_write(about, lambda handle: handle.write(content))
+    write_json(about, origin)
     print(f"{model} {protocol}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
     return path, about
 

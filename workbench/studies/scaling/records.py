@@ -6,14 +6,13 @@ Every point is kept as it is finished, so an interrupted call goes on where it s
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from workbench.frames.provenance import sha256_file, versions
-from workbench.frames.results import atomic_write
+from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.frames.provenance import versions
 from workbench.studies.commands import record_parser, run_command
 from workbench.studies.records import OPERATORS, POINTS_FILE, RECORD_FILE
 from workbench.studies.scaling.study import MEMORY_SHARE, SECONDS_A_PASS, scaling_study
@@ -44,8 +43,7 @@ def record(
         "versions": versions(),
         "files": {POINTS_FILE: sha256_file(folder / POINTS_FILE)},
     }
-    content = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
-    atomic_write(folder / RECORD_FILE, lambda handle: handle.write(content))
+    write_json(folder / RECORD_FILE, made)
     return made
 
 

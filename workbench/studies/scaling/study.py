@@ -22,9 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.files import write_json
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
-from workbench.frames.results import atomic_write
 from workbench.studies.records import SCALING_COLUMNS, conform_scaling
 from workbench.studies.scaling.layers import Forecast, forecast
 from workbench.studies.scaling.measuring import ENOUGH, FORKS, ROUNDS, THREADS, order
@@ -268,8 +268,7 @@ class _Study(NamedTuple):
                 return False
             held |= {row["condition"]: row for row in fresh}
             if path is not None:
-                content = json.dumps(list(held.values()), indent=1).encode()
-                atomic_write(path, lambda handle: handle.write(content))
+                write_json(path, list(held.values()))
         common = {
             "sweep": point.sweep, "figure": SWEEPS[point.sweep].figure, "operator": point.operator,
             "layers": point.layers, "heads": point.heads, "width": point.width, "tokens": point.tokens,
@@ -386,8 +385,7 @@ def _open(folder: Path, identity: Mapping[str, Any]) -> Path:
         raise InputError(
             f"{folder} is not empty and holds no study (no {IDENTITY_FILE}); give another folder"
         )
-    content = (json.dumps(identity, indent=1, ensure_ascii=False) + "\n").encode()
-    atomic_write(path, lambda handle: handle.write(content))
+    write_json(path, identity)
     return folder
 
 

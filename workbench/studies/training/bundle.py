@@ -20,8 +20,7 @@ import pandas as pd
 import torch
 
 from workbench.core.errors import UnknownName
-from workbench.frames.results import atomic_write
-from workbench.models.checkpoints import file_sha256
+from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.studies.commands import record_parser, run_command
 from workbench.studies.records import METRICS_FILE, RECORD_FILE
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
@@ -136,11 +135,10 @@ def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
     kept = result.checkpoints if keep == "all" else result.checkpoints[-1:]
     for source in kept:
         content = source.read_bytes()
-        atomic_write(models / source.name, lambda handle, content=content: handle.write(content))
+        atomic_write(models / source.name, content)
     about = json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8"))
     about["checkpoints"] = [row for row in about["checkpoints"] if (models / row["file"]).exists()]
-    content = (json.dumps(about, indent=1) + "\n").encode()
-    atomic_write(models / MODEL_FILE, lambda handle: handle.write(content))
+    write_json(models / MODEL_FILE, about)
 
 
 def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
@@ -170,12 +168,11 @@ def _write_records(name: str, results: Sequence[TrainResult], models: Path, reco
         ],
         **{key: described[0][key] for key in ("recipe", "data", "versions")},
         "files": {
-            METRICS_FILE: file_sha256(path),
-            **{f"../../models/{name}/{file.name}": file_sha256(file) for file in sorted(models.iterdir())},
+            METRICS_FILE: sha256_file(path),
+            **{f"../../models/{name}/{file.name}": sha256_file(file) for file in sorted(models.iterdir())},
         },
     }
-    content = (json.dumps(record, indent=1) + "\n").encode()
-    atomic_write(records / RECORD_FILE, lambda handle: handle.write(content))
+    write_json(records / RECORD_FILE, record)
     return record
 
 

@@ -21,7 +21,7 @@ import torch
 
 from workbench._version import __version__
 from workbench.core.errors import InputError, MissingResource
-from workbench.frames.results import atomic_write
+from workbench.core.files import atomic_write, write_json
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.studies.records import METRICS_FILE, read_metrics
@@ -188,7 +188,7 @@ class RunFolder:
             "trainer": trainer.state_dict(),
         }
         torch.save(state, buffer)
-        atomic_write(self.path(RESUME_FILE), lambda handle: handle.write(buffer.getvalue()))
+        atomic_write(self.path(RESUME_FILE), buffer.getvalue())
 
     def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
         """Write an epoch's weights, and their line in the table of ``model.json``."""
@@ -220,8 +220,7 @@ class RunFolder:
             "versions": versions(),
             "checkpoints": self.table,
         }
-        content = (json.dumps(model, indent=1) + "\n").encode()
-        atomic_write(self.path(MODEL_FILE), lambda handle: handle.write(content))
+        write_json(self.path(MODEL_FILE), model)
 
     def keep_last_good(self, trainer: Trainer) -> Path:
         """Make a checkpoint of the last whole epoch, unless the recipe already did."""

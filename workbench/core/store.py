@@ -1,0 +1,208 @@
+"""A folder that belongs to one run: sweeps, watches, trainings and studies go on in their own, and refuse others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.core.files import jsonable, write_json
+
+LOCK = ".lock"
+LOOK_SECONDS = 2.0
+"""Whoever looks whether a run is at work holds its lock for a moment, for which one that begins waits."""
+
+
+class RunStore:
+    """The folder of one run, and the JSON file in it that says which run that is.
+
+        store = RunStore(out, "sweep", "manifest.json", format=1, under="plan")
+        with store.locked():                        # where two processes could write into it
+            held = store.open(identity, restart)    # {} in a new folder; what the file holds where the run goes on
+            ...                                     # a run that is none of ours, or has other settings, is refused
+            store.write({"plan": identity, "parts": {...}})
+
+    The file holds the ``format`` and the identity: all settings that the numbers depend on, at its top, or as its entry
+    ``under``. What else it holds is the run's own affair, as are the files beside it. A run goes on wherever its
+    identity is the same, and other settings are refused with both said. ``restart`` begins anew, and moves what was
+    there into a folder beside it: nothing is deleted.
+
+    Args:
+        path: the folder.
+        what: what it holds, in words: "sweep", "training run".
+        file: name of the JSON file.
+        format: the newest format that is read; a file of a newer one is refused.
+        under: the entry that holds the identity; its entries stand at the top of the file where None.
+        unknown: a pattern of files that without the JSON file are not ours: a folder that has some is refused.
+        upgrade: makes today's entries of those that an older version wrote.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        what: str,
+        file: str,
+        *,
+        format: int,
+        under: str | None = None,
+        unknown: str | None = None,
+        upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.what, self.file, self.format, self.under = what, self.path / file, format, under
+        self.unknown, self.upgrade = unknown, upgrade
+
+    def open(
+        self,
+        identity: Mapping[str, Any],
+        restart: bool = False,
+        *,
+        ignored: Iterable[str] = (),
+        resume: bool = True,
+    ) -> dict[str, Any]:
+        """Make sure that the folder holds this run, or nothing; returns what its file holds, {} where there is none.
+
+        ``ignored`` are entries of the identity that may differ. With ``restart`` what is there is moved aside first.
+        Without ``resume`` the same run is refused as well. Raises `InputError` for another run, naming every setting
+        that differs as it is there and as it is asked for, and `MissingResource` where the folder cannot be made.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file; give a folder")
+        if restart:
+            self.set_aside()
+        held = self.held()
+        if held is None:
+            self._refuse_unknown()
+            self._make()
+            return {}
+        # as JSON has them: there a tuple is a list, and 1e-3 is 0.001
+        asked = json.loads(json.dumps(jsonable(identity)))
+        there = held if self.under is None else held[self.under]
+        keys = [*asked, *(() if self.under is None else there)]
+        differ = [
+            key for key in dict.fromkeys(keys) if key not in ignored and there.get(key) != asked.get(key)
+        ]
+        if differ:
+            both = "; ".join(_both(key, there.get(key), asked.get(key)) for key in differ)
+            raise InputError(
+                f"{self.path} holds a {self.what} with other settings ({both}): give another folder (--out), or begin "
+                "anew (--restart), which moves the old one aside"
+            )
+        if not resume:
+            raise InputError(f"{self.path} holds this {self.what} already; give another folder")
+        return held
+
+    def held(self) -> dict[str, Any] | None:
+        """What the folder's file holds; None where there is none.
+
+        Raises `InputError` for a file that is none of ours, or of a newer format.
+        """
+        if not self.file.is_file():
+            return None
+        try:
+            content = json.loads(self.file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+                raise ValueError("it has no format")
+            if content["format"] <= self.format:
+                content = self.upgrade(content)
+            if self.under is not None and not isinstance(content[self.under], dict):
+                raise ValueError(f"its {self.under} is no table")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise InputError(
+                f"{self.file} does not describe a {self.what} ({error}); give another folder"
+            ) from error
+        if content["format"] > self.format:
+            raise InputError(
+                f"{self.file} has format {content['format']}; this workbench reads up to {self.format}: update it, or "
+                "give another folder"
+            )
+        return content
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Write the folder's file anew, with the format; raises `MissingResource` where there is no room."""
+        write_json(self.file, {"format": self.format, **content})
+
+    def set_aside(self) -> Path | None:
+        """Move all that the folder holds into a new one beside it, and return that; None where it holds nothing."""
+        inside = [] if not self.path.is_dir() else [item for item in self.path.iterdir() if item.name != LOCK]
+        if not inside:
+            return None
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.before-{number}")).exists():
+            number += 1
+        try:
+            aside.mkdir()
+            # the file that names the run goes first: a folder that keeps only a part of a run does not go on with it
+            for item in sorted(inside, key=lambda item: item != self.file):
+                item.rename(aside / item.name)
+        except OSError as error:
+            raise MissingResource(f"cannot move {self.path} aside: {error.strerror or error}") from error
+        return aside
+
+    @contextmanager
+    def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
+        """Hold the folder alone. Raises `InputError` where another process does, for longer than ``patience`` seconds.
+
+        The lock is the operating system's: it goes with the process that held it, however that ended.
+        """
+        from filelock import FileLock, Timeout
+
+        self._make()
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            raise InputError(
+                f"another {self.what} is writing into {self.path}; wait for it, or give another folder (--out)"
+            ) from None
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_locked(self) -> bool:
+        """Whether a run is writing into the folder now."""
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with self.locked(patience=0):
+                return False
+        except InputError:
+            return True
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> MissingResource:
+        return MissingResource(f"cannot write {self.path}: {error.strerror or error}; choose another --out")
+
+    def _refuse_unknown(self) -> None:
+        found = sorted(self.path.glob(self.unknown)) if self.unknown is not None else []
+        names = [item.name for item in found if item.name != LOCK]
+        if names:
+            raise InputError(
+                f"{self.path} holds {names[0]} and no {self.file.name}, which would say what {self.what} it is of; "
+                "give another folder (--out)"
+            )
+
+
+def _both(key: str, held: Any, asked: Any) -> str:
+    """A setting as it is there and as it is asked for; of tables only the entries that differ."""
+    if isinstance(held, dict) and isinstance(asked, dict):
+        names = [name for name in {**held, **asked} if held.get(name) != asked.get(name)]
+        held, asked = ({name: table.get(name) for name in names} for table in (held, asked))
+    return f"{key}: {_short(held)} there, {_short(asked)} asked for"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:79]}…"
