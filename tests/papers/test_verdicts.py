@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import Finding, mean_interval
 from workbench.frames.results import make_frame
 from workbench.papers.verdicts import (
     FAILS,
     HOLDS,
     UNDECIDED,
     Chance,
-    Finding,
-    average,
     chance_of,
     decide,
     parse_measure,
@@ -81,25 +80,11 @@ def test_a_ratio_is_taken_input_by_input_and_averaged_on_logarithms():
     frame = pd.concat([_frame([2.0, 8.0, 4.0]), _frame([1.0, 1.0, 4.0], "KCKA")])
     ratios = per_input(frame, parse_measure("LCKA / KCKA"))
     assert ratios.to_dict() == {"a": 2.0, "b": 8.0, "c": 1.0}
-    found = average(ratios, True)
+    found = mean_interval(ratios, ratio=True)
     assert found.value == pytest.approx(16 ** (1 / 3))
     assert found.low * found.high == pytest.approx(found.value**2)
     chained = per_input(frame, parse_measure("LCKA / KCKA / LCKA * KCKA"))
     np.testing.assert_allclose(chained, 1)
-
-
-def test_the_interval_is_that_of_student():
-    found = average(pd.Series([1.0, 2.0, 4.0]), False)
-    # 4.30265 is the 97.5 % point of t with 2 degrees of freedom
-    half = 4.30265273 * math.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2) / math.sqrt(3)
-    assert found == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half, 3))
-    assert average(pd.Series([3.0, 3.0]), False) == (3, 3, 3, 2)
-
-
-def test_without_spread_or_without_a_number_there_is_no_interval():
-    assert math.isnan(average(pd.Series([1.0]), False).low)
-    assert math.isnan(average(pd.Series([1.0, 0.0]), True).high)
-    assert average(pd.Series([], dtype=float), False).n == 0
 
 
 @pytest.mark.parametrize(

@@ -9,60 +9,11 @@ from scipy import stats
 
 import workbench
 from workbench.core.errors import MissingResource
+from workbench.core.intervals import Finding, newcombe_interval
 from workbench.papers.published import RECORDED, published, stated_claims
-from workbench.papers.verdicts import Finding
 from workbench.studies import baselines as twins
-from workbench.studies.baselines import newcombe, paired, two_means
 from workbench.studies.records import scaling_record, training_record
 from workbench.studies.scaling import scaling_exponents
-
-ONE, TWO = pd.Series([3.0, 5.0, 4.5]), pd.Series([2.0, 2.5, 3.5, 1.0])
-
-
-def test_the_interval_of_two_means_is_welch_s():
-    found = two_means(ONE, TWO)
-    expected = stats.ttest_ind(ONE, TWO, equal_var=False).confidence_interval(0.95)
-    assert found.value == pytest.approx(ONE.mean() - TWO.mean())
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_a_ratio_of_means_is_a_difference_of_logarithms():
-    found, logs = two_means(ONE, TWO, ratio=True), two_means(np.log(ONE), np.log(TWO))
-    assert found[:3] == pytest.approx([math.exp(end) for end in logs[:3]])
-    turned = two_means(TWO, ONE, ratio=True)
-    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
-
-
-def test_equal_values_have_an_interval_of_no_width_and_one_value_has_none():
-    same = two_means(pd.Series([7.0, 7.0]), pd.Series([5.0, 5.0, 5.0]))
-    assert same[:3] == (2, 2, 2)
-    assert math.isnan(two_means(pd.Series([1.0]), TWO).low)
-
-
-def test_pairs_are_matched_by_label_not_by_place():
-    first = pd.Series([1.0, 2.0, 4.0], index=["a", "b", "c"])
-    second = pd.Series([4.5, 1.0, 2.5], index=["c", "a", "b"])
-    found = paired(first, second)
-    expected = stats.ttest_rel(first, second[first.index]).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_newcombe_s_interval_of_a_published_example():
-    # Newcombe (1998), Table II: 56/70 against 48/80, method 10: 0.0524 to 0.3339
-    wilson = [stats.binomtest(*counts).proportion_ci(method="wilson") for counts in ((56, 70), (48, 80))]
-    sides = [
-        Finding(share, ends.low, ends.high, n)
-        for share, ends, n in zip((56 / 70, 48 / 80), wilson, (70, 80), strict=True)
-    ]
-    found = newcombe(*sides)
-    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
-
-
-def test_intervals_of_a_ratio_are_those_of_logarithms():
-    one, two = Finding(8.0, 4.0, 16.0, 5), Finding(2.0, 1.0, 4.0, 5)
-    found = newcombe(one, two, ratio=True)
-    reach = math.log(2) * math.sqrt(2)
-    assert found[:3] == pytest.approx((4.0, 4 * math.exp(-reach), 4 * math.exp(reach)))
 
 
 def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
@@ -206,7 +157,7 @@ def test_errors_are_divided_by_the_twins_type_by_type_and_their_mean_is_geometri
     assert whole["ratio"] == pytest.approx(math.sqrt(2))
     assert (whole["low"], whole["high"]) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
     sides = [stats.binomtest(count, 400).proportion_ci(method="wilson") for count in (40, 80)]
-    ends = newcombe(
+    ends = newcombe_interval(
         *(Finding(share, side.low, side.high, 400) for share, side in zip((0.1, 0.2), sides, strict=True)),
         ratio=True,
     )

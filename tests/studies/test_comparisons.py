@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.intervals import mean_interval, paired_interval, welch_interval
 from workbench.frames.results import conform
 from workbench.papers.published import published
-from workbench.papers.verdicts import average
 from workbench.studies import comparisons
-from workbench.studies.baselines import paired, two_means
 from workbench.studies.comparisons import (
     beside_twin,
     change_in_training,
@@ -93,7 +92,7 @@ def test_variants_have_their_range_and_their_difference_from_the_twin():
     row = ends(found, "quick", "mean_loss").iloc[0]
     own, reference = (ends(results, name, "mean_loss")["value"] for name in ("quick", "twin"))
     assert (row["value"], row["low"], row["high"]) == (own.median(), own.min(), own.max())
-    expected = two_means(own, reference)
+    expected = welch_interval(own, reference)
     assert (row["difference"], row["difference_low"], row["difference_high"]) == expected[:3]
     assert set(ends(found, "twin", "mean_loss")["finding"]) == {""}
     assert ends(found, "twin", "mean_loss")["difference"].isna().all()
@@ -140,7 +139,7 @@ def test_the_change_is_a_geometric_mean_over_seeds_and_its_difference_a_ratio():
     assert found.loc["twin", "value"] == pytest.approx(math.sqrt(8 * 9))
     assert found.loc["quick", "value"] == pytest.approx(math.sqrt(0.85 / 0.2 * 0.95 / 0.1))
     last, first = pd.Series([0.85, 0.95]), pd.Series([0.2, 0.1])
-    assert found.loc["quick", "low"] == pytest.approx(paired(last, first, ratio=True).low)
+    assert found.loc["quick", "low"] == pytest.approx(paired_interval(last, first, ratio=True).low)
     assert found.loc["quick", "difference"] == pytest.approx(found.loc["quick", "value"] / math.sqrt(72))
     later = change_in_training(frame, "twin", "accuracy", first=2).set_index("model")
     assert later.loc["twin", "value"] == pytest.approx(math.sqrt(0.8 / 0.7 * 0.9 / 0.6))
@@ -191,7 +190,7 @@ def test_the_exact_share_is_a_ratio_of_means_as_its_bounds_are():
 def test_a_constant_baseline_leaves_the_interval_of_the_error_and_a_constant_share_none():
     constant = errors("twin", [0.2, 0.3, 0.1], [0.1] * 3, [0.4] * 3, (0, 1))
     row = exact_shares(constant, curves(), "twin").iloc[0]
-    expected = average(pd.Series([0.5, 0.75, 0.25]), False)
+    expected = mean_interval(pd.Series([0.5, 0.75, 0.25]))
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
     in_step = errors("twin", [0.2, 0.4, 0.1], [0.1] * 3, [0.4, 0.8, 0.2], (0, 1))
     row = exact_shares(in_step, curves(), "twin").iloc[0]

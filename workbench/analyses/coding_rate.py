@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workbench.analyses import validation
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,15 +152,12 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _lowered(change: pd.DataFrame) -> dict[str, float]:
     """Of a table (layer, input) of changes: how many layers fall on average, and the share of those of an input."""
-    from scipy.stats import t
-
     shares = (change < 0).mean(axis=0)
-    count, middle = len(shares), float(shares.mean())
-    half = t.ppf(0.975, count - 1) * shares.std(ddof=1) / count**0.5 if count > 1 else 0.0
+    middle, low, high, count = mean_interval(shares)
     return {
         "steps": len(change),
         "lowered": int((change.mean(axis=1) < 0).sum()),
         "share": middle,
-        "low": max(middle - half, 0.0),
-        "high": min(middle + half, 1.0),
+        "low": max(low, 0.0) if count > 1 else middle,
+        "high": min(high, 1.0) if count > 1 else middle,
     }

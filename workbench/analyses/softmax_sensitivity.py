@@ -17,6 +17,7 @@ from torch import Tensor
 from workbench.analyses import validation
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
+from workbench.core.intervals import half_width
 
 CONSTANT = 0.5
 _STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N
@@ -140,7 +141,8 @@ def fit_root(tokens: Sequence[int], values: Sequence[float]) -> RootFit:
     if len(set(tokens)) < 3:
         raise InputError(f"a fit of a/√N + b with intervals needs 3 different N; got {sorted(set(tokens))}")
     found = stats.linregress([count**-0.5 for count in tokens], list(values))
-    wide = float(stats.t.ppf(0.975, len(tokens) - 2))
     a, b = float(found.slope), float(found.intercept)
-    room_a, room_b = wide * float(found.stderr), wide * float(found.intercept_stderr)
+    room_a, room_b = (
+        float(half_width(error, len(tokens) - 2)) for error in (found.stderr, found.intercept_stderr)
+    )
     return RootFit(a, a - room_a, a + room_a, b, b - room_b, b + room_b)

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.figures.frames import chance_line
 
 Level = Literal["layer", "input", "overall"]
@@ -60,15 +61,10 @@ def layer_traces(
     return [line, chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])]
 
 
-def interval(values: pd.Series, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean and Student's t interval of independent values, one per input; the interval is the mean for one value."""
-    mean, count = float(values.mean()), int(values.count())
-    if count < 2:
-        return mean, mean, mean
-    from scipy.stats import t
-
-    half = float(t.ppf(0.5 + confidence / 2, count - 1) * values.std(ddof=1) / count**0.5)
-    return mean, mean - half, mean + half
+def interval(values: pd.Series) -> tuple[float, float, float]:
+    """Mean and its 95 % confidence interval over independent values; the interval is the mean for one value."""
+    found = mean_interval(values.dropna())
+    return (found.value, *((found.value, found.value) if found.n == 1 else found[1:3]))
 
 
 def deviation(values: pd.Series) -> tuple[float, float, float]:

@@ -10,9 +10,9 @@ import numpy as np
 from ddsketch import DDSketch
 from torch import Tensor
 
+from workbench.core.intervals import half_width
 from workbench.frames.sketches import QUANTILES, bins_of, quantiles_of, sketch_from, sketch_of
 
-LEVEL = 0.95
 _SUMS = ("count", "mean", "squares", "least", "largest", "null_sum", "null_count")
 _START = dict(zip(_SUMS, (0.0, 0.0, 0.0, math.inf, -math.inf, 0.0, 0.0), strict=True))
 SUMMARY = ("mean", "std", "low", "high", "min", "max")
@@ -104,13 +104,11 @@ class Moments:
 
         NaN where there are too few inputs: none for the mean, fewer than two for deviation and interval.
         """
-        from scipy.stats import t
-
         sums, count = self._sums, self.count
         several, empty = count > 1, count == 0
         with np.errstate(invalid="ignore", divide="ignore"):
             deviation = np.where(several, np.sqrt(sums["squares"] / (count - 1)), np.nan)
-            half = np.where(several, t.ppf(0.5 + LEVEL / 2, count - 1) * deviation / np.sqrt(count), np.nan)
+            half = np.where(several, half_width(deviation / np.sqrt(count), count - 1), np.nan)
         mean = np.where(empty, np.nan, sums["mean"])
         ends = [np.where(empty, np.nan, sums[name]) for name in ("least", "largest")]
         return dict(zip(SUMMARY, (mean, deviation, mean - half, mean + half, *ends), strict=True))

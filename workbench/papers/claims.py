@@ -10,13 +10,14 @@ import pandas as pd
 
 from workbench.analyses.softmax_sensitivity import fit_root
 from workbench.captures.positions import NoAdditivePositions
+from workbench.core.intervals import Finding, mean_interval
 from workbench.data.batches import NoPictures
 from workbench.frames.results import join_frames, provenance_of
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, published, stated_claims
-from workbench.papers.verdicts import Chance, Finding
+from workbench.papers.verdicts import Chance
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
 
@@ -173,11 +174,11 @@ def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float
     chance = None
     if claim["over"] in _OF_ONE_MODEL:
         values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
-        findings = [verdicts.average(values(frame, terms), len(terms) > 1)]
+        findings = [mean_interval(values(frame, terms), ratio=len(terms) > 1)]
         chance = verdicts.chance_of(frame, terms, claim["over"])
     elif claim["over"] in _OF_TWO_RUNS:
         one, other = (verdicts.per_input(part, terms) for part in frames)
-        findings = [verdicts.average((one / other).dropna(), True)]
+        findings = [mean_interval((one / other).dropna(), ratio=True)]
     else:
         findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
     allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)

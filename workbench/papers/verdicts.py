@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import Finding, mean_interval
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 NOT_TESTED = "not tested at this scale"
@@ -20,7 +21,6 @@ OVER = (
     "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin",
     "last layer / first layer", "tokens", "sizes",
 )  # fmt: skip
-LEVEL = 0.95
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
 
@@ -39,15 +39,6 @@ class Chance(NamedTuple):
     mean: float
     low: float
     high: float
-
-
-class Finding(NamedTuple):
-    """A measured quantity with its 95 % interval over ``n`` inputs."""
-
-    value: float
-    low: float
-    high: float
-    n: int
 
 
 def parse_measure(text: str) -> tuple[Term, ...]:
@@ -120,28 +111,6 @@ def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     return pd.concat(values, axis=1, join="inner").dropna().prod(axis=1)
 
 
-def average(values: pd.Series, multiplicative: bool) -> Finding:
-    """Mean over inputs with its 95 % t-interval; of ratios, the geometric mean, the interval taken on logarithms.
-
-    One input, or a value that is not finite, has no interval (NaN).
-    """
-    from scipy import stats
-
-    numbers = values.to_numpy(dtype=float)
-    if not len(numbers):
-        return Finding(math.nan, math.nan, math.nan, 0)
-    if multiplicative:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            numbers = np.log(numbers)
-    mean = numbers.mean()
-    if len(numbers) < 2 or not np.isfinite(numbers).all():
-        half = math.nan
-    else:
-        half = numbers.std(ddof=1) / math.sqrt(len(numbers)) * stats.t.ppf((1 + LEVEL) / 2, len(numbers) - 1)
-    ends = np.array([mean, mean - half, mean + half])
-    return Finding(*map(float, np.exp(ends) if multiplicative else ends), len(numbers))
-
-
 def chance_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> Chance | None:
     """The chance level of the mean over everything; None for a ratio, several ranks, or a run without draws.
 
@@ -207,11 +176,11 @@ def through_training(
     order = sorted(epochs, key=epochs.__getitem__)
     values = [per_input(frame[frame["checkpoint"] == name], terms) for name in order]
     if over == "every checkpoint":
-        return [average(value, len(terms) > 1) for value in values]
+        return [mean_interval(value, ratio=len(terms) > 1) for value in values]
     first, last = values[0].align(values[-1], join="inner")
     if over == "last / first":
-        return [average(last / first, True)]
-    return [average(last - first, False)]
+        return [mean_interval(last / first, ratio=True)]
+    return [mean_interval(last - first)]
 
 
 def weakest(findings: list[Finding], allowed: tuple[float, float] | None) -> tuple[Finding, str]:

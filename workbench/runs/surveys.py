@@ -18,6 +18,7 @@ from workbench.analyses.position_logits import TERMS, within_rows
 from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
 from workbench.analyses.subspaces import coherence
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import generator
 from workbench.core.selection import Numbers, parse_numbers
 from workbench.data.batches import inputs as choose_inputs
@@ -27,7 +28,6 @@ from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
 from workbench.measurements.membership import memberships, own_convention
 from workbench.measurements.position_logits import terms_of_layer
 from workbench.models.loading import load
-from workbench.papers.verdicts import average
 from workbench.runs.analyze import ANALYSES, analyze
 from workbench.runs.stream import Stream, stream_model, stream_weights
 
@@ -507,7 +507,7 @@ def sensitivity_frame(
             found = sampled_lipschitz(count, draws, seed, spread)
             for candidate, value in found._asdict().items():
                 rows.append({"metric": "softmax_lipschitz", "candidate": candidate, "value": value, **place})
-            moved = average(pd.Series(sampled_perturbation(count, draws, seed, spread)), False)
+            moved = mean_interval(pd.Series(sampled_perturbation(count, draws, seed, spread)))
             rows.append({"metric": "softmax_perturbation", **moved._asdict(), **place})
     columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "draws"]
     frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "draws": "Int64"})

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.intervals import (
+    Finding,
+    mean_interval,
+    newcombe_interval,
+    paired_interval,
+    share_interval,
+    welch_interval,
+)
 from workbench.papers import verdicts
 from workbench.papers.claims import COLUMNS
 from workbench.papers.published import RECORDED, stated_claims
-from workbench.papers.verdicts import LEVEL, Finding, Term
+from workbench.papers.verdicts import Term
 from workbench.studies.records import (
     OPERATORS,
     evaluation_record,
@@ -126,7 +132,7 @@ def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     if metric == "corruption_error":
         for _, own in joined.groupby("model"):
             kinds = own[own["kind"].notna() & own["ratio"].notna()]
-            mean = verdicts.average(kinds["ratio"], multiplicative=True)
+            mean = mean_interval(kinds["ratio"], ratio=True)
             whole = own.index[own["kind"].isna()]
             joined.loc[whole, ["ratio", "low", "high"]] = mean[:3]
     joined = joined.rename(columns={"value_twin": "twin_value"}).drop(columns=["low_twin", "high_twin"])
@@ -142,18 +148,8 @@ def _ratio(row: Mapping[str, Any]) -> Finding:
     if not min(side.value for side in sides) > 0:
         return Finding(math.nan, math.nan, math.nan, int(row["n"]))
     if row["metric"] == "corruption_error":
-        sides = [_wilson(side) for side in sides]
-    return newcombe(*sides, ratio=True)
-
-
-def _wilson(side: Finding) -> Finding:
-    """The share with Wilson's interval; it need not be of whole inputs, so that there is no count to give to scipy."""
-    share, n = side.value, side.n
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    shrink = 1 + z**2 / n
-    centre = (share + z**2 / (2 * n)) / shrink
-    half = z / shrink * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return side._replace(low=centre - half, high=centre + half)
+        sides = [share_interval(side.value, side.n) for side in sides]
+    return newcombe_interval(*sides, ratio=True)
 
 
 def _names(options: str) -> list[str]:
@@ -195,15 +191,15 @@ def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
     if claim["over"] == "last - first":
         frame = frames[0]
         last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
-        return paired(last.values, first.values)
+        return paired_interval(last.values, first.values)
     samples = [_sample(frame, term) for frame in frames]
     ratio = claim["over"] == "model / twin"
     if claim["analysis"] == "training":
-        return two_means(samples[0].values, samples[1].values, ratio=ratio)
+        return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
     if len(samples[0].values) > 1:
-        return paired(samples[0].values, samples[1].values, ratio=ratio)
+        return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
     sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
-    return sides[0] if claim["over"] == "sizes" else newcombe(*sides, ratio=ratio)
+    return sides[0] if claim["over"] == "sizes" else newcombe_interval(*sides, ratio=ratio)
 
 
 def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
@@ -229,58 +225,6 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
         raise InputError(f"{term.metric}{dict(term.where)} is {len(rows)} rows of the record; say which")
     row = rows.iloc[0]
     return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
-
-
-def two_means(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
-    """Difference of the means of two samples with Welch's 95 % interval; of a ratio, of logarithms.
-
-    Two samples without any spread have an interval of no width. Fewer than two values on a side: no interval.
-    """
-    from scipy import stats
-
-    one, two = (np.log(side) if ratio else side for side in (_numbers(first), _numbers(second)))
-    difference = one.mean() - two.mean()
-    half = math.nan
-    if min(len(one), len(two)) > 1:
-        parts = [side.var(ddof=1) / len(side) for side in (one, two)]
-        error = sum(parts)
-        half = 0.0
-        if error > 0:
-            freedom = error**2 / sum(
-                part**2 / (len(side) - 1) for part, side in zip(parts, (one, two), strict=True)
-            )
-            half = math.sqrt(error) * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-    return _finding(difference, difference - half, difference + half, len(one), ratio)
-
-
-def paired(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
-    """Mean difference of values with the same label, with its 95 % t-interval; of a ratio, of logarithms."""
-    first, second = first.align(second, join="inner")
-    values = first / second if ratio else first - second
-    return verdicts.average(values, ratio)
-
-
-def newcombe(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
-    """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
-
-    With d the difference, l and u the ends: d − √((v₁ − l₁)² + (u₂ − v₂)²) to d + √((u₁ − v₁)² + (v₂ − l₂)²).
-    """
-    (v1, l1, u1), (v2, l2, u2) = (
-        (math.log(x) for x in side[:3]) if ratio else side[:3] for side in (first, second)
-    )
-    difference = v1 - v2
-    low = difference - math.hypot(v1 - l1, u2 - v2)
-    high = difference + math.hypot(u1 - v1, v2 - l2)
-    return _finding(difference, low, high, first.n, ratio)
-
-
-def _finding(value: float, low: float, high: float, n: int, ratio: bool) -> Finding:
-    ends = [math.exp(end) if ratio else float(end) for end in (value, low, high)]
-    return Finding(*ends, n)
-
-
-def _numbers(values: pd.Series) -> np.ndarray:
-    return values.to_numpy(dtype=float)
 
 
 def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:

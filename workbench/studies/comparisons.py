@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.intervals import Finding, mean_interval, paired_interval, welch_interval
 from workbench.papers.published import published_pairs
-from workbench.papers.verdicts import Finding, average
-from workbench.studies.baselines import paired, two_means
 from workbench.studies.records import recorded, trained_alike, training_record
 
 COLUMNS = (
@@ -159,7 +158,7 @@ def beside_twin(results: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame
         for row in own.drop_duplicates(["model", "quantity"]).to_dict("records"):
             here = values[row["model"], row["quantity"]]
             reference = values[twin, row["quantity"]]
-            apart = {} if row["model"] == twin else _apart(two_means(here, reference))
+            apart = {} if row["model"] == twin else _apart(welch_interval(here, reference))
             rows.append(
                 {name: row[name] for name in ("model", "task", "attention", "quantity", "unit")}
                 | {"value": here.median(), "low": here.min(), "high": here.max(), "n": int(here.count())}
@@ -197,11 +196,11 @@ def change_in_training(
         rows.append(
             {name: row[name] for name in ("model", "task", "attention")}
             | {"quantity": f"{metric}, {last.name} / {begin.name}", "unit": "", "over": "seeds"}
-            | paired(last, begin, ratio=True)._asdict()
+            | paired_interval(last, begin, ratio=True)._asdict()
             | (
                 {}
                 if row["model"] == twin
-                else _apart(two_means(growth[row["model"]], growth[twin], ratio=True), nothing=1)
+                else _apart(welch_interval(growth[row["model"]], growth[twin], ratio=True), nothing=1)
             )
         )
     return _results(rows)
@@ -241,9 +240,9 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, twin: str) -> pd.Dat
         raise InputError(f"there is no exact error of {twin}, which the others are held against")
     rows = []
     for name, (values, bounds) in shares.items():
-        apart = {} if name == twin else _apart(paired(values, shares[twin][0]))
+        apart = {} if name == twin else _apart(paired_interval(values, shares[twin][0]))
         row = {"model": name, **about.loc[name, ["task", "attention"]], "quantity": "exact_share", "unit": ""}
-        rows.append(row | average(values, False)._asdict() | {"over": "inputs"} | apart | bounds)
+        rows.append(row | mean_interval(values)._asdict() | {"over": "inputs"} | apart | bounds)
     return _results(rows, "floor", "null_low", "null_high")
 
 

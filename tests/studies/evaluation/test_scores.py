@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score
 
 from workbench.core.errors import InputError
 from workbench.studies.evaluation.protocols import mean_corruption_error
-from workbench.studies.evaluation.scores import foreign_aupr, hits, perplexity, share
+from workbench.studies.evaluation.scores import foreign_aupr, hits, perplexity
 
 
 def test_hits_count_the_right_class_among_the_most_likely():
@@ -16,14 +16,6 @@ def test_hits_count_the_right_class_among_the_most_likely():
     assert hits(logits, targets, 1).tolist() == [False] * 4
     assert hits(logits, targets, 2).tolist() == [True, False, False, False]
     assert hits(logits, targets, 3).tolist() == [True, True, False, False]
-
-
-def test_the_interval_of_a_share_lies_around_it_and_within_0_and_1():
-    for successes in (0, 3, 10):
-        value, low, high = share(successes, 10)
-        assert value == successes / 10
-        assert 0 <= low <= value <= high <= 1
-    assert share(50, 100)[2] - share(50, 100)[1] < share(5, 10)[2] - share(5, 10)[1]
 
 
 def test_aupr_is_scikit_learns_on_the_negative_largest_probability():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.analyses.registry import Option, number, whole_number
 from workbench.core.errors import InputError
+from workbench.core.intervals import share_interval
 from workbench.core.null_distributions import derived_seed
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.data.pools import photo_files, read_picture
@@ -83,7 +84,7 @@ def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any)
     for top in scores.TOP:
         if top < logits.shape[1]:
             right = int(scores.hits(logits, targets, top).sum())
-            value, low, high = scores.share(right, len(targets))
+            value, low, high, _ = share_interval(right / len(targets), len(targets))
             yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named}
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import half_width
 
 TOP = (1, 5)
 
@@ -21,14 +22,6 @@ def hits(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], top: in
     """
     right = logits.gather(1, targets[:, None])
     return ((logits >= right).sum(1) <= top) & ~logits.isnan().any(1)
-
-
-def share(successes: int, n: int) -> tuple[float, float, float]:
-    """`successes` of `n` as a share, with its 95 % Wilson interval."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(successes, n).proportion_ci(method="wilson")
-    return successes / n, float(interval.low), float(interval.high)
 
 
 def foreign_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
@@ -52,13 +45,11 @@ def perplexity(totals: Float[Tensor, " text"], counts: Int[Tensor, " text"]) -> 
     `totals` are the texts' summed negative log-likelihoods in nats, `counts` their scored tokens. The interval
     is that of the ratio of the two sums, linearised, on the logarithmic scale.
     """
-    from scipy.stats import t
-
     totals, weights = totals.double(), counts.double()
     mean = totals.sum() / weights.sum()
     texts = len(totals)
     if texts < 2:
         return math.exp(mean), math.nan, math.nan
     spread = (totals - mean * weights).square().sum() * texts / (texts - 1)
-    half = float(t.ppf(0.975, texts - 1) * spread.sqrt() / weights.sum())
+    half = half_width(float(spread.sqrt() / weights.sum()), texts - 1)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

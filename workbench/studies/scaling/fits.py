@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from workbench.core.intervals import half_width
 from workbench.papers.published import published
 from workbench.studies.scaling.sweeps import SWEEPS
 
@@ -69,7 +70,7 @@ def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
 
     fit = stats.linregress(np.log(sizes), np.log(values))
     error = np.nan_to_num(fit.stderr)  # scipy has none for values that are all the same
-    return float(fit.slope), float(stats.t.ppf(0.975, len(sizes) - 2) * error)
+    return float(fit.slope), float(half_width(error, len(sizes) - 2))
 
 
 def printed_exponents() -> pd.DataFrame:

@@ -1,0 +1,117 @@
+"""Confidence intervals: of means, differences and ratios, shares and slopes."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.proportion import confint_proportions_2indep
+
+from workbench.core.intervals import (
+    Finding,
+    half_width,
+    mean_interval,
+    newcombe_interval,
+    paired_interval,
+    share_interval,
+    welch_interval,
+)
+
+ONE, TWO = pd.Series([3.0, 5.0, 4.5]), pd.Series([2.0, 2.5, 3.5, 1.0])
+
+
+def test_the_interval_of_a_mean_is_that_of_student():
+    found = mean_interval(pd.Series([1.0, 2.0, 4.0]))
+    # 4.30265 is the 97.5 % point of t with 2 degrees of freedom
+    half = 4.30265273 * math.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2) / math.sqrt(3)
+    assert found == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half, 3))
+
+
+def test_a_ratio_has_a_geometric_mean_and_an_interval_of_logarithms():
+    values = pd.Series([2.0, 8.0, 1.0])
+    found, logs = mean_interval(values, ratio=True), mean_interval(np.log(values))
+    assert found.value == pytest.approx(16 ** (1 / 3))
+    assert found[:3] == pytest.approx([math.exp(end) for end in logs[:3]])
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, 0.1])
+def test_equal_values_have_an_interval_of_no_width(value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert mean_interval(pd.Series([value] * 3)) == pytest.approx((value, value, value, 3))
+        same = welch_interval(pd.Series([7.0, 7.0]), pd.Series([value] * 3))
+    assert same == pytest.approx((7 - value, 7 - value, 7 - value, 2))
+
+
+def test_without_a_second_value_or_a_finite_one_there_is_no_interval():
+    assert math.isnan(mean_interval(pd.Series([1.0])).low)
+    assert math.isnan(mean_interval(pd.Series([1.0, 0.0]), ratio=True).high)
+    assert mean_interval(pd.Series([], dtype=float)).n == 0
+    assert math.isnan(welch_interval(pd.Series([1.0]), TWO).low)
+
+
+def test_the_interval_of_two_means_is_welch_s():
+    found = welch_interval(ONE, TWO)
+    # by hand: d ± t √(s₁²/n₁ + s₂²/n₂) with Welch's degrees of freedom
+    parts = [side.var(ddof=1) / len(side) for side in (ONE, TWO)]
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(side) - 1) for part, side in zip(parts, (ONE, TWO), strict=True)
+    )
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    difference = ONE.mean() - TWO.mean()
+    assert found == pytest.approx((difference, difference - half, difference + half, 3))
+
+
+def test_a_ratio_of_means_is_a_difference_of_logarithms():
+    found, logs = welch_interval(ONE, TWO, ratio=True), welch_interval(np.log(ONE), np.log(TWO))
+    assert found[:3] == pytest.approx([math.exp(end) for end in logs[:3]])
+    turned = welch_interval(TWO, ONE, ratio=True)
+    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_pairs_are_matched_by_label_not_by_place():
+    first = pd.Series([1.0, 2.0, 4.0], index=["a", "b", "c"])
+    second = pd.Series([4.5, 1.0, 2.5], index=["c", "a", "b"])
+    found = paired_interval(first, second)
+    expected = stats.ttest_rel(first, second[first.index]).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_newcombe_s_interval_of_a_published_example():
+    # Newcombe (1998), Table II: 56/70 against 48/80, method 10: 0.0524 to 0.3339
+    sides = [share_interval(56 / 70, 70), share_interval(48 / 80, 80)]
+    found = newcombe_interval(*sides)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    assert found[1:3] == pytest.approx(confint_proportions_2indep(56, 70, 48, 80, method="newcomb"))
+
+
+def test_intervals_of_a_ratio_are_those_of_logarithms():
+    one, two = Finding(8.0, 4.0, 16.0, 5), Finding(2.0, 1.0, 4.0, 5)
+    found = newcombe_interval(one, two, ratio=True)
+    reach = math.log(2) * math.sqrt(2)
+    assert found[:3] == pytest.approx((4.0, 4 * math.exp(-reach), 4 * math.exp(reach)))
+
+
+def test_a_share_has_wilson_s_interval_also_where_it_is_of_no_whole_number():
+    found = share_interval(3 / 100, 100)
+    expected = stats.binomtest(3, 100).proportion_ci(method="wilson")
+    assert found == pytest.approx((0.03, expected.low, expected.high, 100))
+    between = share_interval(0.035, 100)
+    assert found.low < between.low < share_interval(0.04, 100).low
+
+
+def test_half_the_interval_of_a_mean_follows_from_its_standard_error():
+    found = mean_interval(TWO)
+    assert found.high - found.value == pytest.approx(half_width(stats.sem(TWO), len(TWO) - 1))
+    assert half_width(np.array([0.0, 1.0]), np.array([3, 3])) == pytest.approx([0, stats.t.ppf(0.975, 3)])
+
+
+def test_the_interval_of_a_share_lies_around_it_and_within_0_and_1():
+    for successes in (0, 3, 10):
+        value, low, high, n = share_interval(successes / 10, 10)
+        assert (value, n) == (successes / 10, 10)
+        assert 0 <= low <= value <= high <= 1
+    many, few = share_interval(0.5, 100), share_interval(0.5, 10)
+    assert many.high - many.low < few.high - few.low

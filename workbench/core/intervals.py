@@ -1,0 +1,106 @@
+"""95 % confidence intervals of whatever is reported: of means, differences and ratios, shares and slopes.
+
+scipy and statsmodels compute them; what is here says what is taken for a unit of sampling, what happens where there
+are too few of them, and that a ratio is judged on logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+LEVEL = 0.95
+
+
+class Finding(NamedTuple):
+    """A measured quantity with its 95 % confidence interval over ``n`` units of sampling; NaN where there is none."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
+    """Mean with its t-interval; of ratios the geometric mean, the interval taken on logarithms.
+
+    One value, or a value that is not finite, has no interval (NaN).
+    """
+    from scipy import stats
+
+    numbers = _numbers(values, ratio)
+    if not len(numbers):
+        return Finding(math.nan, math.nan, math.nan, 0)
+    mean, low, high = numbers.mean(), math.nan, math.nan
+    if np.isfinite(numbers).all() and np.ptp(numbers) == 0 and len(numbers) > 1:
+        low = high = mean  # scipy finds no interval of zeros, and warns of rounding for other equal values
+    elif np.isfinite(numbers).all() and len(numbers) > 1:
+        low, high = stats.ttest_1samp(numbers, 0).confidence_interval(LEVEL)
+    return _finding(mean, low, high, len(numbers), ratio)
+
+
+def paired_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Mean difference (or geometric mean ratio) of values with the same label, with its paired t-interval."""
+    first, second = first.align(second, join="inner")
+    return mean_interval(first / second if ratio else first - second, ratio=ratio)
+
+
+def welch_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
+    """Difference (or ratio) of the means of two samples with Welch's interval; of a ratio, of logarithms.
+
+    Two samples without any spread have an interval of no width. Fewer than two values on a side: no interval.
+    """
+    from scipy import stats
+
+    one, two = (_numbers(side, ratio) for side in (first, second))
+    difference = one.mean() - two.mean()
+    low = high = math.nan
+    if min(len(one), len(two)) > 1:
+        if np.ptp(one) == np.ptp(two) == 0:
+            low = high = difference  # scipy warns of rounding where all values are equal
+        else:
+            low, high = stats.ttest_ind(one, two, equal_var=False).confidence_interval(LEVEL)
+    return _finding(difference, low, high, len(one), ratio)
+
+
+def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
+    """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
+
+    With d the difference, l and u the ends: d − √((v₁ − l₁)² + (u₂ − v₂)²) to d + √((u₁ − v₁)² + (v₂ − l₂)²).
+    statsmodels has it for two counts only (`confint_proportions_2indep`), not for perplexities or for exponents.
+    """
+    (v1, l1, u1), (v2, l2, u2) = (
+        (math.log(x) for x in side[:3]) if ratio else side[:3] for side in (first, second)
+    )
+    difference = v1 - v2
+    low = difference - math.hypot(v1 - l1, u2 - v2)
+    high = difference + math.hypot(u1 - v1, v2 - l2)
+    return _finding(difference, low, high, first.n, ratio)
+
+
+def share_interval(share: float, n: int) -> Finding:
+    """A share of ``n`` inputs with Wilson's interval; ``share * n`` need not be a whole number."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    low, high = proportion_confint(share * n, n, alpha=1 - LEVEL, method="wilson")
+    return Finding(share, min(float(low), share), max(float(high), share), n)  # 10 of 10: 1, less a rounding
+
+
+def half_width(standard_error: Any, freedom: Any) -> Any:
+    """Half the t-interval of an estimate with this standard error, numbers or arrays: of slopes and of sums."""
+    from scipy import stats
+
+    return stats.t.ppf((1 + LEVEL) / 2, freedom) * standard_error
+
+
+def _numbers(values: pd.Series, ratio: bool) -> np.ndarray:
+    numbers = values.to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(numbers) if ratio else numbers
+
+
+def _finding(value: float, low: float, high: float, n: int, ratio: bool) -> Finding:
+    return Finding(*(float(np.exp(end) if ratio else end) for end in (value, low, high)), n)
