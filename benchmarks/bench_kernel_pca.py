@@ -28,8 +28,8 @@ def run() -> list[dict[str, object]]:
     def axes_and_values() -> None:
         map_tokens(lambda k, scale, _: kpca_values(principal_axes(k, scale, HEAD_DIM)), {"k": k}, scale)
 
-    def evaluation(draws: int = 0, nulls: Sequence[str] = ()) -> None:
-        value_similarity(k, v, scale, draws=draws, nulls=nulls)
+    def evaluation(null_samples: int = 0, nulls: Sequence[str] = ()) -> None:
+        value_similarity(k, v, scale, null_samples=null_samples, nulls=nulls)
 
     def raw() -> None:
         torch.linalg.eigh(gram)
@@ -41,7 +41,7 @@ def run() -> list[dict[str, object]]:
     for null in NULLS:
         both, once = interleaved(lambda null=null: evaluation(DRAWS, (null,)), evaluation, rounds=3)
         drawn = both - once  # the call evaluates V itself, too
-        rows.append(_row(f"{DRAWS} {null} draws against one evaluation", 10.0, drawn, once))
+        rows.append(_row(f"{DRAWS} {null} null samples against one evaluation", 10.0, drawn, once))
     return rows
 
 

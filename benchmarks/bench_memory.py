@@ -66,7 +66,7 @@ def measure(way: str, depth: int) -> float:
 
     def forward() -> object:
         if way == "analysis":
-            return analyze("attention-map", model=model, inputs=pixels, draws=0)
+            return analyze("attention-map", model=model, inputs=pixels, null_samples=0)
         with torch.no_grad():
             return model(pixels, output_attentions=way == "outputs")
 

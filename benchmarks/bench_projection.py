@@ -35,13 +35,16 @@ def run() -> list[dict[str, object]]:
         }
     ]
     for name, function in (
-        ("eigenvector test", lambda draws: eigenvector_test(k, v, scale, draws=draws)),
-        ("projection error", lambda draws: projection_errors(q, k, v, scale, draws=draws)),
+        ("eigenvector test", lambda null_samples: eigenvector_test(k, v, scale, null_samples=null_samples)),
+        (
+            "projection error",
+            lambda null_samples: projection_errors(q, k, v, scale, null_samples=null_samples),
+        ),
     ):
         chance, plain = interleaved(lambda f=function: f(DRAWS), lambda f=function: f(0), rounds=5)
         rows.append(
             {
-                "benchmark": f"{name} with {DRAWS} draws of both nulls against without",
+                "benchmark": f"{name} with {DRAWS} null samples of both nulls against without",
                 "ratio": round(chance / plain, 2),
                 "aim": 10,
                 "detail": f"N = {TOKENS}, d = {HEAD_DIM}, {torch.get_num_threads()} threads: "

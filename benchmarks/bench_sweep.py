@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits-train"
-ANALYSES = ("token-similarity", ("gram-spectrum", {"draws": 0}))
+ANALYSES = ("token-similarity", ("gram-spectrum", {"null_samples": 0}))
 FEW, MANY, ROUNDS = 64, 1024, 3
 KILLS, SOAK_INPUTS, SOAK_SHARDS = 3, 1024, 64
 _PEAK = "from benchmarks.bench_sweep import peak; print(peak({n}))"

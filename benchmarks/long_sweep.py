@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from workbench.runs.sweep.parts import PlannedAnalysis
 
-MODELS, ANALYSES = "bundled:digits-vit", "token-similarity,attention-map:draws=0"
+MODELS, ANALYSES = "bundled:digits-vit", "token-similarity,attention-map:null_samples=0"
 PICTURES, SIZE, SEED = 50_000, 16, 0
 LOOK_SECONDS = 2.0
 

@@ -115,7 +115,7 @@ def test_the_mean_is_that_of_the_heads_and_the_measures_are_of_the_rows():
 
 
 def test_means_over_heads_and_inputs_do_not_depend_on_the_batches():
-    options = {"model": VIT, "inputs": DIGITS, "n": 5, "masks": "ink", "draws": 3, "rollout": True}
+    options = {"model": VIT, "inputs": DIGITS, "n": 5, "masks": "ink", "null_samples": 3, "rollout": True}
     whole = analyze("class-attention", **options)
     same(analyze("class-attention", batch_size=2, **options), whole)
     rows = analyze("class-attention", per_head=True, **options)
@@ -272,7 +272,7 @@ def test_attention_on_a_mask_and_its_chance(tmp_path):
     assert found["value"].item() == pytest.approx(shares.mean())
     assert found["null"].item() == "permutation"
     assert found["null_low"].item() < 3 / 8 < found["null_high"].item() < found["value"].item()
-    without = analyze("class-attention", draws=0, **options)
+    without = analyze("class-attention", null_samples=0, **options)
     assert without["null_mean"].isna().all()
     Image.fromarray(np.zeros((5, 5), np.uint8)).save(tmp_path / "0.png")
     with pytest.raises(InputError, match=r"0\.png is 5 × 5; expected 4 × 2, one pixel per patch"):

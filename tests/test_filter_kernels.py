@@ -29,7 +29,7 @@ def value(frame, metric, candidate, convention=None, **where):
 
 def test_fits_are_to_the_patches_alone():
     model, batch = vit(), images(2)
-    frame = analyze("filter-kernels", model=model, inputs=batch, draws=0, per_head=True, layers="1")
+    frame = analyze("filter-kernels", model=model, inputs=batch, null_samples=0, per_head=True, layers="1")
     (record,) = capture(model, batch, layers="1", sites=("attn", "input", "q", "k"))
     near = squared_distances(grid_positions((ROWS, COLUMNS)))
     for place in range(2):
@@ -63,7 +63,7 @@ def test_a_layer_that_is_a_filter_is_explained_by_it():
             block.attn.qkv.weight[:width] = block.attn.qkv.weight[width : 2 * width] = rotation
             block.attn.qkv.bias[: 2 * width] = 0
         block.attn.num_heads, block.attn.head_dim, block.attn.scale = 1, width, width**-0.5
-    frame = analyze("filter-kernels", model=model, inputs=images(1).double(), draws=0)
+    frame = analyze("filter-kernels", model=model, inputs=images(1).double(), null_samples=0)
     for content in ("tokens", "heads"):
         assert value(frame, "filter_share", "nlm", content, layer=None, input=None) == pytest.approx(
             1, abs=1e-4
@@ -72,9 +72,9 @@ def test_a_layer_that_is_a_filter_is_explained_by_it():
 
 def test_text_lies_in_a_line_and_padding_is_left_out():
     model, batch = bert(), texts()
-    whole = analyze("filter-kernels", model=model, inputs=batch, draws=0, per_head=True)
+    whole = analyze("filter-kernels", model=model, inputs=batch, null_samples=0, per_head=True)
     alone = {name: tensor[1:2, :4] for name, tensor in batch.items()}
-    short = analyze("filter-kernels", model=model, inputs=alone, draws=0, per_head=True)
+    short = analyze("filter-kernels", model=model, inputs=alone, null_samples=0, per_head=True)
     for layer in range(2):
         for kernel, content in (("gaussian", None), ("nlm", "tokens"), ("bilateral", "heads")):
             told = [
@@ -94,7 +94,7 @@ def test_chance_permutes_the_tokens_and_batches_do_not_matter():
             inputs=images(3),
             layers="0",
             content="heads",
-            draws=3,
+            null_samples=3,
             batch_size=size,
         )
         for size in (3, 1)
@@ -132,7 +132,7 @@ def test_windows_are_fitted_one_by_one():
         "swin_tiny_patch4_window7_224", img_size=56, window_size=7, depths=(1, 1, 1, 1), num_classes=2
     ).eval()
     batch = torch.randn(1, 3, 56, 56, generator=torch.manual_seed(0))
-    frame = analyze("filter-kernels", model=model, inputs=batch, layers="0", content="tokens", draws=0)
+    frame = analyze("filter-kernels", model=model, inputs=batch, layers="0", content="tokens", null_samples=0)
     share = value(frame, "filter_share", "bilateral", "tokens", layer=None, input=None)
     assert 0 <= share <= 1
     assert math.isfinite(share)

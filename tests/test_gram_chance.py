@@ -17,7 +17,9 @@ DRAWS, SEED = 3, 5
 @pytest.mark.parametrize(("make", "batch"), [(vit, images), (bert, texts)])
 def test_chance_is_the_spectrum_of_gaussian_keys_of_the_real_tokens(make, batch):
     model, inputs = make(), batch()
-    frame = analyze("gram-spectrum", model=model, inputs=inputs, seed=SEED, draws=DRAWS, max_rank="all")
+    frame = analyze(
+        "gram-spectrum", model=model, inputs=inputs, seed=SEED, null_samples=DRAWS, max_rank="all"
+    )
     assert set(frame["null"].dropna()) == {"gaussian"}
     captured = capture(model, inputs, sites=("k", "scale"))
     real = captured.tokens.mask
@@ -40,7 +42,7 @@ def test_chance_is_the_spectrum_of_gaussian_keys_of_the_real_tokens(make, batch)
 
 def test_draws_change_no_value_and_none_leaves_chance_out():
     options = {"model": vit(), "inputs": images()}
-    plain, drawn = (analyze("gram-spectrum", draws=draws, **options) for draws in (0, 2))
+    plain, drawn = (analyze("gram-spectrum", null_samples=null_samples, **options) for null_samples in (0, 2))
     assert plain["null_mean"].isna().all()
     assert plain["value"].tolist() == drawn["value"].tolist()
     measured = drawn["metric"] != "eigenvalue_profile"  # whose ranks are of means
@@ -49,7 +51,7 @@ def test_draws_change_no_value_and_none_leaves_chance_out():
 
 @pytest.mark.parametrize(("make", "batch"), [(bert, texts), (swin, lambda: images(3, size=32))])
 def test_chance_does_not_depend_on_the_batches(make, batch):
-    options = {"model": make(), "inputs": batch(), "draws": DRAWS}
+    options = {"model": make(), "inputs": batch(), "null_samples": DRAWS}
     whole = analyze("gram-spectrum", **options)
     same(analyze("gram-spectrum", batch_size=1, **options), whole, rtol=1e-3)
     assert whole["null_mean"].notna().any()
@@ -57,7 +59,7 @@ def test_chance_does_not_depend_on_the_batches(make, batch):
 
 def test_shares_of_random_keys_sum_to_one_over_all_ranks():
     frame = analyze(
-        "gram-spectrum", model=vit(), inputs=images(2), draws=2, normalize="trace", max_rank="all"
+        "gram-spectrum", model=vit(), inputs=images(2), null_samples=2, normalize="trace", max_rank="all"
     )
     shares = frame[frame["metric"] == "eigenvalue_share"]
     np.testing.assert_allclose(shares.groupby(["input", "layer", "head"])["null_mean"].sum(), 1.0)
@@ -66,7 +68,7 @@ def test_shares_of_random_keys_sum_to_one_over_all_ranks():
 def test_grouped_keys_and_standardised_ones_have_chance_as_well():
     batch = texts(lengths=(9, 9))
     for options in ({}, {"standardize": "per-token"}):
-        frame = analyze("gram-spectrum", model=grouped_llama(), inputs=batch, draws=2, **options)
+        frame = analyze("gram-spectrum", model=grouped_llama(), inputs=batch, null_samples=2, **options)
         rows = frame[frame["metric"] == "eigenvalue"]
         assert set(rows["head"]) == {0, 1}
         assert rows["null_mean"].gt(0).any()

@@ -26,7 +26,7 @@ def spectra(frame, metric="singular_value"):
 
 
 def rows(**arguments):
-    return analyze("attention-spectrum", per_head=True, **({"draws": 0} | arguments))
+    return analyze("attention-spectrum", per_head=True, **({"null_samples": 0} | arguments))
 
 
 def test_spectra_are_those_of_the_captured_attention():
@@ -74,7 +74,7 @@ def test_padding_is_no_part_of_the_matrix(make):
 
 @pytest.mark.parametrize(("make", "batch"), [(vit, images), (bert, texts)])
 def test_neither_rows_nor_chance_depend_on_the_batches(make, batch):
-    options = {"model": make(), "inputs": batch(), "draws": 3}
+    options = {"model": make(), "inputs": batch(), "null_samples": 3}
     whole = rows(**options)
     same(rows(batch_size=2, **options), whole)
     assert whole.loc[whole["metric"] == "singular_value", "null"].unique().tolist() == ["gaussian"]
@@ -82,7 +82,7 @@ def test_neither_rows_nor_chance_depend_on_the_batches(make, batch):
 
 def test_chance_is_random_queries_and_keys_of_the_same_size_under_the_same_mask():
     model, batch = gpt2(), {name: part[:1] for name, part in texts((9,)).items()}
-    frame = rows(model=model, inputs=batch, draws=40)
+    frame = rows(model=model, inputs=batch, null_samples=40)
     record = workbench.capture(model, batch, sites=["q", "k", "scale", "mask"])[1]
     size_q, size_k = (part[0, 2].double().square().mean().sqrt() for part in (record.q, record.k))
     generator = torch.Generator().manual_seed(3)
@@ -111,9 +111,9 @@ def test_values_made_of_right_singular_vectors_are_found_and_leave_out_what_the_
     assert angles["null_mean"].min() > 0.3
     outside = overall.loc["r_score_share"].set_index("candidate")
     # the output A V is then a mixture of the e-scores
-    assert outside.loc["output", "value"] == pytest.approx(outside.loc["e_scores", "value"])
+    assert outside.loc["head_out", "value"] == pytest.approx(outside.loc["e_scores", "value"])
     svd = kernel_svd(attn, DIM)
-    assert outside.loc["output", "value"] == pytest.approx(left_out(svd.r_scores, svd.left).mean().item())
+    assert outside.loc["head_out", "value"] == pytest.approx(left_out(svd.r_scores, svd.left).mean().item())
     assert outside["null_mean"].mean() == pytest.approx(1 - DIM / TOKENS, rel=0.1)
 
 
@@ -121,7 +121,7 @@ def test_values_made_of_right_singular_vectors_are_found_and_leave_out_what_the_
 def test_of_primal_attention_it_is_the_induced_kernel(variant):
     model = vit()
     replace_attention(model, variant, [1], low_rank=3)
-    frame = rows(model=model, inputs=images(), draws=2)
+    frame = rows(model=model, inputs=images(), null_samples=2)
     record = workbench.capture(model, images(), sites=["input"])[1]
     kernel = model.get_submodule(record.path).kernel(record.input)
     found = spectra(frame).xs(1, level="layer")
@@ -134,7 +134,7 @@ def test_of_primal_attention_it_is_the_induced_kernel(variant):
     assert of_layer.loc[of_layer["metric"] == "effective_rank", "null_high"].max() < DIM
     assert not of_layer["metric"].str.startswith("right_singular").any()  # it has no values
     assert frame[frame["layer"] == 0]["metric"].str.startswith("right_singular").any()
-    assert set(of_layer["candidate"].dropna()) == {"e_scores", "output"}
+    assert set(of_layer["candidate"].dropna()) == {"e_scores", "head_out"}
 
 
 def test_the_causal_kernel_of_padded_texts_is_that_of_each_text():
@@ -164,7 +164,7 @@ def test_every_window_has_a_spectrum_of_its_own():
         img_size=32, patch_size=4, window_size=4, embed_dim=8, depths=(2, 1), num_heads=(2, 4), num_classes=3
     ).eval()
     batch = images(2, size=32)
-    frame = rows(model=model, inputs=batch, draws=2)
+    frame = rows(model=model, inputs=batch, null_samples=2)
     record = workbench.capture(model, batch, sites=["attn"])[1]
     chosen = record.origin.image == 1
     expected = singular_values(record.attn[chosen][:, 1]).mean(0)
@@ -175,7 +175,7 @@ def test_every_window_has_a_spectrum_of_its_own():
 def test_attention_that_is_no_softmax_of_q_and_k_is_taken_as_captured_without_chance():
     model = vit()
     replace_attention(model, "twicing", [2])  # 2A − A²
-    frame = rows(model=model, inputs=images(), draws=2)
+    frame = rows(model=model, inputs=images(), null_samples=2)
     captured = workbench.capture(model, images(), sites=["attn"])[2].attn[1, 0]
     np.testing.assert_allclose(spectra(frame).loc["1", 2, 0], singular_values(captured), atol=1e-7)
     at = frame["metric"] == "effective_rank"
@@ -221,7 +221,9 @@ def test_a_file_without_the_input_has_no_primal_kernel(tmp_path):
 
 
 def test_primal_kernels_of_the_bundled_model_fall_faster_than_chance():
-    frame = analyze("attention-spectrum", model=PRIMAL, inputs="bundled:digits", n=3, layers=3, draws=3)
+    frame = analyze(
+        "attention-spectrum", model=PRIMAL, inputs="bundled:digits", n=3, layers=3, null_samples=3
+    )
     overall = frame[frame["input"].isna() & frame["layer"].isna() & (frame["metric"] == "effective_rank")]
     assert overall["value"].item() < overall["null_low"].item()
     assert math.isfinite(overall["z"].item())

@@ -40,16 +40,18 @@ def test_in_float64_the_four_terms_are_the_models_own_logits(name):
 
 
 def test_hidden_keys_and_padding_have_no_part():
-    frame = analyze("position-logits", model=bert(), inputs=texts((9, 4, 7)), per_head=True, draws=0)
+    frame = analyze("position-logits", model=bert(), inputs=texts((9, 4, 7)), per_head=True, null_samples=0)
     short = {key: value[1:2, :4] for key, value in texts((9, 4, 7)).items()}
-    alone = analyze("position-logits", model=bert(), inputs=short, per_head=True, draws=0)
+    alone = analyze("position-logits", model=bert(), inputs=short, per_head=True, null_samples=0)
     found = frame[frame["input"] == "1"]
     np.testing.assert_allclose(found["value"], alone["value"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_causal_model_is_compared_where_it_looks():
     model, inputs = gpt2(), texts((9,))
-    frame = analyze("position-logits", model=model, inputs=inputs, per_head=True, draws=0, layers=1, heads=2)
+    frame = analyze(
+        "position-logits", model=model, inputs=inputs, per_head=True, null_samples=0, layers=1, heads=2
+    )
     layer = layers_of(model, inputs)[1]
     layer.chosen_heads = [2]
     terms, allowed = terms_of_layer(layer)
@@ -64,13 +66,13 @@ def test_a_causal_model_is_compared_where_it_looks():
 
 def test_means_and_their_chance_do_not_depend_on_batches():
     model = vit()
-    whole = analyze("position-logits", model=model, inputs=pictures(), draws=4)
-    same(analyze("position-logits", model=model, inputs=pictures(), draws=4, batch_size=2), whole)
+    whole = analyze("position-logits", model=model, inputs=pictures(), null_samples=4)
+    same(analyze("position-logits", model=model, inputs=pictures(), null_samples=4, batch_size=2), whole)
     rows = whole[(whole["metric"] == "logit_correlation") & whole["layer"].isna() & whole["input"].isna()]
     assert rows["null"].eq("permutation").all()
     assert (rows["null_low"] <= rows["null_high"]).all()
     assert whole.loc[whole["metric"] == "logit_share", "null"].isna().all()
-    heads = analyze("position-logits", model=model, inputs=pictures(), draws=4, per_head=True)
+    heads = analyze("position-logits", model=model, inputs=pictures(), null_samples=4, per_head=True)
     kept = heads[(heads["statistic"] == "abs") & (heads["candidate"] == "cross")]
     overall = rows[(rows["statistic"] == "abs") & (rows["candidate"] == "cross")]
     assert overall["value"].item() == pytest.approx(kept["value"].mean())

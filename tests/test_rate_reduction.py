@@ -115,13 +115,13 @@ def test_masks_that_are_the_heads_agree_fully_and_permuted_ones_are_at_chance(ma
     assert rows.loc["membership_ari", "null_low"] < 0 < rows.loc["membership_ari", "null_high"] < 0.1
     assert rows.loc["membership_ari", "z"] > 10
     assert 0.2 < rows.loc["membership_iou", "null_mean"] < 0.5
-    without = analyze("membership", model=TSSA, inputs=DIGITS, n=3, masks=str(masks), draws=0)
+    without = analyze("membership", model=TSSA, inputs=DIGITS, n=3, masks=str(masks), null_samples=0)
     assert without["null_mean"].isna().all()
     assert without["value"].tolist() == frame["value"].tolist()
 
 
 def test_chance_depends_on_the_seed_and_not_on_the_batches():
-    options = {"model": TSSA, "inputs": DIGITS, "n": 5, "masks": "ink", "draws": 3}
+    options = {"model": TSSA, "inputs": DIGITS, "n": 5, "masks": "ink", "null_samples": 3}
     whole = analyze("membership", **options)
     same(analyze("membership", batch_size=2, **options), whole)
     rows = analyze("membership", per_head=True, **options)
@@ -244,9 +244,9 @@ def test_rates_are_those_of_the_streams_and_the_layers_own_weights():
     model = wide_vit(layers=[1], convention="code")
     batch = images()
     frame = analyze("coding-rate", model=model, inputs=batch, eps=0.7)
-    capture = workbench.capture(model, batch, sites=["input", "after_attn", "hidden"])
+    capture = workbench.capture(model, batch, sites=["input", "resid_mid", "resid_post"])
     norm, attention = model.blocks[1].norm1, model.blocks[1].attn
-    for site in ("input", "after_attn", "hidden"):
+    for site in ("input", "resid_mid", "resid_post"):
         z = getattr(capture[1], site)
         z = (z if site == "input" else norm(z)).detach()
         (w,) = attention.project(z)
@@ -285,8 +285,8 @@ def test_orthonormal_subspaces_span_what_the_projections_read():
 def test_streams_as_they_are_and_blocks_that_normalise_last():
     model = wide_vit(layers=[0])
     frame = analyze("coding-rate", model=model, inputs=images(2), layers=[0], normalize="none")
-    raw = workbench.capture(model, images(2), layers=[0], sites=["hidden"])[0].hidden
-    rows = frame[(frame["candidate"] == "hidden") & (frame["metric"] == "coding_rate")]
+    raw = workbench.capture(model, images(2), layers=[0], sites=["resid_post"])[0].resid_post
+    rows = frame[(frame["candidate"] == "resid_post") & (frame["metric"] == "coding_rate")]
     np.testing.assert_allclose(rows["value"], coding_rate(raw), rtol=1e-9)
     last = analyze("coding-rate", model=bert(), inputs=texts((9, 4)))
     assert (
@@ -313,12 +313,12 @@ def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
 
 def test_subspaces_are_those_of_the_weights_without_any_input():
     model = wide_vit(layers=[1])
-    frame = analyze("subspaces", model=model, draws=4)
+    frame = analyze("subspaces", model=model, null_samples=4)
     assert frame["input"].isna().all()
     softmax, tssa = (block.attn.qkv.weight.detach() for block in model.blocks)
     by_layer = {"v": softmax[2 * HEADS * DIM :], "q": softmax[: HEADS * DIM]}
     for name, weight in by_layer.items():
-        rows = analyze("subspaces", model=model, projection=name, layers=[0], draws=0)
+        rows = analyze("subspaces", model=model, projection=name, layers=[0], null_samples=0)
         u = weight.unflatten(0, (HEADS, DIM)).mT
         means = rows[rows["head"].isna()].set_index("metric")["value"]
         assert means["coherence_inside"] == pytest.approx(mean_coherence(u).inside.item())
@@ -332,7 +332,9 @@ def test_subspaces_are_those_of_the_weights_without_any_input():
         np.testing.assert_allclose(angles["value"], subspace_angles(u).flatten())
         assert rows["null_mean"].isna().all()
     # the one projection of TSSA, whatever the name
-    only = [analyze("subspaces", model=model, projection=name, layers=[1], draws=2) for name in ("v", "q")]
+    only = [
+        analyze("subspaces", model=model, projection=name, layers=[1], null_samples=2) for name in ("v", "q")
+    ]
     assert only[0]["value"].tolist() == only[1]["value"].tolist()
     held = frame[(frame["layer"] == 1) & (frame["metric"] == "coherence_inside")]["value"].item()
     assert held == pytest.approx(mean_coherence(tssa.unflatten(0, (HEADS, DIM)).mT).inside.item())

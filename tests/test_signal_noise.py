@@ -65,7 +65,7 @@ def test_numbers_are_those_of_the_model_run_twice(name):
     frame = analyze(
         "snr", model=model, inputs=chosen, seed=7, noise="impulse-noise", severity=2, per_head=True
     )
-    noisy = chosen.altered(
+    noisy = chosen.perturbed(
         lambda label, picture: corrupt(
             picture, "impulse-noise", 2, np.random.default_rng(derived_seed(7, "impulse-noise", label))
         )
@@ -81,7 +81,7 @@ def test_numbers_are_those_of_the_model_run_twice(name):
             ratio = start.norm() / noise.norm()
             plain_sum = (start + put_out).norm() / (noise + put_noise).norm()
             close = pytest.approx
-            assert value(frame, "snr", "before_attn", **here) == close(ratio.item(), rel=1e-5)
+            assert value(frame, "snr", "resid_pre", **here) == close(ratio.item(), rel=1e-5)
             assert value(frame, "snr_alpha", **here) == close(
                 (put_out.norm() / start.norm()).item(), rel=1e-4
             )
@@ -140,7 +140,7 @@ def test_a_stronger_noise_lowers_the_ratio(plain, digits):
     frame = workbench.survey_settings(
         "snr", [(PLAIN, DIGITS)], {"noise": ["gaussian-noise", "impulse-noise"], "severity": [1, 3, 5]}, n=4
     )
-    before = frame[(frame["metric"] == "snr") & (frame["candidate"] == "before_attn")]
+    before = frame[(frame["metric"] == "snr") & (frame["candidate"] == "resid_pre")]
     first = before[(before["layer"] == 0) & before["input"].isna()].set_index(["noise", "severity"])["value"]
     for noise in ("gaussian-noise", "impulse-noise"):
         assert first[noise].is_monotonic_decreasing
@@ -182,42 +182,42 @@ def test_what_carries_no_pictures_is_refused(plain, digits):
 
 
 def test_what_is_added_is_read_where_something_is_added():
-    for record in capture(bert(), texts(), sites=("before_attn", "update", "after_attn")):
-        assert record.update is None  # BERT normalises the sum
-        assert record.before_attn.shape == record.after_attn.shape
+    for record in capture(bert(), texts(), sites=("resid_pre", "attn_out", "resid_mid")):
+        assert record.attn_out is None  # BERT normalises the sum
+        assert record.resid_pre.shape == record.resid_mid.shape
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, init_values=0.1).eval()
     batch = torch.randn(2, 3, 32, 32)
     for record, block in zip(
-        capture(model, batch, sites=("input", "before_attn", "update", "after_attn")),
+        capture(model, batch, sites=("input", "resid_pre", "attn_out", "resid_mid")),
         model.blocks,
         strict=True,
     ):
         with torch.no_grad():
-            torch.testing.assert_close(block.norm1(record.before_attn), record.input)
+            torch.testing.assert_close(block.norm1(record.resid_pre), record.input)
             added = block.ls1(block.attn(record.input))
-        torch.testing.assert_close(record.update, added, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(record.attn_out, added, rtol=1e-4, atol=1e-5)
     decoder = torch.nn.TransformerDecoder(
         torch.nn.TransformerDecoderLayer(12, 3, batch_first=True, norm_first=True), 1
     )
     x = torch.randn(2, 5, 12)
-    for record in capture(decoder.eval(), (x, x), sites=("before_attn", "update", "hidden")):
-        assert record.before_attn is None  # two attentions in one block
-        assert record.update is None
+    for record in capture(decoder.eval(), (x, x), sites=("resid_pre", "attn_out", "resid_post")):
+        assert record.resid_pre is None  # two attentions in one block
+        assert record.attn_out is None
     cait = timm.create_model("cait_xxs24_224", img_size=32, patch_size=8, depth=2, num_heads=4, embed_dim=24)
-    *patches, first, second = capture(cait.eval(), batch, sites=("before_attn", "update", "after_attn"))
+    *patches, first, second = capture(cait.eval(), batch, sites=("resid_pre", "attn_out", "resid_mid"))
     for record in (first, second):  # the patches come as one argument, the class token as another
-        assert record.before_attn is None
-        assert record.update is None
+        assert record.resid_pre is None
+        assert record.attn_out is None
     for record in patches:
-        torch.testing.assert_close(record.before_attn + record.update, record.after_attn)
+        torch.testing.assert_close(record.resid_pre + record.attn_out, record.resid_mid)
 
 
 def test_an_altered_picture_is_what_the_model_would_get(digits):
-    same_again = digits.altered(lambda _, picture: picture)
+    same_again = digits.perturbed(lambda _, picture: picture)
     torch.testing.assert_close(same_again.batch, digits.batch)
     assert all(np.array_equal(one, two) for one, two in zip(same_again.images, digits.images, strict=True))
     names = []
-    inverted = digits.altered(lambda name, picture: names.append(name) or 1 - picture)
+    inverted = digits.perturbed(lambda name, picture: names.append(name) or 1 - picture)
     assert names == digits.ids
     for one, two in zip(inverted.images, digits.images, strict=True):
         assert np.abs(255 - one.astype(int) - two).max() <= 1

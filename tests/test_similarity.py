@@ -25,10 +25,10 @@ def test_what_is_measured_by_default_is_what_it_was():
     frame = analyze("token-similarity", model=vit(), inputs=images())
     assert len(frame) == LAYERS * 5
     assert set(frame["metric"]) == {"token_cosine"}
-    assert set(frame["candidate"]) == {"hidden"}
+    assert set(frame["candidate"]) == {"resid_post"}
 
 
-@pytest.mark.parametrize("site", ["input", "after_attn", "hidden"])
+@pytest.mark.parametrize("site", ["input", "resid_mid", "resid_post"])
 def test_every_site_in_every_variant_is_that_of_the_captured_tokens(site):
     model = vit()
     frame = analyze("token-similarity", model=model, inputs=images(), **EVERYTHING)
@@ -74,9 +74,13 @@ def test_the_rate_of_an_input_is_fitted_to_its_own_cosines():
     rates = frame[frame["metric"] == "token_cosine_rate"]
     assert rates["layer"].isna().all()
     assert len(rates) == 5 * 3 * 2  # inputs, sites, with and without the prefix
-    one = frame[(frame["metric"] == "token_cosine") & (frame["candidate"] == "hidden") & frame["axis"].isna()]
+    one = frame[
+        (frame["metric"] == "token_cosine") & (frame["candidate"] == "resid_post") & frame["axis"].isna()
+    ]
     curve = one[one["standardize"].isna() & (one["input"] == "3")].sort_values("layer")["value"]
-    rate = rates[(rates["input"] == "3") & (rates["candidate"] == "hidden") & rates["axis"].isna()]["value"]
+    rate = rates[(rates["input"] == "3") & (rates["candidate"] == "resid_post") & rates["axis"].isna()][
+        "value"
+    ]
     assert rate.item() == pytest.approx(
         growth_rate(torch.tensor(curve.to_numpy()), torch.arange(LAYERS)).item()
     )
@@ -106,7 +110,7 @@ def test_without_rows_per_input_come_their_moments_whatever_the_batches(size):
 
 def test_bad_input_is_named_with_its_site():
     model = vit()
-    with pytest.raises(InputError, match="sites must be 'hidden' or 'input' or 'after_attn' or 'all'"):
+    with pytest.raises(InputError, match="sites must be 'hidden' or 'input' or 'resid_mid' or 'all'"):
         analyze("token-similarity", model=model, inputs=images(), sites="q")
     one = {"input_ids": torch.tensor([[5]])}
     with pytest.raises(InputError, match="a single token, which has no pairs"):
@@ -120,6 +124,6 @@ def test_bad_input_is_named_with_its_site():
 def test_families_of_other_shapes_have_their_sites_too(name):
     family = FAMILIES[name]
     frame = analyze("token-similarity", model=family.build(), inputs=family.batch(), sites="all")
-    assert set(frame["candidate"]) == {"input", "after_attn", "hidden"}
+    assert set(frame["candidate"]) == {"input", "resid_mid", "resid_post"}
     whole = analyze("token-similarity", model=family.build(), inputs=family.batch())
-    same(frame[frame["candidate"] == "hidden"].reset_index(drop=True), whole)
+    same(frame[frame["candidate"] == "resid_post"].reset_index(drop=True), whole)

@@ -15,7 +15,7 @@ from workbench.runs.analyze import analyze
 
 
 def rows(**arguments):
-    return analyze("softmax-sensitivity", per_head=True, **({"draws": 0} | arguments))
+    return analyze("softmax-sensitivity", per_head=True, **({"null_samples": 0} | arguments))
 
 
 def values(frame, metric, statistic=None):
@@ -77,7 +77,7 @@ def test_padding_changes_nothing(make):
 
 @pytest.mark.parametrize(("make", "batch"), [(vit, images), (bert, texts)])
 def test_neither_noise_nor_chance_depend_on_the_batches(make, batch):
-    options = {"model": make(), "inputs": batch(), "draws": 3}
+    options = {"model": make(), "inputs": batch(), "null_samples": 3}
     whole = rows(**options)
     same(rows(batch_size=2, **options), whole)
     assert whole["null"].unique().tolist() == ["gaussian"]
@@ -113,14 +113,14 @@ def test_a_sequence_of_one_token_has_nothing_to_move():
 
 
 def test_the_frame_of_random_logits_holds_what_is_sampled():
-    frame = workbench.sensitivity_frame([2, 10, 40], (1, 5), draws=60, seed=3)
+    frame = workbench.sensitivity_frame([2, 10, 40], (1, 5), null_samples=60, seed=3)
     assert len(frame) == 3 * 2 * 3
     row = frame[(frame["candidate"] == "local") & (frame["tokens"] == 10) & (frame["spread"] == 5)]
     assert row["value"].item() == sampled_lipschitz(10, 60, 3, 5.0).local
     moved = frame[
         (frame["metric"] == "softmax_perturbation") & (frame["tokens"] == 40) & (frame["spread"] == 1)
     ]
-    draws = pd.Series(sampled_perturbation(40, 60, 3))
-    assert moved["value"].item() == pytest.approx(draws.mean())
-    assert moved["low"].item() < draws.mean() < moved["high"].item()
+    null_samples = pd.Series(sampled_perturbation(40, 60, 3))
+    assert moved["value"].item() == pytest.approx(null_samples.mean())
+    assert moved["low"].item() < null_samples.mean() < moved["high"].item()
     assert frame.attrs["provenance"]["seed"] == 3

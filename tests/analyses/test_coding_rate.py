@@ -194,12 +194,12 @@ def test_what_does_not_fit_is_named(z, membership):
 
 
 def rates(values, model="a", convention="text"):
-    """A result from {(layer, input): (input, after_attn, hidden)}."""
+    """A result from {(layer, input): (input, resid_mid, hidden)}."""
     rows = [
         {"model": model, "checkpoint": None, "convention": convention, "layer": layer, "input": name,
          "candidate": site, "value": value, "metric": "coding_rate_variational", "standardize": None}
         for (layer, name), held in values.items()
-        for site, value in zip(("input", "after_attn", "hidden"), held, strict=True)
+        for site, value in zip(("input", "resid_mid", "resid_post"), held, strict=True)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 

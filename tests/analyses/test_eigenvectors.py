@@ -138,12 +138,12 @@ def test_kernel_pca_values_pass_every_test(k, factor):
 def test_inconsistency_is_one_where_the_values_are_constant_along_g(k):
     axes = principal_axes(k[0, 0], SCALE)
     v = torch.stack([(-axes.log_normaliser).exp() * c for c in (1.0, -2.5)], -1)  # V = G 1 cᵀ
-    found = eigenvector_test(k[0, 0], v, SCALE, draws=3)
+    found = eigenvector_test(k[0, 0], v, SCALE, null_samples=3)
     torch.testing.assert_close(found.inconsistency, torch.ones((), dtype=torch.float64))
     assert found.eigen_residual[VALUES].isnan().all()
     assert found.span_share[VALUES].isnan()
     assert found.eigen_residual[TRUE].isfinite().all()
-    assert found.draws["gaussian"].eigen_residual.isfinite().all()
+    assert found.null_samples["gaussian"].eigen_residual.isfinite().all()
 
 
 def test_size_of_v_and_shift_along_g_do_not_matter_for_eigenvectors(k, v):
@@ -162,9 +162,9 @@ def test_a_mask_gives_what_the_real_tokens_alone_give(k, v):
     padded_k[0, :, [1, 4]] = math.nan
     padded_v[0, :, [1, 4]] = math.inf
     seeds = [*range(HEADS * BATCH)]
-    masked = eigenvector_test(padded_k, padded_v, SCALE, mask, draws=3, seeds=seeds)
+    masked = eigenvector_test(padded_k, padded_v, SCALE, mask, null_samples=3, seeds=seeds)
     real = [0, 2, 3, 5, 6]
-    alone = eigenvector_test(k[0][:, real], v[0][:, real], SCALE, draws=3, seeds=seeds[:HEADS])
+    alone = eigenvector_test(k[0][:, real], v[0][:, real], SCALE, null_samples=3, seeds=seeds[:HEADS])
     for one, two in zip(flat(masked), flat(alone), strict=True):
         torch.testing.assert_close(one[0], two, rtol=1e-12, atol=1e-16, equal_nan=True)
 
@@ -193,7 +193,7 @@ def test_more_columns_than_axes(k):
 
 
 def test_equal_keys_have_no_eigenvectors_but_an_inconsistency(v):
-    found = eigenvector_test(torch.full((BATCH, HEADS, TOKENS, DIM), 0.7), v, SCALE, draws=2)
+    found = eigenvector_test(torch.full((BATCH, HEADS, TOKENS, DIM), 0.7), v, SCALE, null_samples=2)
     assert (found.resolved == 0).all()
     for part in (
         found.gamma_abs,
@@ -203,7 +203,7 @@ def test_equal_keys_have_no_eigenvectors_but_an_inconsistency(v):
         found.span_chance,
     ):
         assert part.isnan().all()
-    assert found.draws["permutation"].span_share.isnan().all()
+    assert found.null_samples["permutation"].span_share.isnan().all()
     centred = v - v.mean(-2, keepdim=True)
     expected = (1 - centred.square().sum((-2, -1)) / v.square().sum((-2, -1))).sqrt()  # here G is one number
     torch.testing.assert_close(found.inconsistency, expected)
@@ -238,17 +238,19 @@ def test_zero_columns_and_zero_values_are_undefined_alone(k, v):
 
 def test_draws_are_the_tests_of_null_values(k, v):
     seeds = [31, 7, 5, 11, 2, 3]
-    found = eigenvector_test(k, v, SCALE, draws=3, seeds=seeds)
+    found = eigenvector_test(k, v, SCALE, null_samples=3, seeds=seeds)
     for null in ("gaussian", "permutation"):
         drawn = null_values(v[1, 0], null, 3, seeds[3])
         for number in range(3):
             alone = eigenvector_test(k[1, 0], drawn[number], SCALE)
             for name in ("inconsistency", "eigen_residual", "span_share"):
-                one = getattr(found.draws[null], name)[1, 0, number]
+                one = getattr(found.null_samples[null], name)[1, 0, number]
                 two = getattr(alone, name)
                 torch.testing.assert_close(one, two if name == "inconsistency" else two[VALUES])
-    assert eigenvector_test(k, v, SCALE, nulls=["gaussian"], draws=2).draws.keys() == {"gaussian"}
-    assert not eigenvector_test(k, v, SCALE).draws
+    assert eigenvector_test(k, v, SCALE, nulls=["gaussian"], null_samples=2).null_samples.keys() == {
+        "gaussian"
+    }
+    assert not eigenvector_test(k, v, SCALE).null_samples
 
 
 def test_span_share_of_chance():
@@ -280,9 +282,9 @@ def test_what_does_not_fit_is_refused(k, v):
     with pytest.raises(UnknownName, match="float32"):
         eigenvector_test(k, v, SCALE, precision="float16")
     with pytest.raises(UnknownName, match="gaussian"):
-        eigenvector_test(k, v, SCALE, draws=2, nulls=["normal"])
-    with pytest.raises(InputError, match="draws"):
-        eigenvector_test(k, v, SCALE, draws=-1)
+        eigenvector_test(k, v, SCALE, null_samples=2, nulls=["normal"])
+    with pytest.raises(InputError, match="null_samples"):
+        eigenvector_test(k, v, SCALE, null_samples=-1)
     with pytest.raises(InputError, match="noise"):
         eigenvector_test(k, v, SCALE, noise=-0.1)
     with pytest.raises(InputError, match="seeds"):

@@ -168,8 +168,8 @@ def test_permuted_masks_are_at_chance():
     assert 0.4 < every.iou.mean().item() < 0.6  # while the best of three heads fits something
     z, bases, planted_mask = planted(0.1)
     found = subspace_membership(z, bases)[0].argmax(0)
-    draws = torch.rand(200, ROWS * COLUMNS, generator=torch.manual_seed(5)).argsort(-1)
-    drawn = agreement(found, planted_mask.flatten()[draws], 2)
+    null_samples = torch.rand(200, ROWS * COLUMNS, generator=torch.manual_seed(5)).argsort(-1)
+    drawn = agreement(found, planted_mask.flatten()[null_samples], 2)
     assert drawn.ari.mean().item() == pytest.approx(0, abs=4 * drawn.ari.std().item() / math.sqrt(200))
     assert drawn.ari.max() < 1
     assert drawn.iou.max() < 1

@@ -154,12 +154,12 @@ def test_the_floor_is_the_loss_of_the_true_projections(qkv):
 def test_floor_below_error_and_error_of_nothing_is_the_baseline(qkv):
     q, k, v = qkv
     for factor in (1e-3, 1.0, 5.0):
-        found = projection_errors(q, k, factor * v, SCALE, draws=4)
+        found = projection_errors(q, k, factor * v, SCALE, null_samples=4)
         assert (found.floor <= found.errors["exact"]).all()
         assert (found.floor < found.baseline).all()
         assert (found.floor > 0).all()
-        for draws in found.draws.values():
-            assert (found.floor[..., None] <= draws).all()
+        for null_samples in found.null_samples.values():
+            assert (found.floor[..., None] <= null_samples).all()
     nothing = projection_errors(q, k, 0 * v, SCALE)
     close(nothing.errors["exact"], nothing.baseline)
     # outputs of large norm do worse than none
@@ -215,8 +215,8 @@ def test_standardised_queries_and_keys_are_used_for_everything(qkv):
     q, k, v = qkv
     q_hat, k_hat = ((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True) for x in (q, k))
     wrong = torch.full_like(q[..., :VALUE_DIM], 9.0)  # the output of the model as it is does not apply
-    found = projection_errors(q, k, v, SCALE, output=wrong, standardize="per-token", draws=3)
-    same(found, projection_errors(q_hat, k_hat, v, SCALE, draws=3))
+    found = projection_errors(q, k, v, SCALE, output=wrong, standardize="per-token", null_samples=3)
+    same(found, projection_errors(q_hat, k_hat, v, SCALE, null_samples=3))
     # what the code does is the same either way
     close(found.errors["teo2024-code"], projection_errors(q, k, v, SCALE).errors["teo2024-code"])
 
@@ -261,13 +261,13 @@ def test_a_mask_gives_what_the_real_tokens_alone_give(qkv):
             SCALE,
             attention_mask=bias[0][:, real][:, :, real],
             output=None if given is None else given[1][:, real],
-            draws=3,
+            null_samples=3,
             seeds=seeds[HEADS:],
         )
         for part in (q, k, v):
             part[1, :, [0, 5]] = math.nan
         masked = projection_errors(
-            q, k, v, SCALE, mask, attention_mask=bias, output=given, draws=3, seeds=seeds
+            q, k, v, SCALE, mask, attention_mask=bias, output=given, null_samples=3, seeds=seeds
         )
         for part, whole in zip((q, k, v), qkv, strict=True):
             part.copy_(whole)
@@ -313,22 +313,22 @@ def test_fewer_queries_than_keys(qkv):
 def test_draws_are_the_exact_errors_of_null_values(qkv):
     q, k, v = qkv
     seeds = [5, 3, 8, 13, 21, 34]
-    found = projection_errors(q, k, v, SCALE, draws=3, seeds=seeds)
+    found = projection_errors(q, k, v, SCALE, null_samples=3, seeds=seeds)
     for null in ("gaussian", "permutation"):
         drawn = null_values(v[1, 1], null, 3, seeds[4])
         expected = [projection_errors(q[1, 1], k[1, 1], one, SCALE).errors["exact"] for one in drawn]
-        close(found.draws[null][1, 1], torch.stack(expected))
-    assert not projection_errors(q, k, v, SCALE).draws
+        close(found.null_samples[null][1, 1], torch.stack(expected))
+    assert not projection_errors(q, k, v, SCALE).null_samples
 
 
 def test_equal_keys_have_norms_but_no_axes(qkv):
     q, _, v = qkv
     k = torch.full((BATCH, HEADS, TOKENS, DIM), 0.3)
-    found = projection_errors(q, k, v, SCALE, draws=2)
+    found = projection_errors(q, k, v, SCALE, null_samples=2)
     assert (found.resolved == 0).all()
     assert found.errors["exact"].isnan().all()
     assert found.floor.isnan().all()
-    assert found.draws["gaussian"].isnan().all()
+    assert found.null_samples["gaussian"].isnan().all()
     assert found.errors["saritas2025"].isfinite().all()
     assert found.phi_norm2.isfinite().all()
 
@@ -336,7 +336,7 @@ def test_equal_keys_have_norms_but_no_axes(qkv):
 @pytest.mark.parametrize("factor", [1e-3, 10.0, 60.0])
 def test_queries_and_keys_of_any_size_have_no_nan(qkv, factor):
     q, k, v = qkv
-    found = projection_errors(factor * q, factor * k, v, SCALE, draws=2)
+    found = projection_errors(factor * q, factor * k, v, SCALE, null_samples=2)
     for name in ("teo2024-text", "saritas2025", "exact"):
         assert not found.errors[name].isnan().any()
     assert not found.floor.isnan().any()
@@ -346,10 +346,10 @@ def test_queries_and_keys_of_any_size_have_no_nan(qkv, factor):
 
 
 def test_only_what_is_asked_for_is_computed(qkv):
-    found = projection_errors(*qkv, SCALE, conventions=["saritas2025"], draws=3)
+    found = projection_errors(*qkv, SCALE, conventions=["saritas2025"], null_samples=3)
     assert found.errors.keys() == {"saritas2025"}
     assert found.floor.isnan().all()
-    assert not found.draws
+    assert not found.null_samples
     assert torch.equal(found.resolved, found.axes)
 
 

@@ -77,12 +77,12 @@ def test_no_matrix_of_pairs_is_built():
 
 
 def test_isotropic_null_is_exact_in_mean_and_deviation_and_close_in_band():
-    tokens, width, draws = 6, 11, 20_000
-    gaussian = torch.randn(draws, tokens, width, generator=torch.manual_seed(3), dtype=torch.float64)
+    tokens, width, null_samples = 6, 11, 20_000
+    gaussian = torch.randn(null_samples, tokens, width, generator=torch.manual_seed(3), dtype=torch.float64)
     sample = token_cosine_similarity(gaussian)
     null = isotropic_null(torch.tensor([0.0, 0.3], dtype=torch.float64), tokens, width)
     deviation = math.sqrt(2 / (tokens * (tokens - 1) * width))
-    assert sample.mean().item() == pytest.approx(0.0, abs=4 * deviation / math.sqrt(draws))
+    assert sample.mean().item() == pytest.approx(0.0, abs=4 * deviation / math.sqrt(null_samples))
     assert sample.std().item() == pytest.approx(deviation, rel=0.03)
     assert null.mean.tolist() == [0, 0]
     assert null.z.tolist() == pytest.approx([0, 0.3 / deviation])

@@ -76,9 +76,9 @@ def test_orthogonal_heads_are_incoherent_and_equal_ones_are_not():
 
 
 def test_chance_is_what_the_mean_cosine_of_random_directions_is():
-    heads, dim, draws = 6, 20, 5
+    heads, dim, null_samples = 6, 20, 5
     exact = math.exp(math.lgamma(WIDTH / 2) - math.lgamma((WIDTH + 1) / 2)) / math.sqrt(math.pi)
-    means = mean_coherence(randn(draws, heads, WIDTH, dim))
+    means = mean_coherence(randn(null_samples, heads, WIDTH, dim))
     assert means.inside.mean().item() == pytest.approx(exact, rel=0.01)
     assert means.between.mean().item() == pytest.approx(exact, rel=0.01)
 

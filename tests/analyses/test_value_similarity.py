@@ -205,16 +205,16 @@ def batch(batch=2, heads=3, tokens=TOKENS, seed=0):
 def test_a_batch_is_head_by_head():
     k, v = batch()
     scale = torch.tensor([0.2, 0.4, 0.6])
-    found = value_similarity(k, v, scale, draws=3, seeds=range(10, 16))
+    found = value_similarity(k, v, scale, null_samples=3, seeds=range(10, 16))
     assert found.observed.shape == (2, 3, len(QUANTITIES))
     assert (found.axes == DIM).all()
     assert (found.resolved == DIM).all()
     for b, h in ((0, 2), (1, 1)):
-        alone = value_similarity(k[b, h], v[b, h], scale[h], draws=3, seeds=[10 + 3 * b + h])
+        alone = value_similarity(k[b, h], v[b, h], scale[h], null_samples=3, seeds=[10 + 3 * b + h])
         assert torch.equal(found.observed[b, h], alone.observed)
         for null in ("gaussian", "permutation"):
-            assert found.draws[null].shape == (2, 3, 3, len(QUANTITIES))
-            assert torch.equal(found.draws[null][b, h], alone.draws[null])
+            assert found.null_samples[null].shape == (2, 3, 3, len(QUANTITIES))
+            assert torch.equal(found.null_samples[null][b, h], alone.null_samples[null])
         expected = similarities(v[b, h], principal_axes(k[b, h], scale[h].double(), DIM))
         torch.testing.assert_close(found.observed[b, h], expected, rtol=1e-12, atol=0)
 
@@ -227,35 +227,37 @@ def test_masked_padding_gives_what_unpadded_tokens_give():
     pad = torch.full((2, 3, 4, 1), math.nan, dtype=torch.float64)
     padded = [torch.cat([x, pad.expand(-1, -1, -1, x.shape[-1])], -2) for x in (k, v)]
     seeds = range(6)
-    found = value_similarity(*padded, SCALE, mask, draws=2, seeds=seeds)
+    found = value_similarity(*padded, SCALE, mask, null_samples=2, seeds=seeds)
     for b, length in ((0, TOKENS), (1, 8)):
         alone = value_similarity(
-            k[b, :, :length], v[b, :, :length], SCALE, draws=2, seeds=list(seeds)[3 * b : 3 * b + 3]
+            k[b, :, :length], v[b, :, :length], SCALE, null_samples=2, seeds=list(seeds)[3 * b : 3 * b + 3]
         )
         assert torch.equal(found.observed[b], alone.observed)
-        assert all(torch.equal(found.draws[null][b], alone.draws[null]) for null in alone.draws)
+        assert all(
+            torch.equal(found.null_samples[null][b], alone.null_samples[null]) for null in alone.null_samples
+        )
 
 
 def test_permuted_draws_are_the_metrics_of_permuted_values():
     k, v = (x[0, 0] for x in batch())
-    found = value_similarity(k, v, SCALE, draws=4, seeds=[5], nulls=["permutation"])
-    assert set(found.draws) == {"permutation"}
+    found = value_similarity(k, v, SCALE, null_samples=4, seeds=[5], nulls=["permutation"])
+    assert set(found.null_samples) == {"permutation"}
     generator = torch.Generator().manual_seed(5)
     orders = torch.stack([torch.randperm(TOKENS, generator=generator) for _ in range(4)])
     expected = similarities(v[orders], principal_axes(k, SCALE, DIM))
-    torch.testing.assert_close(found.draws["permutation"], expected, rtol=1e-11, atol=1e-15)
+    torch.testing.assert_close(found.null_samples["permutation"], expected, rtol=1e-11, atol=1e-15)
     # the order of the rows does not change their best matching
     best = QUANTITIES.index(Quantity("MOC", "tokens", "mean"))
-    torch.testing.assert_close(found.draws["permutation"][:, best], found.observed[best].expand(4))
+    torch.testing.assert_close(found.null_samples["permutation"][:, best], found.observed[best].expand(4))
 
 
 def test_gaussian_values_are_not_told_from_chance():
-    heads, draws = 200, 10
+    heads, null_samples = 200, 10
     k = random(heads, 9, KEY_DIM)
     v = random(heads, 9, DIM, seed=1)
     chosen = [quantity for quantity in QUANTITIES if quantity.metric != "allclose"]  # 0 in every draw
-    found = value_similarity(k, v, SCALE, draws=draws, nulls=["gaussian"], quantities=chosen)
-    drawn = found.draws["gaussian"]
+    found = value_similarity(k, v, SCALE, null_samples=null_samples, nulls=["gaussian"], quantities=chosen)
+    drawn = found.null_samples["gaussian"]
     z = (found.observed - drawn.mean(-2)) / drawn.std(-2)
     for quantity, mean in named(z.mean(0), chosen).items():
         assert abs(mean) < 0.3, quantity
@@ -264,10 +266,10 @@ def test_gaussian_values_are_not_told_from_chance():
 @pytest.mark.parametrize("tokens", [2, 3, DIM, DIM + 1])
 def test_sequences_shorter_than_the_values_have_fewer_axes(tokens):
     k, v = (x[0] for x in batch(1, 3, tokens))
-    found = value_similarity(k, v, SCALE, draws=2)
+    found = value_similarity(k, v, SCALE, null_samples=2)
     assert (found.axes == min(DIM, tokens - 1)).all()
     assert found.observed.isfinite().all()
-    assert all(drawn.isfinite().all() for drawn in found.draws.values())
+    assert all(drawn.isfinite().all() for drawn in found.null_samples.values())
     axes = principal_axes(k[1], SCALE, DIM)
     wanted = kpca_values(axes).product()
     rank = wanted.shape[1]
@@ -316,10 +318,10 @@ def test_mostly_equal_tokens_have_the_kernel_of_the_limit():
 def test_equal_keys_have_no_axes_to_compare_with():
     k, v = batch()
     k[0, 1] = 0.3
-    found = value_similarity(k, v, SCALE, draws=2)
+    found = value_similarity(k, v, SCALE, null_samples=2)
     assert found.resolved[0].tolist() == [DIM, 0, DIM]
     assert found.observed[0, 1].isnan().all()
-    assert found.draws["gaussian"][0, 1].isnan().all()
+    assert found.null_samples["gaussian"][0, 1].isnan().all()
     assert found.observed[0, [0, 2]].isfinite().all()
 
 
@@ -338,6 +340,6 @@ def test_input_that_does_not_fit_is_refused():
     with pytest.raises(InputError, match=r"v of shape \(2, 3, 10, 4\) does not fit k"):
         value_similarity(k, v[:, :, 1:], SCALE)
     with pytest.raises(UnknownName, match="unknown null 'normal'"):
-        value_similarity(k, v, SCALE, draws=2, nulls=["normal"])
+        value_similarity(k, v, SCALE, null_samples=2, nulls=["normal"])
     with pytest.raises(InputError, match="4 seeds for 6 heads"):
-        value_similarity(k, v, SCALE, draws=2, seeds=range(4))
+        value_similarity(k, v, SCALE, null_samples=2, seeds=range(4))

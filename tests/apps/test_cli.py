@@ -109,7 +109,7 @@ def test_parameters_of_a_notebook_are_read_as_it_takes_them(run, monkeypatch, no
 
 def test_options_of_an_analysis_are_given_as_flags_and_values(run, tmp_path):
     out = tmp_path / "heads.csv"
-    own = ("--axis", "tokens", "--statistic=max", "--per-head", "--draws", 0, "--heads", "0,2")
+    own = ("--axis", "tokens", "--statistic=max", "--per-head", "--null-samples", 0, "--heads", "0,2")
     status, _, err = run("analyze", "value-similarity", *BUNDLED, "--n", 2, "--layers", 1, *own, "--out", out)
     assert status == 0, err
     frame = pd.read_csv(out)
@@ -117,14 +117,16 @@ def test_options_of_an_analysis_are_given_as_flags_and_values(run, tmp_path):
     assert set(frame["head"]) == {0, 2}
     assert frame["null"].isna().all()
     means = tmp_path / "means.csv"
-    status, _, err = run("analyze", "value-similarity", *BUNDLED, "--n", 2, "--draws", 2, "--out", means)
+    status, _, err = run(
+        "analyze", "value-similarity", *BUNDLED, "--n", 2, "--null-samples", 2, "--out", means
+    )
     assert status == 0, err
     assert pd.read_csv(means)["head"].isna().all()
 
 
 def test_claims_are_printed_and_written(run, tmp_path):
     out = tmp_path / "claims.csv"
-    status, said, err = run("claims", "--paper", "saritas2025", "--n", 2, "--draws", 2, "--out", out)
+    status, said, err = run("claims", "--paper", "saritas2025", "--n", 2, "--null-samples", 2, "--out", out)
     assert status == 0, err
     assert "verdict" in said
     frame = pd.read_csv(out)

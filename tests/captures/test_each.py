@@ -36,7 +36,7 @@ def same(record: LayerRecord, other: LayerRecord) -> bool:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_layers_are_those_of_a_capture(family: Family):
     model, batch = family.build(), family.batch()
-    sites = (*DEFAULT_SITES, "input", "hidden")
+    sites = (*DEFAULT_SITES, "input", "resid_post")
     kept = capture(model, batch, sites=sites)
     given: list[tuple[LayerRecord, TokenInfo]] = []
     streamed = capture(model, batch, sites=sites, each=lambda *layer: given.append(layer))
@@ -47,7 +47,7 @@ def test_layers_are_those_of_a_capture(family: Family):
         assert torch.equal(tokens.mask, kept.tokens.mask)
 
 
-@pytest.mark.parametrize("sites", [("k", "attn"), ("k", "attn", "hidden")])
+@pytest.mark.parametrize("sites", [("k", "attn"), ("k", "attn", "resid_post")])
 @pytest.mark.parametrize("name", ["vit", "swin", "xcit", "tost", "cait", "bert", "gemma2"])
 def test_no_layer_is_held_once_the_next_one_comes(name: str, sites: tuple[str, ...]):
     family = FAMILIES[name]
@@ -72,7 +72,7 @@ def test_chosen_layers_alone_are_handed_over(x: Tensor):
         handed(model, x, layers=[0, 4])
 
 
-@pytest.mark.parametrize("sites", [("q",), ("q", "hidden")])
+@pytest.mark.parametrize("sites", [("q",), ("q", "resid_post")])
 def test_a_model_that_overwrites_its_operands_hands_each_layer_over_once(x: Tensor, sites: tuple[str, ...]):
     class InPlace(Functional):
         def forward(self, x: Tensor) -> Tensor:

@@ -56,17 +56,17 @@ def test_operands_reproduce_the_output(family: Family):
         if "global_tokens" in record.extra or record.kind == "none":
             continue  # two kinds of values, or no map; compared by the adapter's own rule during capture
         rebuilt = attention_output(record.attn, record.v, record.kind)
-        torch.testing.assert_close(rebuilt, record.output, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(rebuilt, record.head_out, rtol=1e-4, atol=1e-4)
 
 
 @every_family
 def test_rows_sum_to_one_where_declared(family: Family):
     captured = capture(family.build(), family.batch())
     for record in captured:
-        if record.softmax_rows:
+        if record.rows_sum_to_one:
             sums = record.attn.sum(dim=-1)
             assert torch.all((sums - 1).abs().lt(1e-5) | sums.eq(0))
-    mixed = {record.softmax_rows for record in captured if record.kind != "none"}
+    mixed = {record.rows_sum_to_one for record in captured if record.kind != "none"}
     assert (False in mixed) == (family.name in ROW_SUMS_DIFFER)
 
 
@@ -132,10 +132,10 @@ def test_the_model_is_left_as_found_after_an_exception(family: Family):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(family: Family, dtype: torch.dtype):
     model, batch = family.build().to(dtype), family.batch()
-    captured = capture(model, batch, sites=("q", "v", "attn", "output"))
+    captured = capture(model, batch, sites=("q", "v", "attn", "head_out"))
     assert len(captured) == family.layers
     for record in captured:
-        assert record.output.dtype == dtype
+        assert record.head_out.dtype == dtype
         if record.kind != "none":
             assert record.q.dtype == dtype
             assert record.attn.dtype == torch.float32
@@ -145,9 +145,9 @@ def test_half_precision(family: Family, dtype: torch.dtype):
 def test_geometry_without_running(family: Family):
     model = family.build()
     layers, heads, widths = attention_geometry(model)
-    captured = capture(model, family.batch(), sites=("output",))
+    captured = capture(model, family.batch(), sites=("head_out",))
     assert layers == len(captured)
-    shapes = [(record.output.shape[1], record.output.shape[3]) for record in captured]
+    shapes = [(record.head_out.shape[1], record.head_out.shape[3]) for record in captured]
     heads = (heads,) * layers if isinstance(heads, int) else heads
     widths = (widths,) * layers if isinstance(widths, int) else widths
     assert list(zip(heads, widths, strict=True)) == shapes
@@ -159,9 +159,9 @@ def close(value: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @every_family
 def test_residual_stream(family: Family):
-    """hidden is what the block returns; the second half of the block, applied to after_attn, gives hidden."""
+    """hidden is what the block returns; the second half of the block, applied to resid_mid, gives hidden."""
     model, batch = family.build(), family.batch()
-    captured = capture(model, batch, sites=("after_attn", "hidden"))
+    captured = capture(model, batch, sites=("resid_mid", "resid_post"))
     for record in captured:
         block = enclosing_block(model, record.path)
         outputs = []
@@ -172,10 +172,10 @@ def test_residual_stream(family: Family):
         if family.name == "luke-entities":
             output = torch.cat(output[:2], dim=1)
         output = output if isinstance(output, torch.Tensor) else output[0]
-        assert record.hidden.ndim == record.after_attn.ndim == 3
-        assert close(record.hidden, output.reshape(record.hidden.shape))
+        assert record.resid_post.ndim == record.resid_mid.ndim == 3
+        assert close(record.resid_post, output.reshape(record.resid_post.shape))
         with torch.no_grad():
-            assert close(rest_of_block(block, record.after_attn), record.hidden)
+            assert close(rest_of_block(block, record.resid_mid), record.resid_post)
 
 
 def enclosing_block(model: torch.nn.Module, path: str) -> torch.nn.Module:

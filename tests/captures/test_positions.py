@@ -97,10 +97,10 @@ def test_of_a_model_that_normalises_last_by_hand():
 @pytest.mark.parametrize("name", ["vit", "gpt2", "deit-distilled"])
 def test_of_a_model_that_normalises_first_by_hand(name):
     model, batch = wide(FAMILIES[name])
-    records = capture(model, batch, sites=("input", "position", "hidden"))
+    records = capture(model, batch, sites=("input", "position", "resid_post"))
     blocks, norm = (model.transformer.h, "ln_1") if name == "gpt2" else (model.blocks, "norm1")
     for before, record in zip(list(records), list(records)[1:], strict=False):
-        stream, own = before.hidden[1], getattr(blocks[record.index], norm)
+        stream, own = before.resid_post[1], getattr(blocks[record.index], norm)
         torch.testing.assert_close(norm_by_hand(own, stream)[0], record.input[1])
         p = embedding_of(model)
         p = p[: len(stream)] if p.ndim == 2 else p[0]
@@ -113,9 +113,9 @@ def test_the_boosted_residual_changes_nothing_on_the_skip_path():
     for block in model.blocks:
         block.boost.t.data.fill_(0.3)
     batch = randn(2, 1, 16, 16)
-    records = capture(model, batch, sites=("position", "hidden"))
+    records = capture(model, batch, sites=("position", "resid_post"))
     for before, record in zip(list(records), list(records)[1:], strict=False):
-        expected = through(model.blocks[record.index].norm1, before.hidden[0], model.pos_embed[0])
+        expected = through(model.blocks[record.index].norm1, before.resid_post[0], model.pos_embed[0])
         torch.testing.assert_close(record.position[0], expected, rtol=0, atol=1e-12)
 
 
@@ -133,8 +133,8 @@ def test_prefix_tokens_without_a_position_have_none():
 def test_a_language_model_of_characters_takes_as_many_positions_as_the_text_has():
     model = build({"name": "lm", "context": 20, "depth": 2}).double().eval()
     ids = torch.randint(2, 60, (3, 13), generator=torch.manual_seed(0))
-    records = capture(model, {"input_ids": ids}, sites=("position", "hidden"))
-    expected = through(model.blocks[1].norm1, records[0].hidden[2], model.pos_embed[0, :13])
+    records = capture(model, {"input_ids": ids}, sites=("position", "resid_post"))
+    expected = through(model.blocks[1].norm1, records[0].resid_post[2], model.pos_embed[0, :13])
     torch.testing.assert_close(records[1].position[2], expected, rtol=0, atol=1e-12)
 
 

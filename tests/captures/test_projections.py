@@ -82,12 +82,12 @@ def test_what_is_not_known_is_named():
 def test_the_norm_before_attention_gives_its_input(name, norm):
     family = FAMILIES[name]
     model, batch = family.build(), family.batch()
-    records = list(capture(model, batch, sites=("input", "hidden")))
+    records = list(capture(model, batch, sites=("input", "resid_post")))
     for before, record in itertools.pairwise(records):
         found = first_norm(model, record.path)
         assert (found is None) == (norm is None)
-        if found is not None and before.hidden.shape == record.input.shape:
-            torch.testing.assert_close(found(before.hidden), record.input)
+        if found is not None and before.resid_post.shape == record.input.shape:
+            torch.testing.assert_close(found(before.resid_post), record.input)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -44,8 +44,8 @@ def test_a_capture_comes_back_as_it_was(tmp_path, name: str, suffix: str):
     loaded = Capture.load(captured.save(tmp_path / f"a folder/qkv{suffix}"))
     assert [r.index for r in loaded] == [r.index for r in captured]
     for record, other in zip(captured, loaded, strict=True):
-        assert (other.path, other.call, other.kind, other.softmax_rows) == (
-            record.path, record.call, record.kind, record.softmax_rows,
+        assert (other.path, other.call, other.kind, other.rows_sum_to_one) == (
+            record.path, record.call, record.kind, record.rows_sum_to_one,
         )  # fmt: skip
         for site in SITES:
             value, again = getattr(record, site), getattr(other, site)
@@ -216,7 +216,7 @@ def test_a_capture_equals_itself_and_the_first_changed_layer_is_found():
     frame = compare(before, capture(model, batch))
     assert list(frame.columns) == ["layer", "path", "site", "relative_difference", "within"]
     assert frame.attrs["first_layer"] == 1
-    assert set(frame.loc[~frame["within"], "site"]) == {"v", "output"}
+    assert set(frame.loc[~frame["within"], "site"]) == {"v", "head_out"}
     value = before[1].v
     expected = (value - capture(model, batch)[1].v).abs().max() / value.abs().max()
     found = frame.query("layer == 1 and site == 'v'")["relative_difference"].item()

@@ -103,7 +103,7 @@ def test_any_number_of_leading_axes(lead: tuple[int, ...]):
     q = torch.randn(*lead, 6, 5)
     record = capture(Bare(), q)[0]
     assert record.q.ndim == 4
-    assert record.output.reshape(q.shape).equal(Bare()(q))
+    assert record.head_out.reshape(q.shape).equal(Bare()(q))
 
 
 def test_grouped_queries_are_views():
@@ -120,7 +120,7 @@ def test_grouped_queries_are_views():
     assert gk.stride(2) == 0
     attn = torch.softmax(gq @ gk.mT * record.scale, dim=-1)
     torch.testing.assert_close(attn.flatten(1, 2), record.attn)
-    torch.testing.assert_close((attn @ gv).flatten(1, 2), record.output)
+    torch.testing.assert_close((attn @ gv).flatten(1, 2), record.head_out)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -141,7 +141,7 @@ def test_multihead_attention(x: Tensor, need_weights: bool, batch_first: bool):
     hidden[1, 5:] = True
     inputs = x if batch_first else x.transpose(0, 1)
     captured = capture(
-        model, (inputs, hidden), sites=("input", "q", "k", "v", "scale", "mask", "attn", "output")
+        model, (inputs, hidden), sites=("input", "q", "k", "v", "scale", "mask", "attn", "head_out")
     )
     record = captured[0]
     assert record.path == "mha"
@@ -180,28 +180,30 @@ def test_transformer_encoder_with_padding(x: Tensor, norm_first: bool):
     batch = {"src": x, "src_key_padding_mask": hidden}
     with torch.no_grad():
         fast = model(**batch)
-    captured = capture(model, batch, sites=("q", "k", "v", "mask", "attn", "output", "after_attn", "hidden"))
+    captured = capture(
+        model, batch, sites=("q", "k", "v", "mask", "attn", "head_out", "resid_mid", "resid_post")
+    )
     assert [record.path for record in captured] == ["layers.0.self_attn", "layers.1.self_attn"]
     assert captured[1].attn[1, :, :, 4:].abs().max() == 0
     torch.testing.assert_close(captured.result[~hidden], fast[~hidden], rtol=1e-5, atol=1e-5)
     for record, block in zip(captured, model.layers, strict=True):
         with torch.no_grad():
-            after = record.after_attn
+            after = record.resid_mid
             if norm_first:
                 rebuilt = after + block._ff_block(block.norm2(after))
             else:
                 rebuilt = block.norm2(after + block._ff_block(after))
-        torch.testing.assert_close(rebuilt, record.hidden)
+        torch.testing.assert_close(rebuilt, record.resid_post)
 
 
 def test_transformer_decoder_reads_the_stream_after_each_attention(x: Tensor):
     model = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 11, batch_first=True), 1).eval()
     memory = torch.randn(BATCH, 4, WIDTH)
-    captured = capture(model, (x, memory), sites=("k", "after_attn", "hidden"))
+    captured = capture(model, (x, memory), sites=("k", "resid_mid", "resid_post"))
     assert [record.path for record in captured] == ["layers.0.self_attn", "layers.0.multihead_attn"]
     assert captured[1].k.shape[2] == 4
-    assert not torch.equal(captured[0].after_attn, captured[1].after_attn)
-    assert torch.equal(captured[0].hidden, captured[1].hidden)
+    assert not torch.equal(captured[0].resid_mid, captured[1].resid_mid)
+    assert torch.equal(captured[0].resid_post, captured[1].resid_post)
 
 
 def test_a_module_called_twice_is_two_layers(x: Tensor):
@@ -290,7 +292,7 @@ def test_a_single_wrong_row_is_found_out():
         classes = (f"{Model.__module__}.{Model.__qualname__}",)
 
         def read(self, visit: Visit):
-            visit.calls[0].output[1, 2, 4, 3] += 0.01
+            visit.calls[0].head_out[1, 2, 4, 3] += 0.01
             return visit.calls
 
     _ADAPTERS[OneRow.classes[0]] = OneRow()
@@ -320,7 +322,7 @@ def test_a_fully_masked_row_is_zero():
             def forward(self, q: Tensor) -> Tensor:
                 return F.scaled_dot_product_attention(q, q, q, attn_mask=self.kind)
 
-        assert capture(Masked(kind), q)[0].output[:, :, 2].abs().max() == 0
+        assert capture(Masked(kind), q)[0].head_out[:, :, 2].abs().max() == 0
 
 
 def test_non_finite_values_name_layer_and_place(x: Tensor):
@@ -450,7 +452,7 @@ def test_sites_not_asked_for_are_none(x: Tensor):
     record = capture(Stack(Functional()).eval(), x, sites=("v", "attn"))[0]
     assert record.v is not None
     assert record.attn is not None
-    for site in ("input", "q", "k", "scale", "mask", "output", "after_attn", "hidden"):
+    for site in ("input", "q", "k", "scale", "mask", "head_out", "resid_mid", "resid_post"):
         assert getattr(record, site) is None
 
 
@@ -466,12 +468,12 @@ def test_an_unknown_block_is_an_error_until_it_is_registered(x: Tensor):
 
     model = Stack(Block(), Block()).eval()
     with pytest.raises(InputError, match=r"Block holds the residual stream .*register_block"):
-        capture(model, x, sites=("after_attn",))
-    assert len(capture(model, x, sites=("hidden",))) == 2
+        capture(model, x, sites=("resid_mid",))
+    assert len(capture(model, x, sites=("resid_post",))) == 2
     register_block(f"{Block.__module__}.{Block.__qualname__}", "second.input")
-    for record, block in zip(capture(model, x, sites=("after_attn", "hidden")), model.layers, strict=True):
+    for record, block in zip(capture(model, x, sites=("resid_mid", "resid_post")), model.layers, strict=True):
         with torch.no_grad():
-            torch.testing.assert_close(record.after_attn + block.second(record.after_attn), record.hidden)
+            torch.testing.assert_close(record.resid_mid + block.second(record.resid_mid), record.resid_post)
 
 
 def test_attention_modules_are_found_without_running():
@@ -491,7 +493,9 @@ def test_an_empty_batch_is_refused_and_one_the_model_refuses_is_told_with_the_mo
 # Memory --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sites", [("q",), ("q", "k"), ("q", "k", "v"), ("v", "mask"), ("hidden", "output")])
+@pytest.mark.parametrize(
+    "sites", [("q",), ("q", "k"), ("q", "k", "v"), ("v", "mask"), ("resid_post", "head_out")]
+)
 def test_no_more_memory_is_held_than_was_asked_for(sites):
     import timm
 

@@ -36,11 +36,11 @@ def test_every_variant_is_captured_completely(name):
     stream = torch.cat([model.cls_token.expand(2, -1, -1), stream], 1) + model.pos_embed
     for record, block in zip(capture, model.blocks, strict=True):
         assert record.kind == VARIANTS[name].attends
-        torch.testing.assert_close(block.attn.proj(merge_heads(record.output)) + stream, record.after_attn)
-        torch.testing.assert_close(block(stream), record.hidden, rtol=0, atol=1e-12)
-        stream = record.hidden
+        torch.testing.assert_close(block.attn.proj(merge_heads(record.head_out)) + stream, record.resid_mid)
+        torch.testing.assert_close(block(stream), record.resid_post, rtol=0, atol=1e-12)
+        stream = record.resid_post
         if record.kind == "token":
-            torch.testing.assert_close(record.attn @ record.v, record.output, rtol=0, atol=1e-12)
+            torch.testing.assert_close(record.attn @ record.v, record.head_out, rtol=0, atol=1e-12)
         elif record.kind == "none":
             assert record.attn is None
     # The first layer holds all a variant has; in a later one a pursuit may be left out.
@@ -93,7 +93,9 @@ def test_a_causal_variant_records_its_mask():
 
 def test_analyses_leave_out_layers_without_attention_between_tokens_and_say_so():
     model = model_with("tssa", layers=[1])
-    capture = workbench.capture(model, randn(5, 1, 4, 4), sites=("q", "k", "v", "scale", "attn", "hidden"))
+    capture = workbench.capture(
+        model, randn(5, 1, 4, 4), sites=("q", "k", "v", "scale", "attn", "resid_post")
+    )
     maps = workbench.analyze("attention-map", qkv=capture, batch_size=2)
     assert set(maps["layer"].dropna()) == {0, 2, 3}
     assert "layer 1 left out: mixes tokens without attention from token to token" in maps.attrs["notes"]

@@ -8,7 +8,7 @@ import pytest
 from workbench.core.errors import InputError
 from workbench.figures import coding_rate_figure
 
-SITES = ("input", "after_attn", "hidden")
+SITES = ("input", "resid_mid", "resid_post")
 METRICS = ("coding_rate_variational", "coding_rate", "coding_rate_reduction", "coding_rate_compression")
 
 

@@ -27,7 +27,7 @@ def by_layer(model="bundled:digits-vit", values=True):
         ("effective_rank", {}),
         ("rank_90", {}),
         ("r_score_share", {"candidate": "e_scores"}),
-        ("r_score_share", {"candidate": "output"}),
+        ("r_score_share", {"candidate": "head_out"}),
     ):
         rows += levels(2.0, layers=(3.0, 1.5), metric=metric, **more, null_mean=0.7, **NULL)
     for null, mean in (("gaussian", 0.25), ("permutation", 0.3)):

@@ -23,7 +23,7 @@ def errors(model="bundled:digits-vit", scale=1.0, **more):
     ):
         same = {"metric": "projection_error", "convention": convention, **null, **more}
         rows += levels(2 * scale * factor, inputs * factor, layers * factor, **same)
-    for metric, factor in (("projection_floor", 0.01), ("projection_baseline", 0.03)):
+    for metric, factor in (("projection_floor", 0.01), ("projection_zero_predictor", 0.03)):
         rows += levels(
             2 * scale * factor, inputs * factor, layers * factor, metric=metric, convention="exact", **more
         )

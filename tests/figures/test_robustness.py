@@ -6,7 +6,7 @@ import pytest
 
 from tests.figures.study import named, titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import corruptions_figure, foreign_figure, robustness_figure, robustness_models_figure
+from workbench.figures import corruptions_figure, ood_figure, robustness_figure, robustness_models_figure
 from workbench.figures.corruptions import ALL
 from workbench.figures.variants import look_of
 
@@ -195,7 +195,7 @@ def test_foreign_images_have_a_mark_per_kind_and_the_level_of_chance():
         for number, model in enumerate(("digits-rpc-sym", "digits-vit"))
         for kind, value in kinds.items()
     ]
-    fig = foreign_figure(pd.DataFrame(rows))
+    fig = ood_figure(pd.DataFrame(rows))
     assert list(fig.layout.yaxis.ticktext) == ["symmetric RPC", "softmax"]  # from below
     (noise,) = named(fig, "noise")
     assert dict(zip(noise.y, noise.x, strict=True)) == pytest.approx({0: 0.4, 1: 0.41})

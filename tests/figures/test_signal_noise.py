@@ -30,7 +30,7 @@ def frame(models=("bundled:one",), boosted=()):
             rows.append(at | {"metric": "snr_bound", "candidate": None, "value": level - 0.05})
             rows += [
                 at | {"metric": "snr", "candidate": site, "value": 8 / (1 + 2 * (layer or 0) + place)}
-                for place, site in enumerate(("before_attn", "after_attn", "hidden"))
+                for place, site in enumerate(("resid_pre", "resid_mid", "resid_post"))
             ]
     held = pd.DataFrame(rows)
     return held.assign(layer=held["layer"].astype("Int64"))

@@ -70,7 +70,7 @@ def test_a_frame_without_layers_is_refused():
         similarity_depth_figure(cosines().assign(layer=pd.NA))
 
 
-SITES = ("input", "after_attn", "hidden")
+SITES = ("input", "resid_mid", "resid_post")
 
 
 def by_site(model="bundled:digits-vit", layers=4):
@@ -118,7 +118,9 @@ def test_a_column_per_site_and_a_row_per_variant_that_is_there():
 def test_of_moments_the_band_is_the_deviation_around_the_mean():
     index = {"layer": range(3), "statistic": ["mean", "std", "low", "high"]}
     value = np.array([[0.3, 0.1, 0.29, 0.31]] * 3)
-    frame = make_frame(value, "token_cosine", index, model="bundled:a", candidate="hidden", null_mean=None)
+    frame = make_frame(
+        value, "token_cosine", index, model="bundled:a", candidate="resid_post", null_mean=None
+    )
     frame.loc[frame["statistic"] == "mean", "null_mean"] = 0.0
     fig = similarity_depth_figure(frame)
     line = next(trace for trace in fig.data if trace.name == "a")

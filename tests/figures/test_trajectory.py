@@ -14,9 +14,9 @@ AXES = {"input": ["i0", "i1"], "layer": range(4)}
 def frames():
     random = np.random.default_rng(0)
     cosine = make_frame(
-        random.random((2, 4)), "token_cosine", AXES, model="m", candidate="hidden", null_mean=0.0
+        random.random((2, 4)), "token_cosine", AXES, model="m", candidate="resid_post", null_mean=0.0
     )
-    rate = make_frame(10 + random.random((2, 4)), "coding_rate", AXES, model="m", candidate="hidden")
+    rate = make_frame(10 + random.random((2, 4)), "coding_rate", AXES, model="m", candidate="resid_post")
     return cosine, rate
 
 

@@ -31,26 +31,26 @@ def study(request):
     shape = (LAYERS, INPUTS, HEADS, *request.param)
     values = numbers(*shape)
     values[1, 2, 0] = math.nan
-    draws = {name: numbers(*shape, DRAWS) + number for number, name in enumerate(NULLS)}
-    return values, draws
+    null_samples = {name: numbers(*shape, DRAWS) + number for number, name in enumerate(NULLS)}
+    return values, null_samples
 
 
-def rows_of(values, draws, batch=INPUTS, aggregate=True):
+def rows_of(values, null_samples, batch=INPUTS, aggregate=True):
     rows = Rows(aggregate=aggregate)
     axes = ("input", "head", "rank")[: values.ndim - 1]
     for start in range(0, INPUTS, batch):
         cut = slice(start, start + batch)
         ids = [f"in{i}" for i in range(INPUTS)[cut]]
         for index in range(LAYERS):
-            drawn = {name: part[index, cut] for name, part in draws.items()}
+            drawn = {name: part[index, cut] for name, part in null_samples.items()}
             columns = {"statistic": "mean"}
             rows.add(Measurement("MDC", values[index, cut], axes, None, columns, drawn), layer(index, ids))
     return rows
 
 
-def expected(values, draws, place):
+def expected(values, null_samples, place):
     """Mean and null over the first axes of what ``place`` picks, with undefined heads left out."""
-    taken, drawn = values[place].clone(), draws[place].clone()
+    taken, drawn = values[place].clone(), null_samples[place].clone()
     drawn[taken.isnan()] = math.nan
     keep = values.ndim - 3  # a rank axis stays
     over = tuple(range(taken.ndim - keep))
@@ -64,18 +64,21 @@ def check(frame, value, null):
 
 
 def test_means_and_their_chance_come_from_all_heads_and_aggregated_draws(study):
-    values, draws = study
-    frame = rows_of(values, draws).frame()
+    values, null_samples = study
+    frame = rows_of(values, null_samples).frame()
     assert frame["head"].isna().all()
     for name in NULLS:
         rows = frame[frame["null"] == name]
         whole = rows[rows["layer"].isna() & rows["input"].isna()]
-        check(whole, *expected(values, draws[name], (slice(None),)))
+        check(whole, *expected(values, null_samples[name], (slice(None),)))
         for index in range(LAYERS):
-            check(rows[rows["layer"] == index], *expected(values, draws[name], (slice(index, index + 1),)))
+            check(
+                rows[rows["layer"] == index],
+                *expected(values, null_samples[name], (slice(index, index + 1),)),
+            )
         for number in range(INPUTS):
             place = (slice(None), slice(number, number + 1))
-            check(rows[rows["input"] == f"in{number}"], *expected(values, draws[name], place))
+            check(rows[rows["input"] == f"in{number}"], *expected(values, null_samples[name], place))
     per_null = (LAYERS + INPUTS + 1) * (RANKS if values.ndim == 4 else 1)
     assert len(frame) == 2 * per_null
 
@@ -88,11 +91,11 @@ def test_no_bit_depends_on_the_batches(study, batch, aggregate):
 
 
 def test_single_heads_have_a_row_for_each_chance_level(study):
-    values, draws = study
-    frame = rows_of(values, draws, aggregate=False).frame()
+    values, null_samples = study
+    frame = rows_of(values, null_samples, aggregate=False).frame()
     for name in NULLS:
         rows = frame[(frame["null"] == name) & frame["value"].notna()]
-        null = null_of_draws(values, draws[name])
+        null = null_of_draws(values, null_samples[name])
         kept = ~values.isnan()
         np.testing.assert_array_equal(rows["value"], values[kept])
         np.testing.assert_array_equal(rows["z"], null.z[kept])

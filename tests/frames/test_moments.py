@@ -102,13 +102,13 @@ def layer(index, ids):
 
 
 def rows_of(cut, ids, **how):
-    values, draws = numbers(INPUTS, HEADS), numbers(INPUTS, HEADS, 5)
+    values, null_samples = numbers(INPUTS, HEADS), numbers(INPUTS, HEADS, 5)
     ranked = numbers(INPUTS, HEADS, RANKS)
     rows = Rows(**how)
     for index in (0, 2):
         add = [
             Measurement("MDC", values[cut] + index, columns={"axis": "tokens", "statistic": "max"},
-                        draws={"gaussian": draws[cut], "permutation": draws[cut] * 2}),
+                        null_samples={"gaussian": null_samples[cut], "permutation": null_samples[cut] * 2}),
             Measurement("eigenvalue", ranked[cut] + index, ("input", "head", "rank")),
             Measurement("eigenvalue_profile", ranked[cut], ("input", "head", "rank"), form="profile"),
         ]  # fmt: skip

@@ -70,8 +70,8 @@ def test_every_variant_is_loaded_and_captured(kind, name, boost, tmp_path):
     torch.testing.assert_close(capture.result, module(**batch))
     assert {record.kind for record in capture} == {VARIANTS[name].attends}
     for record, block in zip(capture, model.module.blocks, strict=True):
-        rest = record.after_attn + block.mlp(block.norm2(record.after_attn))
-        torch.testing.assert_close(record.hidden, rest)
+        rest = record.resid_mid + block.mlp(block.norm2(record.resid_mid))
+        torch.testing.assert_close(record.resid_post, rest)
 
 
 @pytest.mark.parametrize("kind", ["vit", "lm", "sequence"])
@@ -113,8 +113,8 @@ def test_tost_is_looked_into_like_a_pretrained_model():
     capture = workbench.capture(model, inputs, sites=SITES)
     assert [record.kind for record in capture] == ["none"] * 12 + ["token"] * 2
     for record in capture.layers[:12]:
-        assert record.output.shape == (2, 4, 196, 48)  # the class token joins behind them
-        assert record.hidden.shape == (2, 196, 192)
+        assert record.head_out.shape == (2, 4, 196, 48)  # the class token joins behind them
+        assert record.resid_post.shape == (2, 196, 192)
         torch.testing.assert_close(record.membership.sum(1), torch.ones(2, 196))
     for record in capture.layers[12:]:
         assert record.attn.shape == (2, 4, 1, 197)  # the class token alone asks

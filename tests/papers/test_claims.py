@@ -134,9 +134,9 @@ def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_pa
 
 def test_a_claim_about_weights_is_averaged_over_layers(stated):
     incoherent = _claim("coherence_between", "<= chance", analysis="subspaces", over="layers")
-    frame, runs = stated(incoherent, draws=5)
+    frame, runs = stated(incoherent, null_samples=5)
     assert runs == 1
-    rows = workbench.analyze("subspaces", model=VIT, draws=5).query("metric == 'coherence_between'")
+    rows = workbench.analyze("subspaces", model=VIT, null_samples=5).query("metric == 'coherence_between'")
     row = frame.iloc[0]
     assert (row["measured"], row["n"]) == (pytest.approx(rows["value"].mean()), len(rows))
     assert row["null_high"] == pytest.approx(rows["null_high"].mean())
@@ -149,7 +149,7 @@ def test_a_claim_about_certain_inputs_is_not_measured_on_others(stated):
     frame, runs = stated(needy, inputs="bundled:digits-train")
     assert (runs, frame["verdict"].item()) == (0, verdicts.NOT_TESTED)
     assert frame["why"].item() == "it is about inputs bundled:digits"
-    frame, runs = stated(needy, draws=3)
+    frame, runs = stated(needy, null_samples=3)
     assert runs == 1
     assert frame["null_high"].notna().all()
 
@@ -171,12 +171,12 @@ def test_a_claim_about_depth_is_paired_by_input(stated):
 def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
     sharper = _claim(
         "effective_rank", "<", "1", analysis="attention-spectrum", over="model / twin",
-        options="model=digits-primal, twin=digits-vit, layers=-1, draws=0",
+        options="model=digits-primal, twin=digits-vit, layers=-1, null_samples=0",
     )  # fmt: skip
     frame, runs = stated(sharper, model="bundled:digits-primal")
     assert runs == 2
     ranks = [
-        workbench.analyze("attention-spectrum", model=model, inputs=DIGITS, n=3, layers=3, draws=0)
+        workbench.analyze("attention-spectrum", model=model, inputs=DIGITS, n=3, layers=3, null_samples=0)
         .query("metric == 'effective_rank' and input.notna()")
         .set_index("input")["value"]
         for model in ("bundled:digits-primal", VIT)
@@ -197,7 +197,7 @@ def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(sta
     )
     frame, runs = stated(falls, falls | {"measure": "softmax_lipschitz[candidate=local]"})
     assert runs == 0  # of a model
-    sampled = workbench.sensitivity_frame(reproduction._TOKENS, [1.0], draws=reproduction._SAMPLES)
+    sampled = workbench.sensitivity_frame(reproduction._TOKENS, [1.0], null_samples=reproduction._SAMPLES)
     assert [run["analysis"] for run in frame.attrs["provenance"]] == ["softmax-sampling"]
     for candidate, row in zip(("pairs", "local"), frame.to_dict("records"), strict=True):
         rows = sampled[sampled["candidate"] == candidate]
@@ -212,7 +212,7 @@ def test_what_cannot_be_decided_says_why(stated):
     frame, _ = stated(_claim("rank_90", "> chance"), _claim("LCKA", ">", "0"))
     assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
     assert frame["why"].tolist() == [
-        "the run holds no chance level to compare with (draws=0)",
+        "the run holds no chance level to compare with (null_samples=0)",
         "gram-spectrum puts out no LCKA for this model",
     ]
 
@@ -232,7 +232,7 @@ def test_a_paper_or_option_that_is_not_known_is_named(stated):
 
 
 def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
-    frame = workbench.claims(n=2, draws=2)
+    frame = workbench.claims(n=2, null_samples=2)
     assert len(frame) == (~stated_claims()["analysis"].isin(RECORDED)).sum()
     assert set(frame["verdict"]) <= set(verdicts.VERDICTS)
     open_rows = frame[frame["verdict"] == verdicts.NOT_TESTED]

@@ -18,7 +18,7 @@ from workbench.runs.analyze import ANALYSES, analyze
 
 LAYERS, INPUTS, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 2, 9, 4, 3
 STUDY = ("value-similarity", "eigenvector-test", "projection-error")
-FEW = {"draws": 3}
+FEW = {"null_samples": 3}
 NULL_COLUMNS = ["null_mean", "null_low", "null_high", "z"]
 
 
@@ -131,7 +131,7 @@ def test_metrics_are_in_their_range_and_chance_follows_the_seed(name, qkv):
     one = analyze(name, qkv=qkv, null="gaussian", seed=1, **FEW)
     gaussian = first[(first["null"] == "gaussian") | first["null"].isna()].reset_index(drop=True)
     pd.testing.assert_frame_equal(one, gaussian)
-    none = analyze(name, qkv=qkv, draws=0)
+    none = analyze(name, qkv=qkv, null_samples=0)
     assert none[["null", *NULL_COLUMNS]].isna().all(axis=None)
     keys = ["input", "layer", "metric", "axis", "statistic", "convention", "candidate", "rank"]
     assert not none.duplicated(keys).any()
@@ -144,7 +144,11 @@ def test_similarity_is_that_of_the_tensors_with_seeds_of_their_place(qkv):
     frame = analyze("value-similarity", qkv=qkv, per_head=True, seed=5, **FEW)
     layer, number, head = 1, 2, 0
     found = value_similarity(
-        k[layer, number, head], v[layer, number, head], 0.4, draws=3, seeds=[derived_seed(5, "2", 1, 0)]
+        k[layer, number, head],
+        v[layer, number, head],
+        0.4,
+        null_samples=3,
+        seeds=[derived_seed(5, "2", 1, 0)],
     )
     place = (frame["layer"] == layer) & (frame["input"] == str(number)) & (frame["head"] == head)
     for place_in, quantity in enumerate(QUANTITIES):
@@ -155,17 +159,17 @@ def test_similarity_is_that_of_the_tensors_with_seeds_of_their_place(qkv):
         assert rows["null"].tolist() == ["gaussian", "permutation"]
         np.testing.assert_allclose(rows["value"], found.observed[place_in], rtol=1e-9)
         for null, row in zip(rows["null"], rows.to_dict("records"), strict=True):
-            expected = null_of_draws(found.observed[place_in], found.draws[null][..., place_in])
+            expected = null_of_draws(found.observed[place_in], found.null_samples[null][..., place_in])
             np.testing.assert_allclose([row[name] for name in NULL_COLUMNS], expected, rtol=1e-6)
 
 
 def test_axis_and_statistic_choose_rows_and_change_none(qkv):
-    whole = analyze("value-similarity", qkv=qkv, draws=0)
+    whole = analyze("value-similarity", qkv=qkv, null_samples=0)
     for axis in ("tokens", "features"):
-        rows = analyze("value-similarity", qkv=qkv, draws=0, axis=axis)
+        rows = analyze("value-similarity", qkv=qkv, null_samples=0, axis=axis)
         expected = whole[whole["axis"].isna() | (whole["axis"] == axis)].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows, expected)
-    rows = analyze("value-similarity", qkv=qkv, draws=0, statistic="max")
+    rows = analyze("value-similarity", qkv=qkv, null_samples=0, statistic="max")
     assert set(rows["statistic"].dropna()) == {"max", "min"}
     assert set(rows[rows["statistic"] == "min"]["metric"]) == {"principal_angle"}
 
@@ -190,7 +194,7 @@ def test_masked_padding_changes_nothing_and_kept_padding_counts(name, tmp_path):
     mask = torch.arange(TOKENS) < torch.tensor([TOKENS, 7, 8])[:, None]
     padded = write(tmp_path / "padded.npz", q, k, v, mask=mask)
     alone = write(tmp_path / "alone.npz", *(tensor[:, 1:2, :, :7] for tensor in (q, k, v)))
-    options = {"per_head": True, "draws": 0}
+    options = {"per_head": True, "null_samples": 0}
     found = analyze(name, qkv=padded, **options)
     found = found[(found["input"] == "1") & (found["candidate"] != "perturbed").fillna(True)]
     expected = analyze(name, qkv=alone, **options)
@@ -260,15 +264,15 @@ def test_projection_needs_queries(tmp_path):
 )
 def test_families_give_values_whatever_the_batches(name, make, batch):
     model = make()
-    whole = analyze(name, model=model, inputs=batch(), draws=2)
-    one = analyze(name, model=model, inputs=batch(), draws=2, batch_size=1)
+    whole = analyze(name, model=model, inputs=batch(), null_samples=2)
+    one = analyze(name, model=model, inputs=batch(), null_samples=2, batch_size=1)
     undefined = overall(whole)[overall(whole)["value"].isna()]
     assert set(undefined["convention"]) <= {"teo2024-code"}  # the logarithm of a negative mean
     numbers = ["value", *NULL_COLUMNS]
     assert whole.drop(columns=numbers).equals(one.drop(columns=numbers))
     # what eigenvectors enter may turn with the rounding of a random model's own float32
     firm = whole["metric"].isin(
-        ["KCKA", "gamma_size", "inconsistency", "phi_norm2", "h_norm2", "projection_baseline"]
+        ["KCKA", "gamma_size", "inconsistency", "phi_norm2", "h_norm2", "projection_zero_predictor"]
     )
     assert firm.any()
     np.testing.assert_allclose(one["value"][firm], whole["value"][firm], rtol=1e-2, atol=1e-9)
@@ -280,7 +284,7 @@ def test_windows_are_averaged_over_their_image():
     model = swin()
     record = capture(model, images(), layers=0, sites=("k", "v", "scale"))[0]
     expected = value_similarity(record.k, record.v, record.scale).observed[:, 1].unflatten(0, (2, 4)).mean(1)
-    frame = analyze("value-similarity", model=model, inputs=images(), layers=0, draws=0, per_head=True)
+    frame = analyze("value-similarity", model=model, inputs=images(), layers=0, null_samples=0, per_head=True)
     number = next(i for i, quantity in enumerate(QUANTITIES) if quantity.metric == "LCKA")
     found = frame[(frame["metric"] == "LCKA") & (frame["head"] == 1)]["value"]
     np.testing.assert_allclose(found, expected[:, number], rtol=1e-5)
@@ -288,9 +292,11 @@ def test_windows_are_averaged_over_their_image():
 
 def test_grouped_queries_project_on_the_axes_of_their_keys():
     model, batch = grouped_llama(), texts(lengths=(9, 9))
-    heads = analyze("projection-error", model=model, inputs=batch, draws=0, per_head=True)
+    heads = analyze("projection-error", model=model, inputs=batch, null_samples=0, per_head=True)
     assert set(heads["head"]) == set(range(6))
-    assert set(analyze("value-similarity", model=model, inputs=batch, draws=0, per_head=True)["head"]) == {
+    assert set(
+        analyze("value-similarity", model=model, inputs=batch, null_samples=0, per_head=True)["head"]
+    ) == {
         0,
         1,
     }
@@ -304,9 +310,9 @@ def test_grouped_queries_project_on_the_axes_of_their_keys():
 
 
 def test_attention_that_is_not_the_kernels_is_spoken_of():
-    causal = analyze("projection-error", model=grouped_llama(), inputs=texts(), draws=0)
+    causal = analyze("projection-error", model=grouped_llama(), inputs=texts(), null_samples=0)
     assert any("differs from query to query" in note for note in causal.attrs["notes"])
-    talking = analyze("projection-error", model=cait(), inputs=images(), draws=0)
+    talking = analyze("projection-error", model=cait(), inputs=images(), null_samples=0)
     assert any("do not attend by a softmax" in note for note in talking.attrs["notes"])
 
 
@@ -319,7 +325,9 @@ def test_standardised_keys_are_named_in_every_row(how, qkv):
 
     for name in ("value-similarity", "eigenvector-test", "gram-spectrum"):
         plain, frame = (
-            analyze(name, qkv=qkv, standardize=choice, **({} if name == "gram-spectrum" else {"draws": 0}))
+            analyze(
+                name, qkv=qkv, standardize=choice, **({} if name == "gram-spectrum" else {"null_samples": 0})
+            )
             for choice in ("none", how)
         )
         assert set(frame["standardize"]) == {how}
@@ -348,7 +356,11 @@ def test_the_profile_is_that_of_the_mean_spectrum(qkv):
     ("name", "options", "message"),
     [
         ("value-similarity", {"axis": "rows"}, "axis must be 'tokens' or 'features' or 'both'; got 'rows'"),
-        ("value-similarity", {"draws": 1}, "draws must be 0, or a whole number from 2 up; got 1"),
+        (
+            "value-similarity",
+            {"null_samples": 1},
+            "null_samples must be 0, or a whole number from 2 up; got 1",
+        ),
         ("value-similarity", {"per_head": "yes"}, "per_head must be true or false; got 'yes'"),
         ("eigenvector-test", {"noise": -1}, "noise must be a number from 0"),
         ("eigenvector-test", {"precision": "float16"}, "precision must be 'float64' or 'float32'"),
@@ -384,8 +396,8 @@ def test_the_study_is_registered():
 def test_a_saved_capture_gives_what_the_model_gives(name, make, batch, tmp_path):
     model, inputs = make(), batch()
     capture(model, inputs, sites=("q", "k", "v", "scale", "mask")).save(tmp_path / "c.safetensors")
-    direct = analyze(name, model=model, inputs=inputs, draws=2, per_head=True)
-    again = analyze(name, qkv=tmp_path / "c.safetensors", draws=2, per_head=True, batch_size=2)
+    direct = analyze(name, model=model, inputs=inputs, null_samples=2, per_head=True)
+    again = analyze(name, qkv=tmp_path / "c.safetensors", null_samples=2, per_head=True, batch_size=2)
     numbers = ["value", *NULL_COLUMNS, "model"]
     assert again.drop(columns=numbers).equals(direct.drop(columns=numbers))
     # without the captured output, attention is computed again in double precision
@@ -398,5 +410,5 @@ def test_axes_too_close_to_be_told_apart_are_in_the_notes():
     k = torch.stack([circle, circle * torch.tensor([1.0, 0.7])])[None]
     v = torch.randn(1, 2, 24, 3, dtype=torch.float64, generator=torch.manual_seed(0))
     held = Capture([LayerRecord(0, "file", q=k, k=k, v=v)], ("q", "k", "v"))
-    notes = analyze("value-similarity", qkv=held, draws=0).attrs["notes"]
+    notes = analyze("value-similarity", qkv=held, null_samples=0).attrs["notes"]
     assert any(note.startswith("1 of 2 heads have top axes whose eigenvalues lie closer") for note in notes)

@@ -79,7 +79,7 @@ def same(a, b, rtol=1e-4, atol=1e-6):
     """The same rows in the same order, and the same numbers up to rounding of the model's own float32.
 
     What is nearly 0 beside the other numbers of its metric is rounding itself, which differs between processors:
-    ``atol`` is a share of the largest of them, and z of draws that differ by less says nothing.
+    ``atol`` is a share of the largest of them, and z of null samples that differ by less says nothing.
     """
     numbers = ["value", "null_mean", "null_low", "null_high", "z"]
     pd.testing.assert_frame_equal(a.drop(columns=numbers), b.drop(columns=numbers))
@@ -92,10 +92,10 @@ def same(a, b, rtol=1e-4, atol=1e-6):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in ANALYSES if ANALYSES[name].alter is None]
+    "name", [name for name in ANALYSES if ANALYSES[name].perturb is None]
 )  # see test_signal_noise
 def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
-    options = {"draws": 2} if "draws" in ANALYSES[name].options else {}
+    options = {"null_samples": 2} if "null_samples" in ANALYSES[name].options else {}
     runs = bool(ANALYSES[name].sites)  # an analysis of weights takes no inputs
     model = vit()
     if name == "robust-components":
@@ -123,14 +123,14 @@ def test_batch_size_does_not_change_rows_or_numbers(name, make, batch):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_same_seed_same_numbers(name):
-    options = {"null": "permutation", "draws": 3} if name == "token-similarity" else {}
+    options = {"null": "permutation", "null_samples": 3} if name == "token-similarity" else {}
     model = vit()
     first, second = (analyze(name, model=model, inputs=images(), seed=4, **options) for _ in range(2))
     pd.testing.assert_frame_equal(first, second)
 
 
 def test_the_permutation_null_follows_the_seed_and_not_the_batching():
-    options = {"model": vit(), "inputs": images(), "null": "permutation", "draws": 3}
+    options = {"model": vit(), "inputs": images(), "null": "permutation", "null_samples": 3}
     whole = analyze("token-similarity", seed=1, **options)
     same(analyze("token-similarity", seed=1, batch_size=2, **options), whole)
     other = analyze("token-similarity", seed=2, **options)
@@ -179,7 +179,7 @@ def test_padding_makes_no_ranks_and_changes_no_number():
     alone = {"input_ids": batch["input_ids"][1:, :4], "attention_mask": batch["attention_mask"][1:, :4]}
     for name in PLAIN:
         # draws depend on the name of the input
-        options = {"gram-spectrum": {"max_rank": "all"}, "attention-map": {"draws": 0}}.get(name, {})
+        options = {"gram-spectrum": {"max_rank": "all"}, "attention-map": {"null_samples": 0}}.get(name, {})
         padded = analyze(name, model=model, inputs=batch, **options)
         padded = padded[padded["input"] == "1"].reset_index(drop=True).assign(input="0")
         same(padded, analyze(name, model=model, inputs=alone, **options).astype(padded.dtypes), rtol=1e-3)
@@ -199,16 +199,18 @@ def test_layers_and_heads_choose_rows_and_change_none():
 def test_token_similarity_is_that_of_the_blocks_beside_chance():
     model = vit()
     frame = analyze("token-similarity", model=model, inputs=images())
-    captured = capture(model, images(), sites=("hidden",))
+    captured = capture(model, images(), sites=("resid_post",))
     for layer in range(LAYERS):
         rows = frame[frame["layer"] == layer]
-        np.testing.assert_allclose(rows["value"], token_cosine_similarity(captured[layer].hidden), rtol=1e-5)
+        np.testing.assert_allclose(
+            rows["value"], token_cosine_similarity(captured[layer].resid_post), rtol=1e-5
+        )
     deviation = math.sqrt(2 / (TOKENS * (TOKENS - 1) * HEADS * DIM))
     np.testing.assert_allclose(frame["z"], frame["value"] / deviation)
     assert (frame["null_low"] < 0).all()
     assert (frame["null_high"] > 0).all()
     assert frame["head"].isna().all()
-    none = analyze("token-similarity", model=model, inputs=images(), draws=0)
+    none = analyze("token-similarity", model=model, inputs=images(), null_samples=0)
     assert none[["null_mean", "null_low", "null_high", "z"]].isna().all(axis=None)
 
 
@@ -394,7 +396,7 @@ def test_a_saved_capture_gives_what_the_model_gives(make, tmp_path):
 
 def test_heads_that_attend_alike_have_no_diversity_and_unlike_ones_have_that_of_chance():
     model, batch = vit(), images(3)
-    frame = analyze("attention-map", model=model, inputs=batch, draws=6)
+    frame = analyze("attention-map", model=model, inputs=batch, null_samples=6)
     rows = frame[frame["metric"] == "attention_diversity"]
     assert len(rows) == 3 * LAYERS
     assert rows["head"].isna().all()
@@ -404,7 +406,7 @@ def test_heads_that_attend_alike_have_no_diversity_and_unlike_ones_have_that_of_
         for weights in (block.attn.qkv.weight, block.attn.qkv.bias):
             q, k, _ = weights.data.chunk(3)
             q[DIM:], k[DIM:] = q[:DIM], k[:DIM]
-    alike = analyze("attention-map", model=model, inputs=batch, draws=6)
+    alike = analyze("attention-map", model=model, inputs=batch, null_samples=6)
     alike = alike[alike["metric"] == "attention_diversity"]
     assert (alike["value"] < 1e-6).all()
     assert (alike["null_low"] > alike["value"]).all()
@@ -416,7 +418,7 @@ def test_hidden_states_are_not_in_q_k_v(tmp_path):
     write_qkv(tmp_path / "a.npz")
     with pytest.raises(InputError, match=r"holds no 'hidden'.*give model and inputs"):
         analyze("token-similarity", qkv=tmp_path / "a.npz")
-    held = capture(vit(), images(), sites=("hidden",))
+    held = capture(vit(), images(), sites=("resid_post",))
     direct = analyze("token-similarity", model=vit(), inputs=images())
     same(analyze("token-similarity", qkv=held, batch_size=2).assign(model=direct["model"]), direct)
 
@@ -444,7 +446,7 @@ def test_inputs_by_name_keep_their_names_and_their_provenance(tiny, tmp_path):
     assert frame["input"].unique().tolist() == chosen.ids
     told = frame.attrs["provenance"]
     assert told["analysis"] == "gram-spectrum"
-    plain = {"standardize": "none", "normalize": "none", "draws": 0, "per_input": True}
+    plain = {"standardize": "none", "normalize": "none", "null_samples": 0, "per_input": True}
     assert told["options"] == {"max_rank": 3, **plain}
     assert told["model"] == tiny.identity
     assert told["inputs"]["sha256"] == chosen.sha256
@@ -459,13 +461,13 @@ def test_inputs_by_name_keep_their_names_and_their_provenance(tiny, tmp_path):
 
 
 def test_capture_inputs_does_not_depend_on_batches(tiny, tmp_path):
-    options = {"layers": [0, 11], "n": 3, "sites": ("k", "hidden")}
+    options = {"layers": [0, 11], "n": 3, "sites": ("k", "resid_post")}
     whole = capture_inputs(tiny, "bundled:photos", batch_size=3, **options)
     parts = capture_inputs(tiny, "bundled:photos", batch_size=2, **options)
     assert len(parts.tokens) == 3
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one.k, other.k, rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(one.hidden, other.hidden, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(one.resid_post, other.resid_post, rtol=1e-3, atol=1e-5)
     again = Capture.load(parts.save(tmp_path / "parts.safetensors"))
     assert again.inputs["spec"] == "bundled:photos"
     torch.testing.assert_close(again[11].k, parts[11].k)
@@ -510,8 +512,12 @@ def test_unknown_names_offer_the_nearest():
         ("gram-spectrum", {"normalize": 3}, "normalize must be 'none' or 'trace'; got 3"),
         ("attention-map", {"sink_share": 2}, "sink_share must be a number from 0 to 1; got 2"),
         ("attention-map", {"dead_norm": math.nan}, "got nan"),
-        ("token-similarity", {"draws": 1}, "draws must be 0, or a whole number from 2 up; got 1"),
-        ("token-similarity", {"draws": 2.5}, "got 2.5"),
+        (
+            "token-similarity",
+            {"null_samples": 1},
+            "null_samples must be 0, or a whole number from 2 up; got 1",
+        ),
+        ("token-similarity", {"null_samples": 2.5}, "got 2.5"),
         ("token-similarity", {"null": "uniform"}, "null must be 'gaussian' or 'permutation'"),
     ],
 )

@@ -52,9 +52,9 @@ def same(a, b):
     ("name", "arguments"),
     [
         ("gram-spectrum", {}),
-        ("projection-error", {"draws": 3}),
-        (NAME, {"null": "permutation", "draws": 3, "layers": "0,-1"}),
-        ("subspaces", {"inputs": None, "draws": 3}),
+        ("projection-error", {"null_samples": 3}),
+        (NAME, {"null": "permutation", "null_samples": 3, "layers": "0,-1"}),
+        ("subspaces", {"inputs": None, "null_samples": 3}),
         ("attention-map", {"seed": 4, "batch_size": 2}),
     ],
 )

@@ -158,7 +158,7 @@ def errors(model, exact, floor, baseline, chance):
     for metric, values in (
         ("projection_error", exact),
         ("projection_floor", floor),
-        ("projection_baseline", baseline),
+        ("projection_zero_predictor", baseline),
     ):
         null = (
             dict(zip(("null_low", "null_high"), chance, strict=True)) if metric == "projection_error" else {}

@@ -140,7 +140,7 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
     for place, rows in chosen.groupby(["model", "checkpoint", "convention"], dropna=False, sort=False):
         table = rows.pivot_table(index=["candidate", "layer"], columns="input", values="value", sort=False)
         table = table.sort_index()
-        before, after, hidden = (table.loc[site] for site in ("input", "after_attn", "hidden"))
+        before, after, hidden = (table.loc[site] for site in ("input", "resid_mid", "resid_post"))
         changes = {"attention": after - before, "layer": hidden.diff().iloc[1:]}
         found += [
             dict(zip(SHARE_COLUMNS[:3], place, strict=True)) | {"step": step} | _lowered(change)

@@ -42,7 +42,7 @@ class EigenvectorTest(NamedTuple):
     """Tests of three candidates for the eigenvectors; see `eigenvector_test`.
 
     The axis candidate follows `CANDIDATES`, statistic `PAIR_STATISTICS`; axis has the d_v columns of V, NaN where
-    there are fewer eigenvectors. ``draws`` by null.
+    there are fewer eigenvectors. ``null_samples`` by null.
     """
 
     gamma_abs: Float[Tensor, "*batch candidate axis statistic"]
@@ -53,7 +53,7 @@ class EigenvectorTest(NamedTuple):
     eigen_residual: Float[Tensor, "*batch candidate axis"]
     span_share: Float[Tensor, "*batch candidate"]
     span_chance: Float[Tensor, "*batch"]
-    draws: dict[str, EigenvectorDraws]
+    null_samples: dict[str, EigenvectorDraws]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
 
@@ -66,7 +66,7 @@ def eigenvector_test(
     *,
     noise: float = 0.1,
     precision: str = "float64",
-    draws: int = 0,
+    null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
 ) -> EigenvectorTest:
@@ -88,7 +88,7 @@ def eigenvector_test(
     random direction: their number / (N − 1). All dimensionless.
 
     ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
-    published code works with); everything else is float64. ``draws`` per null repeat the tests of V with values of
+    published code works with); everything else is float64. ``null_samples`` per null repeat the tests of V with values of
     that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask`` (true
     at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
 
@@ -99,11 +99,11 @@ def eigenvector_test(
         raise UnknownName("precision", precision, PRECISIONS)
     if not 0 <= noise < float("inf"):
         raise InputError(f"noise must be finite and not negative; got {noise}")
-    check_nulls(nulls, draws)
+    check_nulls(nulls, null_samples)
 
     def test_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> EigenvectorTest:
         axes = principal_axes(k, scale, v.shape[-1])
-        return _test(axes, v, noise, PRECISIONS[precision], draws, nulls, seed)
+        return _test(axes, v, noise, PRECISIONS[precision], null_samples, nulls, seed)
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
         seeds = range(math.prod(k.shape[:-2]))
@@ -164,7 +164,7 @@ def _test(
     v: Tensor,
     noise: float,
     dtype: torch.dtype,
-    draws: int,
+    null_samples: int,
     nulls: Sequence[str],
     seed: int,
 ) -> EigenvectorTest:
@@ -187,9 +187,9 @@ def _test(
         return span_share(resolved, candidate.to(dtype)).masked_fill(~known, torch.nan)
 
     chance = {}
-    for null in nulls if draws else ():
+    for null in nulls if null_samples else ():
         drawn, drawn_inconsistency = candidate_of_values(
-            null_values(v, null, draws, seed), axes.log_normaliser
+            null_values(v, null, null_samples, seed), axes.log_normaliser
         )
         residual = eigen_residual(gram, _unit(drawn).to(dtype))
         chance[null] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
@@ -205,7 +205,7 @@ def _test(
         eigen_residual=torch.stack([_padded(eigen_residual(gram, part), v.shape[-1]) for part in candidates]),
         span_share=torch.stack([shares(part) for part in (vectors, perturbed, found)]),
         span_chance=share.masked_fill(~known, torch.nan),
-        draws=chance,
+        null_samples=chance,
         axes=torch.tensor(count, device=v.device),
         resolved=axes.resolved,
     )

@@ -130,12 +130,12 @@ def cross_correlation(
 
 
 def shuffled_orders(
-    tokens: int, draws: int, generator: torch.Generator, real: Bool[Tensor, " token"] | None = None
+    tokens: int, null_samples: int, generator: torch.Generator, real: Bool[Tensor, " token"] | None = None
 ) -> Int[Tensor, "draw token"]:
     """Random orders of the real tokens; padding stays where it is."""
     places = torch.arange(tokens)
     chosen = places if real is None else places[real.cpu()]
-    orders = places.repeat(draws, 1)
+    orders = places.repeat(null_samples, 1)
     for order in orders:
         order[chosen] = chosen[torch.randperm(len(chosen), generator=generator)]
     return orders

@@ -35,7 +35,7 @@ LARGEST = torch.finfo(torch.float64).max
 class ProjectionErrors(NamedTuple):
     """Projection errors, norms and their chance per head; see `projection_errors`.
 
-    ``errors`` by convention, ``draws`` by null; statistic follows `NORM_STATISTICS`.
+    ``errors`` by convention, ``null_samples`` by null; statistic follows `NORM_STATISTICS`.
     """
 
     errors: dict[str, Float[Tensor, "*batch"]]
@@ -45,7 +45,7 @@ class ProjectionErrors(NamedTuple):
     error_over_h: Float[Tensor, "*batch"]
     phi_norm2: Float[Tensor, "*batch statistic"]
     h_norm2: Float[Tensor, "*batch statistic"]
-    draws: dict[str, Float[Tensor, "*batch draw"]]
+    null_samples: dict[str, Float[Tensor, "*batch draw"]]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
 
@@ -61,7 +61,7 @@ def projection_errors(
     output: Float[Tensor, "*batch query value_dim"] | None = None,
     standardize: str = "none",
     conventions: Sequence[str] = CONVENTIONS,
-    draws: int = 0,
+    null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
 ) -> ProjectionErrors:
@@ -82,7 +82,7 @@ def projection_errors(
     keys (class attention); else ``mask`` (true at real tokens) leaves padding out as query and key.
     ``attention_mask`` (true = may attend, or added to the scores) shapes h alone: the kernel has no masks.
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
-    deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``draws``: the exact error
+    deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact error
     with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
 
     NaN: the exact error, its floor and draws where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
@@ -94,14 +94,14 @@ def projection_errors(
             raise UnknownName("convention", convention, CONVENTIONS)
     if standardize not in STANDARDS:
         raise UnknownName("standardize", standardize, STANDARDS)
-    check_nulls(nulls, draws)
+    check_nulls(nulls, null_samples)
     tensors = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
     masks = _check(tensors, mask)
     batch, heads = k.shape[:-2], k[..., 0, 0].numel()
     scales = validation.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
     if seeds is not None and len(seeds) != heads:
         raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
-    drawn = dict.fromkeys(nulls, draws) if draws and "exact" in conventions else {}
+    drawn = dict.fromkeys(nulls, null_samples) if null_samples and "exact" in conventions else {}
 
     def of_head(
         q: Tensor,
@@ -211,7 +211,7 @@ def _of_head(
     errors: dict[str, Tensor] = {}
     unknown = phi.new_full((), torch.nan)
     floor = baseline = unknown
-    draws: dict[str, Tensor] = {}
+    null_samples: dict[str, Tensor] = {}
     count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
     resolved = count
     for convention in conventions:
@@ -233,7 +233,7 @@ def _of_head(
             floor = baseline - _captured(q, k, scale, axes, top) + known
             for null, number in drawn.items():
                 others = head.attend(null_values(v, null, number, seed))
-                draws[null] = baseline + least_assigned(others, projected, eigenvalues) + known
+                null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
     return ProjectionErrors(
         errors=errors,
         floor=floor,
@@ -242,7 +242,7 @@ def _of_head(
         error_over_h=(gaps / (h_norm + RATIO_EPSILON)).mean(),
         phi_norm2=_statistics(phi),
         h_norm2=_statistics(h_norm),
-        draws=draws,
+        null_samples=null_samples,
         axes=count,
         resolved=resolved,
     )

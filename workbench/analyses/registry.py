@@ -82,7 +82,7 @@ class Analysis:
     """Sites that some layers need as well; a file without them will do for the others."""
     counts_nonfinite: bool = False
     """Whether NaN and infinite values are a result rather than an error."""
-    alter: Callable[..., Inputs] | None = None
+    perturb: Callable[..., Inputs] | None = None
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
 
     together: Callable[[Mapping[str, Any]], bool] = lambda options: False
@@ -212,7 +212,7 @@ def _chance(what: str) -> dict[str, Option]:
             "mask", "mask: real tokens alone; keep: padding counts as tokens, as published",
             one_of("mask", "keep"),
         ),
-        "draws": Option(20, f"draws of the chance level of {what}, at least 2; 0 leaves it out", _draws),
+        "null_samples": Option(20, f"null samples of {what}, at least 2; 0 leaves it out", _draws),
         "null": Option(
             "both",
             "chance: gaussian (values of the same shape and mean square), permutation (tokens of the values "
@@ -234,8 +234,8 @@ def _on_masks(what: str) -> dict[str, Option]:
             "digits); or none",
             _masks,
         ),
-        "draws": Option(
-            20, "draws of chance, patches of the mask permuted, at least 2; 0 leaves it out", _draws
+        "null_samples": Option(
+            20, "null samples, patches of the mask permuted, at least 2; 0 leaves it out", _draws
         ),
     }
 
@@ -258,9 +258,9 @@ _REGISTERED = (
                 "none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow",
                 one_of("none", "trace"),
             ),
-            "draws": Option(
+            "null_samples": Option(
                 0,
-                "draws of the chance level, Gaussian keys of the same shape and mean square, at least 2; each costs as "
+                "null samples, Gaussian keys of the same shape and mean square, at least 2; each costs as "
                 "much as the spectrum itself; 0 leaves it out",
                 _draws,
             ),
@@ -271,7 +271,7 @@ _REGISTERED = (
     Analysis(
         "attention-map",
         "Entropy, reach and sinks of attention; diversity of heads, dead ones, non-finite values",
-        ("mask", "attn", "output"),
+        ("mask", "attn", "head_out"),
         {
             "dead_norm": Option(
                 _RULES.dead_norm,
@@ -293,9 +293,9 @@ _REGISTERED = (
                 "and more than this many times what even attention would give it",
                 number(0, 1e6),
             ),
-            "draws": Option(
+            "null_samples": Option(
                 4,
-                "draws of the chance level of attention_diversity, keys permuted, at least 2; 0 leaves it out",
+                "null samples of attention_diversity, keys permuted, at least 2; 0 leaves it out",
                 _draws,
             ),
         },
@@ -333,20 +333,20 @@ _REGISTERED = (
     Analysis(
         "token-similarity",
         "Mean cosine similarity of tokens through depth",
-        ("hidden",),
+        ("resid_post",),
         {
             "null": Option(
                 "gaussian",
                 "chance: gaussian (random directions, exact) or permutation (features shuffled over tokens)",
                 one_of("gaussian", "permutation"),
             ),
-            "draws": Option(
+            "null_samples": Option(
                 20, "draws of the permutation null, at least 2; 0 leaves out the chance level", _draws
             ),
             "sites": Option(
-                "hidden",
-                "where: hidden (after the block), input (of the attention), after_attn, or all three",
-                one_of("hidden", "input", "after_attn", "all"),
+                "resid_post",
+                "where: hidden (after the block), input (of the attention), resid_mid, or all three",
+                one_of("resid_post", "input", "resid_mid", "all"),
             ),
             "prefix": Option(
                 "keep",
@@ -412,7 +412,7 @@ _REGISTERED = (
     Analysis(
         "projection-error",
         "Do head outputs project the queries on the principal axes",
-        ("q", "k", "v", "scale", "mask", "output"),
+        ("q", "k", "v", "scale", "mask", "head_out"),
         {
             "convention": Option(
                 "all",
@@ -447,7 +447,7 @@ _REGISTERED = (
     Analysis(
         "coding-rate",
         "Coding rates of the tokens before and after attention",
-        ("input", "v", "after_attn", "hidden"),
+        ("input", "v", "resid_mid", "resid_post"),
         {
             "eps": Option(
                 None,
@@ -482,7 +482,9 @@ _REGISTERED = (
                 "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
                 one_of(*PROJECTIONS),
             ),
-            "draws": Option(20, "draws of chance, random directions, at least 2; 0 leaves it out", _draws),
+            "null_samples": Option(
+                20, "null samples, random directions, at least 2; 0 leaves it out", _draws
+            ),
         },
         measurements.subspaces_of_heads,
     ),
@@ -491,9 +493,9 @@ _REGISTERED = (
         "Attention logits split by content and position",
         ("input", "q", "k", "scale", "mask", "position"),
         {
-            "draws": Option(
+            "null_samples": Option(
                 20,
-                "draws of the chance level of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
+                "null samples of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
                 "out",
                 _draws,
             ),
@@ -508,7 +510,7 @@ _REGISTERED = (
     Analysis(
         "attention-spectrum",
         "Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors",
-        ("q", "k", "v", "scale", "mask", "attn", "output"),
+        ("q", "k", "v", "scale", "mask", "attn", "head_out"),
         {
             "max_rank": Option(
                 "all", "how many singular values per head: a number or all", whole_number(1, "all")
@@ -526,8 +528,8 @@ _REGISTERED = (
             "sigma": Option(
                 1.0, "standard deviation of the noise that is added to the logits", number(0, 1e6)
             ),
-            "draws": Option(
-                20, "draws of chance, random q and k of the same size, at least 2; 0 leaves it out", _draws
+            "null_samples": Option(
+                20, "null samples, random q and k of the same size, at least 2; 0 leaves it out", _draws
             ),
             "per_head": Option(
                 False,
@@ -557,8 +559,8 @@ _REGISTERED = (
                 "W = W_QᵀW_K) or both",
                 one_of("tokens", "heads", "both"),
             ),
-            "draws": Option(
-                4, "draws of chance, the kernel's tokens permuted, at least 2; 0 leaves it out", _draws
+            "null_samples": Option(
+                4, "null samples, the kernel's tokens permuted, at least 2; 0 leaves it out", _draws
             ),
             "per_head": Option(False, "one row per input, layer and head, in place of means", _flag),
         },
@@ -567,7 +569,7 @@ _REGISTERED = (
     Analysis(
         "snr",
         "Signal and noise before and after attention: does the residual connection raise their ratio",
-        ("before_attn", "update", "after_attn", "hidden"),
+        ("resid_pre", "attn_out", "resid_mid", "resid_post"),
         {
             "noise": Option(
                 "gaussian-noise",
@@ -588,8 +590,8 @@ _REGISTERED = (
         },
         measurements.signal_and_noise,
         per_head=False,
-        alter=measurements.noisy_inputs,
-        together=lambda options: True,  # with the same layer of the altered inputs
+        perturb=measurements.noisy_inputs,
+        together=lambda options: True,  # with the same layer of the perturbed inputs
     ),
 )
 _PER_INPUT = Option(

@@ -35,9 +35,9 @@ _SAFE = (1e-150, 1e150)  # lengths whose squares neither overflow nor vanish
 
 def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens in float64 (zero where padding), in a unit in which their lengths are exact; and how many are real."""
-    validation.check_axes("hidden", hidden, validation.HIDDEN)
+    validation.check_axes("resid_post", hidden, validation.HIDDEN)
     if mask is None:
-        validation.check_token_count("hidden", hidden.shape[-2])
+        validation.check_token_count("resid_post", hidden.shape[-2])
         count = torch.full(hidden.shape[:-2], hidden.shape[-2], device=hidden.device)
     else:
         mask = validation.check_mask(mask, hidden.shape[:-1])
@@ -47,7 +47,7 @@ def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
     length = tokens.norm(dim=-1)
     safe = (length > _SAFE[0]) & (length < _SAFE[1])
     if not bool((safe if mask is None else safe | ~mask).all()):
-        validation.check_finite("hidden", hidden, validation.HIDDEN)
+        validation.check_finite("resid_post", hidden, validation.HIDDEN)
         largest = tokens.abs().amax(-1, keepdim=True)  # a unit of each token's own
         tokens = tokens / torch.where(largest > 0, largest, 1.0)
         length = tokens.norm(dim=-1)
@@ -110,7 +110,7 @@ def isotropic_null(
 
     Directions of isotropic Gaussian tokens are independent and uniform on the sphere, so a pair's cosine has
     mean 0 and variance 1/width, and two different pairs are uncorrelated, also where they share a token. The
-    mean over the N(N−1)/2 pairs has mean 0 and standard deviation √(2 / (N(N−1) width)): exact, no draws
+    mean over the N(N−1)/2 pairs has mean 0 and standard deviation √(2 / (N(N−1) width)): exact, no null samples
     needed. The band is that of its limit for many tokens, (χ²_width/width − 1)/(N−1), scaled to the exact
     deviation; the distribution is skewed, and no normal one.
     """
@@ -125,20 +125,20 @@ def isotropic_null(
 def permuted_null(
     hidden: Float[Tensor, "token width"],
     mask: Bool[Tensor, " token"] | None,
-    draws: int,
+    null_samples: int,
     generator: torch.Generator,
 ) -> Null:
     """What one input gives when each feature's values are shuffled over the tokens, feature by feature.
 
     Keeps every feature's values, so also its mean over tokens and its outliers, and breaks what belongs
     together in a token. (Shuffling whole tokens, the permutation null of other measures, cannot change a mean
-    over all pairs.) An observed value inside this band is explained by the features' means alone. ``draws`` ≥
+    over all pairs.) An observed value inside this band is explained by the features' means alone. ``null_samples`` ≥
     2.
     """
     observed = token_cosine_similarity(hidden, mask)
     real = hidden.double() if mask is None else hidden[mask].double()
     values = []
-    for _ in range(draws):
+    for _ in range(null_samples):
         order = torch.rand(real.shape, generator=generator).argsort(0).to(real.device)
         values.append(token_cosine_similarity(real.gather(0, order)))
     return null_of_draws(observed, torch.stack(values))

@@ -82,39 +82,41 @@ def _check(logits: Tensor) -> None:
 
 
 class SampledLipschitz(NamedTuple):
-    """Largest of all draws: of `slope` of two random vectors, and of `local_lipschitz` at the first of them."""
+    """Largest of all null samples: of `slope` of two random vectors, and of `local_lipschitz` at the first of them."""
 
     pairs: float
     local: float
 
 
-def sampled_lipschitz(tokens: int, draws: int, seed: int, spread: float = 1.0) -> SampledLipschitz:
-    """Estimates of the Lipschitz constant from ``draws`` pairs of N logits N(0, spread²) (abdullaev2025 Fig. 1, left).
+def sampled_lipschitz(tokens: int, null_samples: int, seed: int, spread: float = 1.0) -> SampledLipschitz:
+    """Estimates of the Lipschitz constant from ``null_samples`` pairs of N logits N(0, spread²) (abdullaev2025 Fig. 1, left).
 
     They look where such logits lie: neither can exceed 1/2, and both fall short of it where few logits tie at the top.
     """
     pairs, local = [], []
-    for x, y in _drawn(tokens, draws, seed, spread, spread):
+    for x, y in _drawn(tokens, null_samples, seed, spread, spread):
         pairs.append(slope(x, y).max())
         local.append(local_lipschitz(x).max())
     return SampledLipschitz(*(max(map(float, found)) for found in (pairs, local)))
 
 
 def sampled_perturbation(
-    tokens: int, draws: int, seed: int, spread: float = 1.0, sigma: float = 1.0
+    tokens: int, null_samples: int, seed: int, spread: float = 1.0, sigma: float = 1.0
 ) -> Float[Tensor, " draw"]:
     """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), a number per draw (Fig. 1, right)."""
-    return torch.cat([perturbation(c, noise) for c, noise in _drawn(tokens, draws, seed, spread, sigma)])
+    return torch.cat(
+        [perturbation(c, noise) for c, noise in _drawn(tokens, null_samples, seed, spread, sigma)]
+    )
 
 
 def _drawn(
-    tokens: int, draws: int, seed: int, *spreads: float
+    tokens: int, null_samples: int, seed: int, *spreads: float
 ) -> Iterator[tuple[Float[Tensor, "draw token"], ...]]:
     """Draws of normal vectors, one for each standard deviation, a few at a time; the same for one seed and length."""
     generator = chance.generator(seed, "softmax", tokens)
     at_once = max(1, _AT_ONCE // tokens)
-    for start in range(0, draws, at_once):
-        shape = (len(spreads), min(at_once, draws - start), tokens)
+    for start in range(0, null_samples, at_once):
+        shape = (len(spreads), min(at_once, null_samples - start), tokens)
         normal = torch.randn(shape, generator=generator, dtype=torch.float64)
         yield tuple(part * spread for part, spread in zip(normal, spreads, strict=True))
 

@@ -52,7 +52,7 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueSimilarity(NamedTuple):
-    """Similarities of V and V̇ and of draws of each null with V̇; see `value_similarity`.
+    """Similarities of V and V̇ and of null samples of each null with V̇; see `value_similarity`.
 
     ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``resolved``: how many of them have an eigenvalue
     above rounding (the others are arbitrary); ``close``: how many of these lie so near to a neighbour's that which
@@ -60,7 +60,7 @@ class ValueSimilarity(NamedTuple):
     """
 
     observed: Float[Tensor, "*batch quantity"]
-    draws: dict[str, Float[Tensor, "*batch draw quantity"]]
+    null_samples: dict[str, Float[Tensor, "*batch draw quantity"]]
     resolved: Int[Tensor, "*batch"]
     axes: Int[Tensor, "*batch"]
     close: Int[Tensor, "*batch"]
@@ -72,7 +72,7 @@ def value_similarity(
     scale: float | Tensor,
     mask: Bool[Tensor, "*batch token"] | None = None,
     *,
-    draws: int = 0,
+    null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
     quantities: Sequence[Quantity] = QUANTITIES,
@@ -94,12 +94,12 @@ def value_similarity(
     it underflows: each quantity but allclose is free of its scale. Where d_v > N − 1 there are only N − 1 axes: the
     columns of V beyond them find no partner, and rows of V̇ are completed with zeros.
 
-    ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``draws`` per
+    ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``null_samples`` per
     null repeat everything with V replaced (`null_values.null_values`); ``seeds`` are one per flattened head, by
     default 0, 1, …. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
     where V is 0 the angles and the span share. Raises `InputError` as `parallel.map_tokens`.
     """
-    check_nulls(nulls, draws)
+    check_nulls(nulls, null_samples)
     _check_quantities(quantities)
 
     def of_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> ValueSimilarity:
@@ -109,9 +109,9 @@ def value_similarity(
         observed = _compare(values, wanted, quantities)
         drawn = {
             null: torch.stack(
-                [_compare(other, wanted, quantities) for other in _drawn(values, null, draws, seed)]
+                [_compare(other, wanted, quantities) for other in _drawn(values, null, null_samples, seed)]
             )
-            for null in (nulls if draws else ())
+            for null in (nulls if null_samples else ())
         }
         result = ValueSimilarity(
             observed, drawn, axes.resolved, torch.tensor(axes.vectors.shape[1], device=k.device), axes.close
@@ -119,21 +119,21 @@ def value_similarity(
         if axes.resolved:
             return result
         nothing = {null: torch.full_like(part, torch.nan) for null, part in drawn.items()}
-        return result._replace(observed=torch.full_like(observed, torch.nan), draws=nothing)
+        return result._replace(observed=torch.full_like(observed, torch.nan), null_samples=nothing)
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
         seeds = range(math.prod(k.shape[:-2]))
     return stack_heads(map_tokens(of_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
 
 
-def _drawn(values: ValueMatrix, null: str, draws: int, seed: int) -> Iterator[ValueMatrix]:
+def _drawn(values: ValueMatrix, null: str, null_samples: int, seed: int) -> Iterator[ValueMatrix]:
     """Draws of `null_values`, one at a time; permuted ones reuse what is known of the original."""
     if null == "permutation":
         place = torch.arange(len(values.values), device=values.values.device)[:, None]
-        for order in null_values(place, null, draws, seed):
+        for order in null_values(place, null, null_samples, seed):
             yield PermutedValues(values, order[:, 0].long())
     else:
-        for noise in null_values(values.values, null, draws, seed):
+        for noise in null_values(values.values, null, null_samples, seed):
             yield ValueMatrix(noise)
 
 

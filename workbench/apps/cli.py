@@ -308,7 +308,7 @@ def sweep_status(folder: str, as_json: bool) -> None:
 @click.option("--inputs", "input_spec", required=True, metavar="SPEC", help="What to feed it.")
 @_apply(_SAMPLE)
 @click.option("--sites", default="q,k,v", show_default=True, metavar="LIST",
-              help="input, q, k, v, scale, mask, attn, output, before_attn, update, after_attn, hidden.")  # fmt: skip
+              help="input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="A .safetensors file.")
 def capture(model: str, input_spec: str, out: str, layers: str | None, sites: str, **rest: Any) -> None:
     """Write the q, k, v (or other sites) of every layer to a file."""
@@ -377,7 +377,7 @@ def compare(first: str, second: str, tolerance: float, out: str | None) -> None:
 )
 @click.option("--n", default=25, show_default=True, type=click.IntRange(min=2), help="How many inputs.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Chooses the inputs, and all chance.")
-@click.option("--draws", default=20, show_default=True, type=int, help="Draws of the chance level.")
+@click.option("--null-samples", default=20, show_default=True, type=int, help="Draws of the chance level.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the table: .csv.")
 @click.option("--json", "as_json", is_flag=True, help="Print records instead of a table.")
 def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
@@ -388,7 +388,7 @@ def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
 
     _check_out(out, "claims are")
     measured = workbench.claims(progress=sys.stderr.isatty(), **arguments)
-    trained = workbench.trained_claims(arguments["paper"])
+    trained = workbench.claims_from_records(arguments["paper"])
     frame = join_frames([part for part in (measured, trained) if len(part)])
     if out:
         atomic_write(out, lambda handle: frame.to_csv(handle, index=False))

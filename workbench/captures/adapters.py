@@ -130,7 +130,7 @@ class CrossCovariance(Adapter):
                 q=(call.q / temperature).mT,
                 k=call.k.mT,
                 v=call.v.mT,
-                output=call.output.mT,
+                output=call.head_out.mT,
                 scale=temperature.clone(),
                 kind="channel",
             )
@@ -179,7 +179,7 @@ class TalkingHeads(Adapter):
         output = attn @ v
         return [
             Call(
-                q, k, v, scale, None, output, attn=attn, softmax_rows=False,
+                q, k, v, scale, None, output, attn=attn, rows_sum_to_one=False,
                 dropout=max(module.attn_drop.p, module.proj_drop.p) if module.training else 0.0,
                 reproduced=[(module.proj(merge_heads(output)), visit.output)],
             )

@@ -41,7 +41,7 @@ def capture(
         with its own fused kernels, and is left as it was, also after an exception.
     batch: a tensor, a dict or a tuple of tensors, or what ``inputs`` returned. Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
-    sites: any of input, q, k, v, scale, mask, attn, output, before_attn, update, after_attn, hidden, and position
+    sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, and position
         (see docs/capture.md).
     check: compare what was captured with what the model computed. With the site attn everything is compared,
         otherwise a few rows of every input.

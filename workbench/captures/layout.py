@@ -217,24 +217,24 @@ _CLASS_TOKEN_APART = {"timm.models.cait.LayerScaleBlockClassAttn": True}
 
 def register_block(
     class_name: str,
-    after_attn: str | Callable[[nn.Module, str], Reading | None],
+    resid_mid: str | Callable[[nn.Module, str], Reading | None],
     hidden: Reading | None = None,
     update: Reading | None = None,
 ) -> None:
     """Say where blocks of a class (``"package.module.Class"``) hold the residual stream after attention.
 
-    ``after_attn`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
+    ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
     a function of (block, path of the attention inside it) that returns a ``Reading``. ``hidden`` is the
     block's first output unless given, ``update`` what is held after attention less what the block received.
     """
-    if isinstance(after_attn, str):
-        submodule, _, side = after_attn.rpartition(".")
+    if isinstance(resid_mid, str):
+        submodule, _, side = resid_mid.rpartition(".")
         if side not in ("input", "output"):
-            raise InputError(f"after_attn is 'SUBMODULE.input' or 'SUBMODULE.output', not {after_attn!r}")
+            raise InputError(f"resid_mid is 'SUBMODULE.input' or 'SUBMODULE.output', not {resid_mid!r}")
         reading = Reading(((submodule, side),))
         _AFTER[class_name] = lambda block, attention: reading
     else:
-        _AFTER[class_name] = after_attn
+        _AFTER[class_name] = resid_mid
     if hidden is not None:
         _HIDDEN_OF[class_name] = hidden
     if update is not None:

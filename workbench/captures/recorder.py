@@ -156,7 +156,7 @@ class Recorder:
             self.record(call, frame.visit)
             self.hand_over()
             return
-        for site in ("q", "k", "v", "output"):
+        for site in ("q", "k", "v", "head_out"):
             setattr(call, site, self.keeper.hold(getattr(call, site)))
         adapted.visit.calls.append(call)
 
@@ -186,11 +186,11 @@ class Recorder:
         number = self.calls[visit.path]
         self.pass_over(visit.path, 1)
         if self.token_count is None and call.kind != "channel" and call.origin is None:
-            self.token_count = call.output.shape[2]
+            self.token_count = call.head_out.shape[2]
         if not self.keeps(index):
             return
         record = LayerRecord(
-            index, visit.path, number, call.kind, call.softmax_rows, extra=call.extra, origin=call.origin
+            index, visit.path, number, call.kind, call.rows_sum_to_one, extra=call.extra, origin=call.origin
         )
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
         attn = call_weights(call) if "attn" in self.sites else None
@@ -211,7 +211,7 @@ class Recorder:
     def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
         available: dict[str, Any] = {
             "q": call.q, "k": call.k, "v": call.v, "scale": call.scale, "mask": call.mask,
-            "attn": attn, "output": call.output,
+            "attn": attn, "head_out": call.head_out,
         }  # fmt: skip
         if "input" in self.sites:
             available["input"] = _first_tensor((visit.args, visit.kwargs))
@@ -286,9 +286,9 @@ class Recorder:
             inside = path[len(block) :].lstrip(".")
             module = self.module.get_submodule(block)
             known = {
-                "before_attn": before_attention(module),
-                "update": attention_update(module, inside),
-                "after_attn": after_attention(module, inside),
+                "resid_pre": before_attention(module),
+                "attn_out": attention_update(module, inside),
+                "resid_mid": after_attention(module, inside),
             }
             readings = {site: how for site, how in known.items() if site in self.sites and how is not None}
             self.readings[path] = readings
@@ -331,13 +331,13 @@ class Recorder:
                 f"{', '.join(map(repr, STREAM))} cannot be read; ask for other sites"
             )
         readings = dict(self.readings.get(visit.path, {}))
-        if "hidden" in self.sites:
-            readings["hidden"] = hidden_reading(frame.visit.module)
-        if "after_attn" in self.sites and "after_attn" not in readings:
+        if "resid_post" in self.sites:
+            readings["resid_post"] = hidden_reading(frame.visit.module)
+        if "resid_mid" in self.sites and "resid_mid" not in readings:
             raise InputError(
                 f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "
                 "attention is "
-                "not known; tell it with workbench.captures.register_block, or leave out 'after_attn'"
+                "not known; tell it with workbench.captures.register_block, or leave out 'resid_mid'"
             )
         frame.records.append((record, readings))
 

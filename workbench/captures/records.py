@@ -19,11 +19,11 @@ from workbench.core.errors import InputError
 from workbench.core.selection import ranges
 
 SITES = (
-    "input", "q", "k", "v", "scale", "mask", "attn", "output", "before_attn", "update", "after_attn", "hidden"
+    "input", "q", "k", "v", "scale", "mask", "attn", "head_out", "resid_pre", "attn_out", "resid_mid", "resid_post"
 )  # fmt: skip
-STREAM = ("before_attn", "update", "after_attn", "hidden")
+STREAM = ("resid_pre", "attn_out", "resid_mid", "resid_post")
 """Sites that are read around the attention, where its block holds the residual stream."""
-DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "output")
+DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
 
 SITE_AXES = {
     "input": ("batch", "token", "width"),
@@ -32,11 +32,11 @@ SITE_AXES = {
     "v": ("batch", "head", "token", "head_dim"),
     "mask": ("batch", "head", "query", "key"),
     "attn": ("batch", "head", "query", "key"),
-    "output": ("batch", "head", "token", "head_dim"),
-    "before_attn": ("batch", "token", "width"),
-    "update": ("batch", "token", "width"),
-    "after_attn": ("batch", "token", "width"),
-    "hidden": ("batch", "token", "width"),
+    "head_out": ("batch", "head", "token", "head_dim"),
+    "resid_pre": ("batch", "token", "width"),
+    "attn_out": ("batch", "token", "width"),
+    "resid_mid": ("batch", "token", "width"),
+    "resid_post": ("batch", "token", "width"),
 }
 
 
@@ -97,7 +97,7 @@ class Call:
     output: Float[Tensor, "batch head query value_dim"]
     attn: Tensor | None = None
     kind: str = "token"
-    softmax_rows: bool = True
+    rows_sum_to_one: bool = True
     dropout: float = 0.0
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None
@@ -114,7 +114,7 @@ class LayerRecord:
 
     ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens),
     "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens
-    or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``softmax_rows`` says
+    or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``rows_sum_to_one`` says
     whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
     zeros.
     """
@@ -123,7 +123,7 @@ class LayerRecord:
     path: str
     call: int = 0
     kind: str = "token"
-    softmax_rows: bool = True
+    rows_sum_to_one: bool = True
     input: Float[Tensor, ...] | None = None
     q: Float[Tensor, "batch head token head_dim"] | None = None
     k: Float[Tensor, "batch kv_head token head_dim"] | None = None
@@ -132,9 +132,9 @@ class LayerRecord:
     mask: Tensor | None = None
     attn: Float[Tensor, "batch head query key"] | None = None
     output: Float[Tensor, "batch head token head_dim"] | None = None
-    before_attn: Float[Tensor, ...] | None = None
+    resid_pre: Float[Tensor, ...] | None = None
     update: Float[Tensor, ...] | None = None
-    after_attn: Float[Tensor, ...] | None = None
+    resid_mid: Float[Tensor, ...] | None = None
     hidden: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None

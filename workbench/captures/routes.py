@@ -315,7 +315,7 @@ class _Interface:
             mask=mask,
             output=output.transpose(1, 2),
             attn=weights if special else None,
-            softmax_rows=kwargs.get("s_aux") is None,
+            rows_sum_to_one=kwargs.get("s_aux") is None,
             dropout=float(kwargs.get("dropout") or 0.0),
         )
 

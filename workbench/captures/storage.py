@@ -133,7 +133,7 @@ def _metadata(capture: Capture) -> dict[str, Any]:
             "path": record.path,
             "call": record.call,
             "kind": record.kind,
-            "softmax_rows": record.softmax_rows,
+            "rows_sum_to_one": record.rows_sum_to_one,
             "scale_is_number": record.scale is not None and not isinstance(record.scale, Tensor),
         }
         | (
@@ -231,7 +231,7 @@ def _own_capture(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
     layers = []
     for place, entry in enumerate(metadata["layers"]):
         record = LayerRecord(
-            entry["index"], entry["path"], entry["call"], entry["kind"], entry["softmax_rows"]
+            entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"]
         )
         prefix = f"layers.{record.index}."
         for site in SITES:

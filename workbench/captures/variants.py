@@ -32,13 +32,13 @@ class Variants(Adapter):
         operands: dict[str, Any] = {
             site: inside.get(site) for site in ("q", "k", "v", "scale", "mask", "attn")
         }
-        others = {site: value for site, value in inside.items() if site not in (*operands, "softmax_rows")}
+        others = {site: value for site, value in inside.items() if site not in (*operands, "rows_sum_to_one")}
         return [
             Call(
                 **operands,
                 output=output,
                 kind=module.attends,
-                softmax_rows=inside.get("softmax_rows", module.attends != "none"),
+                rows_sum_to_one=inside.get("rows_sum_to_one", module.attends != "none"),
                 extra=others,
                 reproduced=[(module.finish(output), visit.output)],
             )

@@ -111,10 +111,10 @@ def check_call(call: Call, attn: Tensor | None, name: str) -> None:
             return  # no map of tokens or channels: the adapter's own comparison is all there is
     elif _agrees_in_sum(call, attn):
         return
-    if call.softmax_rows and call.attn is not None:  # rows of our own softmax sum to 1
+    if call.rows_sum_to_one and call.attn is not None:  # rows of our own softmax sum to 1
         _check_rows(call, attn, name)
     rebuilt = call.recompute(call, attn) if call.recompute else attention_output(attn, call.v, call.kind)
-    _compare(rebuilt, call.output, name, "the captured output")
+    _compare(rebuilt, call.head_out, name, "the captured output")
 
 
 def _few_rows(call: Call) -> Call:
@@ -133,8 +133,8 @@ def _few_rows(call: Call) -> Call:
         v=call.v[inputs],
         scale=call.scale,
         mask=mask,
-        output=call.output[inputs, :, rows],
-        softmax_rows=call.softmax_rows,
+        output=call.head_out[inputs, :, rows],
+        rows_sum_to_one=call.rows_sum_to_one,
     )
 
 
@@ -144,23 +144,23 @@ def _agrees_in_sum(call: Call, attn: Tensor) -> bool:
     One pass over attn instead of a product as large as the attention itself. Rows that are wrong change the
     sum unless they cancel to the last digits; where the sums differ, the rows themselves are compared.
     """
-    if call.kind != "token" or call.recompute or call.attn is not None or call.output.element_size() < 4:
+    if call.kind != "token" or call.recompute or call.attn is not None or call.head_out.element_size() < 4:
         return False
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (1, attn.shape[2]), generator=generator).mul_(2).sub_(1).to(attn)
     rebuilt = attention_output(signs @ attn, call.v)
-    expected = signs @ call.output
-    return float((rebuilt - expected).abs().amax()) <= _tolerance(call.output) * float(
-        call.output.abs().amax()
+    expected = signs @ call.head_out
+    return float((rebuilt - expected).abs().amax()) <= _tolerance(call.head_out) * float(
+        call.head_out.abs().amax()
     )
 
 
 def _check_finite(call: Call, name: str) -> None:
     # A non-finite operand makes the output non-finite, so the operands are searched only when that is. A sum
     # is the cheapest way to ask; one that overflows only costs the search.
-    if bool(torch.isfinite(call.output.sum())):
+    if bool(torch.isfinite(call.head_out.sum())):
         return
-    for site in ("q", "k", "v", "output"):
+    for site in ("q", "k", "v", "head_out"):
         value: Tensor | None = getattr(call, site)
         if value is None:
             continue
@@ -177,7 +177,7 @@ def _check_finite(call: Call, name: str) -> None:
 
 def _check_rows(call: Call, attn: Tensor, name: str) -> None:
     sums = attn.sum(dim=-1)
-    tolerance = max(1e-4, TOLERANCE.get(call.output.dtype, 1e-4))
+    tolerance = max(1e-4, TOLERANCE.get(call.head_out.dtype, 1e-4))
     # Rows without any allowed key are zero by definition.
     off = ((sums - 1).abs() > tolerance) & (sums != 0)
     if bool(off.any()):

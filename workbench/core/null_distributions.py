@@ -35,13 +35,17 @@ class Null(NamedTuple):
     z: Tensor
 
 
-def null_of_draws(observed: Float[Tensor, "*batch"], draws: Float[Tensor, "*batch draw"]) -> Null:
-    """Mean and 95 % band of draws under chance, and z = (observed − mean) / standard deviation (ddof = 1).
+def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"]) -> Null:
+    """Mean and 95 % band of null samples under chance, and z = (observed − mean) / standard deviation (ddof = 1).
 
-    z is NaN where all draws agree up to rounding. With 20 draws the band is close to their range.
+    z is NaN where all null samples agree up to rounding. With 20 null samples the band is close to their range.
     """
-    draws = draws.double()
-    low, high = torch.quantile(draws, draws.new_tensor([0.025, 0.975]), dim=-1)
-    spread = draws.std(-1)
-    z = torch.where(spread > ROUNDING * draws.abs().amax(-1), (observed - draws.mean(-1)) / spread, torch.nan)
-    return Null(draws.mean(-1), low, high, z)
+    null_samples = null_samples.double()
+    low, high = torch.quantile(null_samples, null_samples.new_tensor([0.025, 0.975]), dim=-1)
+    spread = null_samples.std(-1)
+    z = torch.where(
+        spread > ROUNDING * null_samples.abs().amax(-1),
+        (observed - null_samples.mean(-1)) / spread,
+        torch.nan,
+    )
+    return Null(null_samples.mean(-1), low, high, z)

@@ -103,7 +103,7 @@ class Inputs:
             digests=self.digests[chosen],
         )
 
-    def altered(
+    def perturbed(
         self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
     ) -> Inputs:
         """The same pictures after ``change(id, picture)``, which takes and gives values from 0 to 1.

@@ -11,7 +11,7 @@ from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
 from .corruptions import corruptions_figure as corruptions_figure
-from .corruptions import foreign_figure as foreign_figure
+from .corruptions import ood_figure as ood_figure
 from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
@@ -30,10 +30,10 @@ from .language import perplexity_figure as perplexity_figure
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
 from .membership import token_membership_figure as token_membership_figure
+from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
-from .plates import plate as plate
 from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure

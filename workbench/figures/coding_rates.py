@@ -115,10 +115,10 @@ def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def _values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Rows (layer, input, value) of a panel: of the outputs, or the relative change by attention in per cent."""
     if metric != "change":
-        return rows[(rows["metric"] == metric) & (rows["candidate"] == "hidden")]
+        return rows[(rows["metric"] == metric) & (rows["candidate"] == "resid_post")]
     variational = rows[rows["metric"] == "coding_rate_variational"]
     streams = variational.pivot_table(
         index=["layer", "input"], columns="candidate", values="value", sort=False
     )
-    change = 100 * (streams["after_attn"] / streams["input"] - 1)
+    change = 100 * (streams["resid_mid"] / streams["input"] - 1)
     return change.rename("value").reset_index()

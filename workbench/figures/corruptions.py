@@ -77,7 +77,7 @@ def corruptions_figure(
     )
 
 
-def foreign_figure(frame: pd.DataFrame) -> go.Figure:
+def ood_figure(frame: pd.DataFrame) -> go.Figure:
     """AUPR of telling foreign images from the model's own by the largest probability, a row per model; chance is 1/2.
 
     Args:

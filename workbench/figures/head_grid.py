@@ -18,7 +18,7 @@ from workbench.frames.metrics import METRICS
 
 ALL_HEADS = "all heads"
 # Of a metric measured in several ways this one is shown, as in the figures by layer; else the caller chooses.
-_USUAL = {"convention": "exact", "candidate": "hidden"}
+_USUAL = {"convention": "exact", "candidate": "resid_post"}
 _WAYS = ("axis", "statistic", "convention", "standardize", "candidate", "rank")
 _COLUMNS = ("model", "checkpoint", "input", "layer", "head", *_WAYS, "value", "null", "null_mean", "z")
 _DECADES = 3  # values of a metric without an upper end that span more are coloured by their logarithm

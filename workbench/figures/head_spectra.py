@@ -33,7 +33,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
 
     Args:
         frame: the result of ``gram-spectrum`` for one head (rows of ``eigenvalue``, or of ``eigenvalue_share``), with
-            option ``draws`` for chance.
+            option ``null_samples`` for chance.
         layer: number of the layer that is drawn thick.
 
     Raises:

@@ -31,7 +31,7 @@ _BY_LAYER = (
     ("effective_rank", {}, "gaussian", "Effective rank"),
     ("rank_90", {}, "gaussian", "Rank of 90 % of the variance"),
     ("r_score_share", {"candidate": "e_scores"}, "gaussian", "r-scores outside the e-scores"),
-    ("r_score_share", {"candidate": "output"}, "gaussian", "r-scores outside the output"),
+    ("r_score_share", {"candidate": "head_out"}, "gaussian", "r-scores outside the output"),
     ("right_singular_share", {}, "permutation", "V inside span(H<sub>r</sub>)"),
     ("right_singular_angle", {"statistic": "mean"}, "permutation", "Mean angle of V and H<sub>r</sub>"),
 )

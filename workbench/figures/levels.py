@@ -20,7 +20,7 @@ def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
     """The rows that average over everything but `level`: layers and heads, inputs and heads, or all three.
 
     Raises `InputError` where there are none, as in the result of an analysis run with ``per_head``: chance of a mean
-    comes from means of draws, which single heads no longer hold.
+    comes from means of null samples, which single heads no longer hold.
     """
     chosen = pd.Series(True, index=rows.index)
     for column in ("input", "layer", "head"):

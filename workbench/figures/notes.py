@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from workbench.figures.plates import plate
+from workbench.figures.multipanel import multipanel
 
 _LINE = 44  # characters that fit the width of a column in 8 pt
 _PAGE_LINE = 112  # and of a page
@@ -15,7 +15,7 @@ _PAGE_LINE = 112  # and of a page
 
 def note_figure(text: str, height: int = 160) -> go.Figure:
     """A figure that holds a sentence and nothing else, to stand where a panel is missing."""
-    # An axis pair with one invisible point gives the panel its place in a plate.
+    # An axis pair with one invisible point gives the panel its place in a multi-panel figure.
     fig = go.Figure(go.Scatter(x=[0], y=[0], mode="markers", opacity=0, showlegend=False, hoverinfo="skip"))
     fig.add_annotation(
         text="<br>".join(textwrap.wrap(text, _LINE)), x=0.5, y=0.5, xref="x domain", yref="y domain",
@@ -49,7 +49,7 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str], below: bool = False) 
         return fig
     notes = absent_notes(absent)
     if not below:
-        return plate([fig, *map(note_figure, notes)], columns=2)
+        return multipanel([fig, *map(note_figure, notes)], columns=2)
     lines = [line for note in notes for line in textwrap.wrap(note, _PAGE_LINE)]
     room = 14 * len(lines) + 6
     noted = go.Figure(fig)

@@ -1,4 +1,4 @@
-"""Numbers over the cells of a patch grid, laid over the picture they belong to, and plates of such maps."""
+"""Numbers over the cells of a patch grid, laid over the picture they belong to, and multi-panel figures of such maps."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def flat_scale(
     return axis
 
 
-# ------------------------------------------------------------------------------------------------- plates of maps
+# ------------------------------------------------------------------------------------------------- multi-panel figures of maps
 
 GAP = 0.3  # between groups, in widths of a map
 WORDS = 40  # px; below it a head is named by its number alone
@@ -181,7 +181,7 @@ def map_plate(
         raise InputError(f"maps of different patch grids do not fit one figure: {sorted(grids)}")
     rows, columns = grid = grids.pop()
     groups = [(name, _maps(part, inputs, grid)) for name, part in parts]
-    # one list for all columns of the plate: the picture, gaps (None), and (group, title)
+    # one list for all columns of the multi-panel figure: the picture, gaps (None), and (group, title)
     plan: list[tuple[int, str] | str | None] = [] if images is None else ["input"]
     for number, (_, maps) in enumerate(groups):
         plan += [None] * bool(plan) + [(number, title) for title in maps]

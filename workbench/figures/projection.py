@@ -29,7 +29,7 @@ _CONVENTIONS = {
     "teo2024-code": ("teo2024, code", COLOURS[5], "longdash", "triangle-up"),
 }
 BOUNDS = {
-    "projection_baseline": ("baseline: predict nothing", "#000000", "dashdot"),
+    "projection_zero_predictor": ("baseline: predict nothing", "#000000", "dashdot"),
     "projection_floor": ("floor: true projections", "#000000", "dot"),
 }
 _NORMS = {
@@ -115,7 +115,7 @@ def _add_convention(
 def share_of_baseline(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """Exact error, floor and chance as shares of the baseline at each place of `by`; empty without a baseline."""
     columns = ["value", *(name for name in ("null_mean", "null_low", "null_high") if name in rows)]
-    baseline = rows[rows["metric"] == "projection_baseline"].groupby(by)["value"].first()
+    baseline = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
     exact = rows[_is(rows, "exact")].groupby(by)[columns].mean().rename(columns={"value": "exact"})
     floor = rows[rows["metric"] == "projection_floor"].groupby(by)["value"].first().rename("floor")
     return exact.join(floor).div(baseline, axis=0).dropna(subset="exact").reset_index()

@@ -26,7 +26,7 @@ _SHARES: dict[tuple[str, str | None], str] = {
     ("snr_raised", "boosted"): "SNR rises: boosted residual",
     ("snr_raised", "block"): "SNR rises: whole block",
 }
-_STREAMS = {"before_attn": 0.0, "after_attn": 0.5, "hidden": 1.0}
+_STREAMS = {"resid_pre": 0.0, "resid_mid": 0.5, "resid_post": 1.0}
 
 
 def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
@@ -125,7 +125,7 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows[rows["severity"] == _middle(rows["severity"])]
     # what leaves a block enters the next one
     last = rows["layer"].max()
-    rows = rows[(rows["candidate"] != "hidden") | (rows["layer"] == last)]
+    rows = rows[(rows["candidate"] != "resid_post") | (rows["layer"] == last)]
     rows = rows.assign(depth=rows["layer"].astype(float) + rows["candidate"].map(_STREAMS).astype(float))
     fig, places = _panels(rows)
     for noise, place in places:

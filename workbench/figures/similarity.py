@@ -21,8 +21,8 @@ from workbench.figures.frames import (
 )
 from workbench.figures.theme import COLUMN, series_style, translucent
 
-HIDDEN = "hidden"
-SITES = {"input": "attention's input", "after_attn": "after attention", HIDDEN: "after the block"}
+HIDDEN = "resid_post"
+SITES = {"input": "attention's input", "resid_mid": "after attention", HIDDEN: "after the block"}
 # metric, standardize, axis, title: a row of panels each
 _ROWS = (
     ("token_cosine", None, None, "mean cosine"),

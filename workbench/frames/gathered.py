@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.selection import ranges
-from workbench.frames.measurement import Tally
+from workbench.frames.measurement import Counts
 from workbench.frames.rows import Rows
 
 
@@ -17,7 +17,7 @@ class Gathered:
     """Rows of all layers and inputs, and what is told about them."""
 
     rows: Rows
-    tally: Tally = field(default_factory=Tally)
+    counts: Counts = field(default_factory=Counts)
     left_out: dict[str, list[int]] = field(default_factory=dict)
     """Layers that were not measured, by the reason."""
     heads: set[int] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Gathered:
     def merge(self, other: Gathered) -> None:
         """Take what was gathered from other inputs."""
         self.rows.merge(other.rows)
-        self.tally.merge(other.tally)
+        self.counts.merge(other.counts)
         for reason, indices in other.left_out.items():
             for index in indices:
                 self.leave_out(reason, index)
@@ -51,7 +51,7 @@ class Gathered:
     def state(self) -> tuple[pd.DataFrame, dict[str, Any]]:
         """The rows as a table, and the rest as JSON has it: what `from_state` takes."""
         told = {
-            "tally": self.tally.counts,
+            "counts": self.counts.counts,
             "left_out": self.left_out,
             "heads": sorted(self.heads),
             "most": self.most,
@@ -62,5 +62,5 @@ class Gathered:
     def from_state(cls, table: pd.DataFrame, told: dict[str, Any]) -> Gathered:
         """What `state` told of."""
         left_out = {reason: list(indices) for reason, indices in told["left_out"].items()}
-        tally = Tally(told["tally"])
-        return cls(Rows.from_state(table), tally, left_out, set(told["heads"]), told["most"])
+        counts = Counts(told["counts"])
+        return cls(Rows.from_state(table), counts, left_out, set(told["heads"]), told["most"])

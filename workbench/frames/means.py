@@ -41,10 +41,10 @@ class _Sums:
             return np.where(self.count > 0, self.total / np.maximum(self.count, 1), np.nan)
 
 
-def _padded(array: np.ndarray, ranks: int, draws: int) -> np.ndarray:
-    if array.shape == (ranks, draws):
+def _padded(array: np.ndarray, ranks: int, null_samples: int) -> np.ndarray:
+    if array.shape == (ranks, null_samples):
         return array
-    larger = np.zeros((ranks, draws), dtype=array.dtype)
+    larger = np.zeros((ranks, null_samples), dtype=array.dtype)
     larger[: array.shape[0], : array.shape[1]] = array
     return larger
 
@@ -61,14 +61,14 @@ class _Quantity:
         """Rows of inputs that another run measured, by chance level."""
         self.undefined = self.taken = 0
 
-    def add(self, observed: np.ndarray, draws: Mapping[str, np.ndarray], layer: MeasuredLayer) -> None:
+    def add(self, observed: np.ndarray, null_samples: Mapping[str, np.ndarray], layer: MeasuredLayer) -> None:
         """Take (input, head, rank, draw) arrays; input by input, so that no sum depends on the batches."""
         absent = np.isnan(observed)
         self.undefined += int(absent.sum())
         self.taken += absent.size
         # a head without a value has none under chance either
         parts = {OBSERVED: observed} | {
-            name: np.where(absent, np.nan, drawn) for name, drawn in draws.items()
+            name: np.where(absent, np.nan, drawn) for name, drawn in null_samples.items()
         }
         for number, name in enumerate(layer.ids):
             places = [self.layers.setdefault(layer.index, {})]
@@ -105,7 +105,7 @@ class Means:
     """Aggregated rows: per layer (over inputs and heads), per input (over layers and heads), and over all.
 
     Every head of every input and layer counts once. The chance level of a mean comes from the means of the
-    draws, never from averaged z. Values that are undefined (NaN) are left out, with their draws, and counted. Without
+    draws, never from averaged z. Values that are undefined (NaN) are left out, with their null samples, and counted. Without
     ``per_input`` there are no rows per input, and memory does not grow with the inputs.
     """
 
@@ -119,19 +119,21 @@ class Means:
     def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         ranked = "rank" in measurement.axes
         values = measurement.values.double().cpu().numpy()
-        draws = {name: drawn.double().cpu().numpy() for name, drawn in measurement.draws.items()}
+        null_samples = {
+            name: drawn.double().cpu().numpy() for name, drawn in measurement.null_samples.items()
+        }
         if "head" not in measurement.axes:  # a measure of the whole layer counts as one head
             values = values[:, None]
-            draws = {name: drawn[:, None] for name, drawn in draws.items()}
+            null_samples = {name: drawn[:, None] for name, drawn in null_samples.items()}
         if not ranked:
             values = values[..., None]
-            draws = {name: drawn[..., None, :] for name, drawn in draws.items()}
+            null_samples = {name: drawn[..., None, :] for name, drawn in null_samples.items()}
         key = (measurement.name, *sorted(measurement.columns.items()))
         if key not in self._quantities:
             columns = {"metric": measurement.name, "unit": measurement.unit, **measurement.columns}
             self._quantities[key] = _Quantity(columns, ranked, self._per_input)
         quantity = self._quantities[key]
-        quantity.add(values[..., None], draws, layer)
+        quantity.add(values[..., None], null_samples, layer)
 
     def merge(self, other: Means) -> None:
         """Take what another gathered from other inputs."""

@@ -16,7 +16,7 @@ from workbench.frames.metrics import METRICS, Metric
 class Measurement:
     """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank), or none.
 
-    ``metric`` is a `Metric`, or the name of one in the table. ``draws`` holds what the same number came to under
+    ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds what the same number came to under
     chance, by the name of the chance level, with a last axis for the draws. ``form`` says what becomes of it: "rows" is
     one row per value, or aggregated rows where the run asks for those; "profile" is the maximum, minimum, mean and
     lower median over ranks of each input's mean over heads and layers; "across" is one row per value that belongs to no
@@ -28,7 +28,7 @@ class Measurement:
     axes: tuple[str, ...] = ("input", "head")
     null: Null | None = None
     columns: dict[str, Any] = field(default_factory=dict)
-    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    null_samples: Mapping[str, Tensor] = field(default_factory=dict)
     form: Literal["rows", "profile", "across"] = "rows"
 
     @property
@@ -57,7 +57,7 @@ class MeasuredLayer(Protocol):
         ...
 
 
-class Tally:
+class Counts:
     """Counts of heads in which something a reader should know happened."""
 
     def __init__(self, counts: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -74,7 +74,7 @@ class Tally:
         counted[0] += count
         counted[1] += total
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: Counts) -> None:
         """Take the counts of another."""
         for message, pair in other.counts.items():
             self.count(message, *pair)

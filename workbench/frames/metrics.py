@@ -490,7 +490,7 @@ _TABLE = (
         "workbench",
     ),
     Metric(
-        "projection_baseline",
+        "projection_zero_predictor",
         "Projection error of predicting nothing",
         "",
         0,
@@ -778,7 +778,7 @@ _TABLE = (
         0,
         INF,
         "‖u‖ / ‖η‖ over all tokens of an input: u of the clean input, η of the noisy one less that; candidate names "
-        "the stream: before_attn, after_attn, hidden",
+        "the stream: resid_pre, resid_mid, hidden",
         "abdullaev2025 Def. III.1",
     ),
     Metric(

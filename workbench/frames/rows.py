@@ -51,11 +51,11 @@ class Rows:
             self._means.add(measurement, layer)
         elif not self._per_input:
             self._add_moments(measurement, layer)
-        elif measurement.draws:
-            for name, draws in measurement.draws.items():
-                null = null_of_draws(measurement.values, draws)
+        elif measurement.null_samples:
+            for name, null_samples in measurement.null_samples.items():
+                null = null_of_draws(measurement.values, null_samples)
                 columns = measurement.columns | {"null": name}
-                self._add_rows(replace(measurement, null=null, columns=columns, draws={}), layer)
+                self._add_rows(replace(measurement, null=null, columns=columns, null_samples={}), layer)
         else:
             self._add_rows(measurement, layer)
 
@@ -77,7 +77,7 @@ class Rows:
         if "input" not in axes:
             raise InputError(f"{metric} belongs to no input: there is nothing to average over inputs")
         nulls: dict[str | None, Tensor | None] = {
-            name: part.mean(-1) for name, part in measurement.draws.items()
+            name: part.mean(-1) for name, part in measurement.null_samples.items()
         }
         if not nulls:
             nulls = {None: None if measurement.null is None else measurement.null.mean}

@@ -5,14 +5,14 @@ lie, which windows belong to one input, and which layers a measure does not appl
 """
 
 from workbench.frames.gathered import Gathered
-from workbench.frames.measurement import Measurement, Tally
+from workbench.frames.measurement import Counts, Measurement
 from workbench.frames.rows import Rows
 from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
 from workbench.measurements.filter_kernels import filter_kernels
 from workbench.measurements.kernel_svd import attention_spectrum
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 from workbench.measurements.maps import attention_map
 from workbench.measurements.membership import membership_of_tokens
 from workbench.measurements.position_logits import position_logits
@@ -29,9 +29,9 @@ __all__ = [
     "Gathered",
     "Layer",
     "Measurement",
-    "NotMeasured",
+    "NotApplicable",
     "Rows",
-    "Tally",
+    "Counts",
     "attention_map",
     "attention_spectrum",
     "class_attention",

@@ -26,7 +26,7 @@ from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.selection import ranges
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured, need_token_attention, token_attention
+from workbench.measurements.layers import Layer, NotApplicable, need_token_attention, token_attention
 from workbench.measurements.segments import patch_foreground
 
 QUERIES = ("auto", "mean", "first", "last")
@@ -38,13 +38,13 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
     """Which query of each input is read, in a word, and as weights over the queries.
 
     "auto" is the class token, or the only query of a class-attention layer; in a causal text model, in which the first
-    token sees nothing but itself, the last token. Raises `NotMeasured` where there is neither.
+    token sees nothing but itself, the last token. Raises `NotApplicable` where there is neither.
     """
     batch, _, queries, keys = attn.shape
     if queries == 1 < keys:
         return "class", torch.ones(batch, 1)
     if queries != keys:
-        raise NotMeasured(f"attends from {queries} tokens to {keys} others, with no class token among them")
+        raise NotApplicable(f"attends from {queries} tokens to {keys} others, with no class token among them")
     real = layer.real_tokens(queries)
     real = torch.ones(batch, queries, dtype=torch.bool) if real is None else real.cpu()
     if query == MEAN:
@@ -55,7 +55,7 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
     if query == "auto":
         kinds = [layer.token_kinds(queries, number) for number in range(batch)]
         if not all("class" in held for held in kinds):
-            raise NotMeasured(f"has no class token, and is not causal; {_CHOOSE}")
+            raise NotApplicable(f"has no class token, and is not causal; {_CHOOSE}")
         chosen = torch.tensor([held.index("class") for held in kinds])
         return "class", (places == chosen[:, None]).double()
     ends = {
@@ -70,16 +70,16 @@ def class_rows(
 ) -> tuple[str, dict[str, Float[Tensor, "batch head key"]]]:
     """How the query was chosen (see `class_queries`), and its attention: head (each), mean (over them), rollout.
 
-    The latter two have one "head"; rollout is there if asked for. Raises `NotMeasured` for a layer that has no such
+    The latter two have one "head"; rollout is there if asked for. Raises `NotApplicable` for a layer that has no such
     row, and `InputError` for a rollout through layers that have no attention from token to token.
     """
     need_token_attention(layer)
     if layer.record.origin is not None:
-        raise NotMeasured("cuts the image into windows, and has no token that attends to all of it")
+        raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
     attn = token_attention(layer.record)
     tokens = attn.shape[-1]
     if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
-        raise NotMeasured(f"attends to {tokens} tokens that are not those of the input")
+        raise NotApplicable(f"attends to {tokens} tokens that are not those of the input")
     how, weights = class_queries(layer, attn, query)
     rows = layer.choose_heads(query_attention(attn, weights))
     found = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
@@ -104,7 +104,7 @@ def _need_rollout(records: list[LayerRecord]) -> None:
             reason = "from channel to channel"
         elif record.kind != "token":
             reason = "without a map from token to token"
-        elif not record.softmax_rows:
+        elif not record.rows_sum_to_one:
             reason = "with rows that are no distributions over tokens"
         elif len(set(token_attention(record).shape[-2:])) > 1:
             reason = "from the class token alone"
@@ -126,7 +126,7 @@ def class_attention(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measur
     how, found = class_rows(layer, options["query"], options["rollout"])
     count = found[HEAD].shape[-1]
     kinds = [layer.token_kinds(count, number) for number in range(len(layer.ids))]
-    layer.tally.add(
+    layer.counts.add(
         f"rows (one per input and layer) are not a class token's but: {how}",
         torch.full((len(kinds),), how != "class"),
     )
@@ -152,10 +152,10 @@ def class_attention(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measur
                 Measurement("class_attention", values, ("input", "head", "rank"), columns=columns)
             )
         if options["masks"] is not None:
-            values, draws = _on_masks(layer, rows[..., patch_places(kinds[0], layer.grid)], options)
-            chance_level = {"permutation": draws} if options["draws"] else {}
+            values, null_samples = _on_masks(layer, rows[..., patch_places(kinds[0], layer.grid)], options)
+            chance_level = {"permutation": null_samples} if options["null_samples"] else {}
             measurements.append(
-                Measurement("class_attention_mask", values, columns=columns, draws=chance_level)
+                Measurement("class_attention_mask", values, columns=columns, null_samples=chance_level)
             )
         yield from measurements if candidate == HEAD else map(_without_heads, measurements)
     diversity = head_diversity(found[HEAD], content[:, 0])
@@ -168,7 +168,7 @@ def _without_heads(measurement: Measurement) -> Measurement:
         measurement,
         values=measurement.values[:, 0],
         axes=tuple(axis for axis in measurement.axes if axis != "head"),
-        draws={name: draws[:, 0] for name, draws in measurement.draws.items()},
+        null_samples={name: null_samples[:, 0] for name, null_samples in measurement.null_samples.items()},
     )
 
 
@@ -182,7 +182,7 @@ def _on_masks(
         picture = None if layer.pictures is None else layer.pictures[number]
         foreground = patch_foreground(options["masks"], name, layer.grid, picture)
         source = chance.generator(layer.seed, name, layer.index)
-        orders = torch.rand(options["draws"], len(foreground), generator=source).argsort(-1)
+        orders = torch.rand(options["null_samples"], len(foreground), generator=source).argsort(-1)
         observed.append(mask_share(rows[number], foreground))
         drawn.append(mask_share(rows[number][:, None], foreground[orders]))
     return torch.stack(observed), torch.stack(drawn)

@@ -17,7 +17,7 @@ from workbench.frames.measurement import Measurement
 from workbench.measurements.layers import Layer
 from workbench.measurements.membership import memberships, own_convention
 
-STREAMS = ("input", "after_attn", "hidden")
+STREAMS = ("input", "resid_mid", "resid_post")
 
 
 def coding_rates(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
@@ -66,7 +66,7 @@ def _received(layer: Layer, site: str, normalize: str) -> Float[Tensor, "batch t
         return stream.double()
     assert layer.model is not None  # its projection was read
     norm = first_norm(layer.model, layer.record.path)
-    layer.tally.add(
+    layer.counts.add(
         "streams (two per input and layer) are taken as they are: no norm is known before the attention",
         torch.full((len(layer.ids),), norm is None),
     )

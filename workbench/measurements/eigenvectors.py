@@ -10,7 +10,7 @@ from torch import Tensor
 from workbench.analyses.eigenvectors import CANDIDATES, PAIR_STATISTICS, eigenvector_test
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
-from workbench.measurements.keys import chance_of, chosen_keys, standardize_column, tell_of_axes
+from workbench.measurements.keys import chance_of, chosen_keys, report_axes, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
 
 RANKED = ("input", "head", "rank")
@@ -34,12 +34,16 @@ def eigenvectors_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator
         )
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
-    tell_of_axes(layer, found.resolved, found.axes, v.shape[-1])
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
     standardized = standardize_column(options)
 
-    def ranked(metric: str, values: Tensor, draws: Mapping[str, Tensor], **columns: Any) -> Measurement:
-        draws = {name: layer.per_input(drawn.movedim(-2, -1)) for name, drawn in draws.items()}
-        return Measurement(metric, layer.per_input(values), RANKED, None, standardized | columns, draws)
+    def ranked(
+        metric: str, values: Tensor, null_samples: Mapping[str, Tensor], **columns: Any
+    ) -> Measurement:
+        null_samples = {name: layer.per_input(drawn.movedim(-2, -1)) for name, drawn in null_samples.items()}
+        return Measurement(
+            metric, layer.per_input(values), RANKED, None, standardized | columns, null_samples
+        )
 
     for number, candidate in enumerate(CANDIDATES):
         for place, statistic in enumerate(PAIR_STATISTICS):
@@ -49,20 +53,28 @@ def eigenvectors_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator
                 part = relative[..., number, :, place]
                 yield ranked("gamma_rel", part, {}, convention=convention, **columns)
         of_values = candidate == "values"
-        draws = {name: drawn.eigen_residual for name, drawn in found.draws.items()} if of_values else {}
-        yield ranked("eigen_residual", found.eigen_residual[..., number, :], draws, candidate=candidate)
+        null_samples = (
+            {name: drawn.eigen_residual for name, drawn in found.null_samples.items()} if of_values else {}
+        )
+        yield ranked(
+            "eigen_residual", found.eigen_residual[..., number, :], null_samples, candidate=candidate
+        )
         if candidate == "true":  # all of its norm lies in the span
             yield ranked("gamma_floor", found.gamma_floor, {}, candidate=candidate, statistic="mean")
             size = found.gamma_size[..., number, :]
             yield ranked("gamma_size", size, {}, candidate=candidate, statistic="mean")
             continue
-        draws = {name: layer.per_input(drawn.span_share) for name, drawn in found.draws.items()}
+        null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in found.null_samples.items()}
         columns = standardized | {"candidate": candidate}
         share = layer.per_input(found.span_share[..., number])
-        yield Measurement("span_share", share, columns=columns, draws=draws if of_values else {})
+        yield Measurement(
+            "span_share", share, columns=columns, null_samples=null_samples if of_values else {}
+        )
     yield Measurement(
         "inconsistency",
         layer.per_input(found.inconsistency),
         columns=standardized | {"candidate": "values"},
-        draws={name: layer.per_input(drawn.inconsistency) for name, drawn in found.draws.items()},
+        null_samples={
+            name: layer.per_input(drawn.inconsistency) for name, drawn in found.null_samples.items()
+        },
     )

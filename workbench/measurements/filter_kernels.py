@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.analyses.filter_kernels import KERNELS, FilterFit, fit_filter, squared_distances
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
+from workbench.measurements.layers import Layer, NotApplicable, need_token_attention
 from workbench.measurements.maps import visible_of
 
 CONTENTS = ("tokens", "heads")
@@ -26,25 +26,27 @@ def filter_kernels(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measure
     attn = layer.choose_heads(layer.site("attn"))
     count = attn.shape[-1]
     if attn.shape[-2] != count:
-        raise NotMeasured("has queries that are not its keys, so that no filter runs over its tokens")
+        raise NotApplicable("has queries that are not its keys, so that no filter runs over its tokens")
     positions = layer.positions(count)
     if positions is None:
-        raise NotMeasured("has patches whose places are not known")
+        raise NotApplicable("has patches whose places are not known")
     kept = _kept(layer, positions, len(attn))
     if int(kept.sum(-1).min()) < 2:
-        raise NotMeasured("has a single token with a place, to which every filter is the same")
+        raise NotApplicable("has a single token with a place, to which every filter is the same")
     windows: dict[str, Any] = {} if layer.record.origin is None else {"statistic": "mean"}
     near = squared_distances(positions)
     alike = {name: _contents(layer, name) for name in CONTENTS if options["content"] in (name, "both")}
     for kernel, parts in KERNELS.items():
         for name, content in alike.items() if "content" in parts else ((None, None),):
-            found, drawn = _fits(layer, attn, kept, kernel, near, content, options["draws"])
+            found, drawn = _fits(layer, attn, kept, kernel, near, content, options["null_samples"])
             columns = windows | {"candidate": kernel} | ({} if name is None else {"convention": name})
-            layer.tally.add(
+            layer.counts.add(
                 "fits were to even attention, of which there is nothing to explain", found.share.isnan()
             )
-            draws = {} if drawn is None else {"permutation": layer.per_input(drawn)}
-            yield Measurement("filter_share", layer.per_input(found.share), columns=columns, draws=draws)
+            null_samples = {} if drawn is None else {"permutation": layer.per_input(drawn)}
+            yield Measurement(
+                "filter_share", layer.per_input(found.share), columns=columns, null_samples=null_samples
+            )
             for part in parts:
                 bandwidth = getattr(found, part)
                 bandwidth = bandwidth.masked_fill(bandwidth.isinf(), torch.nan)
@@ -77,7 +79,7 @@ def _fits(
     kernel: str,
     near: Float[Tensor, "query key"],
     content: Float[Tensor, "batch head_or_one query key"] | None,
-    draws: int,
+    null_samples: int,
 ) -> tuple[FilterFit, Float[Tensor, "batch head draw"] | None]:
     """The fit to every input and head, and the shares that chance explains.
 
@@ -94,11 +96,11 @@ def _fits(
         alike = None if content is None else content[place]
         found.append(_fit(rows, kernel, near, alike, seen, tokens))
         source = torch.Generator().manual_seed(seed)
-        orders = torch.rand(draws, len(tokens), generator=source).argsort(-1)
+        orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
         shares = [_fit(rows, kernel, near, alike, seen, tokens[order]).share for order in orders]
-        drawn += [torch.stack(shares, -1)] if draws else []
+        drawn += [torch.stack(shares, -1)] if null_samples else []
     fits = FilterFit(*(torch.stack(part) for part in zip(*found, strict=True)))
-    return fits, torch.stack(drawn) if draws else None
+    return fits, torch.stack(drawn) if null_samples else None
 
 
 def _fit(

@@ -24,7 +24,7 @@ from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import chance_of
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 from workbench.measurements.operators import (
     Found,
     Group,
@@ -60,8 +60,8 @@ def _operator_of(layer: Layer) -> Operator:
     operator = softmax_operator(layer)
     queries, keys = operator.q.shape[-2], operator.k.shape[-2]
     if queries != keys:
-        raise NotMeasured(f"attends from {queries} queries to {keys} keys, not among the same tokens")
-    layer.tally.add(
+        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
+    layer.counts.add(
         "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no chance level",
         torch.full(operator.q.shape[:2], operator.own is not None),
     )
@@ -75,26 +75,26 @@ def _of_group(layer: Layer, operator: Operator, options: Mapping[str, Any], grou
     tokens = (group.inputs, group.tokens)
     kernel = operator.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
     asked = chance_of(options)
-    draws = asked["draws"] if "gaussian" in asked["nulls"] else 0
+    null_samples = asked["null_samples"] if "gaussian" in asked["nulls"] else 0
     limit = None if options["max_rank"] == "all" else options["max_rank"]
     found = beside_random(
         _spectra(kernel, limit),
         lambda q, k: _spectra(operator.matrix(q, k, *tokens), limit),
         (q, k),
-        draws if own is None else 0,
+        null_samples if own is None else 0,
         group,
     )
     record = layer.record
     v = None if record.v is None else cut(layer.of_queries(record.v, layer.total_heads)).double()
-    if record.output is not None:
-        output = cut(record.output[:, layer.heads]).double()
+    if record.head_out is not None:
+        output = cut(record.head_out[:, layer.heads]).double()
     elif v is not None:
         output = kernel.double() @ v
     else:
         return found
     svd = kernel_svd(kernel, min(output.shape[-1], kernel.shape[-1]))
-    random = noise_like(output, draws, group, "output")
-    layer.tally.add(
+    random = noise_like(output, null_samples, group, "head_out")
+    layer.counts.add(
         f"heads have no more tokens than the {output.shape[-1]} features of their output: every score lies inside",
         torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),
     )
@@ -126,10 +126,12 @@ def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
     """What the r-scores hold outside the span of the e-scores, and outside that of the head's own output."""
     scores = svd.r_scores
     # columns of Gaussian noise span a random subspace
-    draws = {"gaussian": left_out(scores, torch.linalg.qr(random).Q).movedim(0, -1)} if len(random) else {}
-    candidates = {"e_scores": svd.left, "output": head_bases(output)}
+    null_samples = (
+        {"gaussian": left_out(scores, torch.linalg.qr(random).Q).movedim(0, -1)} if len(random) else {}
+    )
+    candidates = {"e_scores": svd.left, "head_out": head_bases(output)}
     return [
-        Found("r_score_share", left_out(scores, basis), draws, {"candidate": name})
+        Found("r_score_share", left_out(scores, basis), null_samples, {"candidate": name})
         for name, basis in candidates.items()
     ]
 
@@ -141,10 +143,10 @@ def _beside_values(
     basis, drawn = head_bases(v), {}
     if len(random):
         drawn["gaussian"] = (random, torch.linalg.qr(random).Q)
-    if asked["draws"] and "permutation" in asked["nulls"]:
+    if asked["null_samples"] and "permutation" in asked["nulls"]:
         places = torch.arange(v.shape[-2], device=v.device)[:, None]
         orders = [
-            null_values(places, "permutation", asked["draws"], seed)
+            null_values(places, "permutation", asked["null_samples"], seed)
             for seed in group.seeds.flatten().tolist()
         ]
         order = torch.stack(orders, 1).unflatten(1, v.shape[:2]).long()

@@ -29,16 +29,16 @@ def standardize_column(options: Mapping[str, Any]) -> dict[str, Any]:
 def chance_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """How many draws of which chance levels."""
     nulls = ("gaussian", "permutation") if options["null"] == "both" else (options["null"],)
-    return {"draws": options["draws"], "nulls": nulls}
+    return {"null_samples": options["null_samples"], "nulls": nulls}
 
 
-def tell_of_axes(layer: Layer, resolved: Tensor, axes: Tensor, value_dim: int) -> None:
+def report_axes(layer: Layer, resolved: Tensor, axes: Tensor, value_dim: int) -> None:
     """Count the heads without principal axes, with fewer than asked for, and with some within rounding."""
-    layer.tally.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
-    layer.tally.add(
+    layer.counts.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
+    layer.counts.add(
         f"heads have no more tokens than the {value_dim} columns of v: N − 1 axes are taken", axes < value_dim
     )
-    layer.tally.add(
+    layer.counts.add(
         "heads have top axes whose eigenvalues are within rounding: such axes are arbitrary",
         (resolved > 0) & (resolved < axes),
     )

@@ -14,13 +14,13 @@ from workbench.captures import LayerRecord, Projection, TokenInfo, attention_wei
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
-from workbench.frames.measurement import Tally
+from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 
 
-class NotMeasured(Exception):
+class NotApplicable(Exception):
     """A layer that an analysis does not apply to; the message says why."""
 
 
@@ -36,15 +36,15 @@ class Layer:
     heads: list[int] = field(default_factory=list)
     """The heads that were measured, set by `choose_heads`."""
     total_heads: int = 0
-    tally: Tally = field(default_factory=Tally)
+    counts: Counts = field(default_factory=Counts)
     model: nn.Module | None = None
     """The model itself, for what is read from its weights; None where a file is analysed."""
     pictures: Sequence[np.ndarray] | None = None
     """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
     """The captured layers of this batch before this one, in call order."""
-    altered: LayerRecord | None = None
-    """The same layer of the inputs as an analysis altered them, for those that compare the two."""
+    perturbed: LayerRecord | None = None
+    """The same layer of the inputs as an analysis perturbed them, for those that compare the two."""
 
     @property
     def index(self) -> int:
@@ -60,13 +60,13 @@ class Layer:
 
     @property
     def noisy(self) -> LayerRecord:
-        """This layer of the altered inputs."""
-        if self.altered is None:
+        """This layer of the perturbed inputs."""
+        if self.perturbed is None:
             raise InputError(
-                f"layer {self.index}: this analysis runs the model on inputs and again on altered ones, which a file "
+                f"layer {self.index}: this analysis runs the model on inputs and again on perturbed ones, which a file "
                 "of q, k, v does not hold; give model and inputs"
             )
-        return self.altered
+        return self.perturbed
 
     @property
     def module(self) -> nn.Module:
@@ -81,7 +81,7 @@ class Layer:
     def projection(self, name: str = "v") -> Projection:
         """How the layer's input is projected to its heads; see `workbench.captures.head_projection`.
 
-        Raises `NotMeasured` where the captured operand is not that projection of the captured input.
+        Raises `NotApplicable` where the captured operand is not that projection of the captured input.
         """
         projection = head_projection(self.module, name, self.record.path)
         given, seen = self.record.input, getattr(self.record, name)
@@ -89,7 +89,7 @@ class Layer:
             again = projection(given)
             wide = torch.promote_types(seen.dtype, torch.float32)
             if again.shape != seen.shape or (again.to(wide) - seen).abs().max() > _SAME * seen.abs().max():
-                raise NotMeasured(
+                raise NotApplicable(
                     f"has {_OPERANDS[name]} that are not a projection of what the attention receives"
                 )
         return projection
@@ -104,7 +104,7 @@ class Layer:
             [*known] if asked is None else sorted({known[head] for head in asked if -total <= head < total})
         )
         if not self.heads:
-            raise NotMeasured(f"has only {total} heads")
+            raise NotApplicable(f"has only {total} heads")
         return tensor if len(self.heads) == total else tensor[:, self.heads]
 
     def of_queries(self, tensor: Tensor, heads: int) -> Tensor:
@@ -221,8 +221,8 @@ def token_attention(record: LayerRecord) -> Tensor:
 
 
 def need_token_attention(layer: Layer) -> None:
-    """Raise `NotMeasured` for attention between channels, and for mixing without any attention map."""
+    """Raise `NotApplicable` for attention between channels, and for mixing without any attention map."""
     if layer.record.kind == "channel":
-        raise NotMeasured("attends from channel to channel and has no attention between tokens")
+        raise NotApplicable("attends from channel to channel and has no attention between tokens")
     if layer.record.kind != "token":
-        raise NotMeasured("mixes tokens without attention from token to token")
+        raise NotApplicable("mixes tokens without attention from token to token")

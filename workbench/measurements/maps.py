@@ -32,7 +32,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     need_token_attention(layer)
     record = layer.record
     attn = token_attention(record)
-    output = record.output
+    output = record.head_out
     if output is None and record.v is not None:
         output = attention_output(attn, record.v)
     kept = layer.choose_heads(attn)
@@ -51,7 +51,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
         key_positions=positions if square else None,
     )
     windows: dict[str, Any] = {} if record.origin is None else {"statistic": "mean"}
-    yield from _diversity(layer, kept, visible, real, options["draws"])
+    yield from _diversity(layer, kept, visible, real, options["null_samples"])
     yield Measurement("attention_entropy", layer.per_input(maps.entropy), columns=windows)
     yield Measurement("attention_entropy_share", layer.per_input(maps.entropy_share), columns=windows)
     if square and positions is not None:
@@ -78,7 +78,7 @@ def attention_map(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
 
 
 def _diversity(
-    layer: Layer, kept: Tensor, visible: Tensor | None, real: Tensor | None, draws: int
+    layer: Layer, kept: Tensor, visible: Tensor | None, real: Tensor | None, null_samples: int
 ) -> Iterator[Measurement]:
     """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
 
@@ -92,7 +92,7 @@ def _diversity(
     values = layer.per_input(map_diversity(maps, real if square else None, real))
     windows: dict[str, Any] = {} if layer.record.origin is None else {"statistic": "mean"}
     null = None
-    if draws:
+    if null_samples:
         seen = torch.ones_like(kept, dtype=torch.bool) if visible is None else visible
         drawn = []
         for place, seed in enumerate(layer.seeds(len(kept))[:: len(layer.heads)]):
@@ -101,7 +101,7 @@ def _diversity(
             if real is not None:  # draws must not depend on how much padding there is
                 own, shown = (part[..., real[place]] for part in (own, shown))
                 own, shown = (part[:, real[place]] if square else part for part in (own, shown))
-            by_chance = [map_diversity(permuted_heads(own, shown, source)) for _ in range(draws)]
+            by_chance = [map_diversity(permuted_heads(own, shown, source)) for _ in range(null_samples)]
             drawn.append(torch.stack(by_chance))
         null = chance.null_of_draws(values, layer.per_input(torch.stack(drawn)))
         windows |= {"null": "permutation"}

@@ -21,7 +21,7 @@ from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core import null_distributions as chance
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 from workbench.measurements.segments import patch_segments
 
 OURS = "ours"
@@ -34,14 +34,14 @@ def memberships(
 
     Token statistics attention: text (eq. 10) and code (as ToST is trained), with the layer's own temperatures,
     whichever of the two it computes itself. Any other attention: ours, eq. 10 with the subspaces that its value
-    projections read (`workbench.analyses.membership.subspace_membership`). Raises `NotMeasured` for windows and for
+    projections read (`workbench.analyses.membership.subspace_membership`). Raises `NotApplicable` for windows and for
     a single head.
     """
     if layer.record.origin is not None:
-        raise NotMeasured("cuts the image into windows, and has no clustering of all its tokens")
+        raise NotApplicable("cuts the image into windows, and has no clustering of all its tokens")
     module, projection = layer.module, layer.projection()
     if len(projection.weight) < 2:
-        raise NotMeasured("has a single head, to which every token belongs")
+        raise NotApplicable("has a single head, to which every token belongs")
     z, real = z.double(), layer.real_tokens(z.shape[1])
     real = None if real is None else real.to(z.device)
     if not isinstance(module, TokenStatisticsAttention):
@@ -67,7 +67,7 @@ def membership_of_tokens(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
     found = memberships(layer, layer.site("input"))
     own = own_convention(layer)
     for convention in CONVENTIONS:
-        layer.tally.add(
+        layer.counts.add(
             f"memberships (one per input and layer) are the model's own by convention {convention}",
             torch.full((len(layer.ids),), own == convention),
         )
@@ -96,13 +96,15 @@ def _agreement(
         picture = None if layer.pictures is None else layer.pictures[number]
         segments = patch_segments(options["masks"], name, (rows, columns), picture)
         source = chance.generator(layer.seed, name, layer.index)
-        orders = torch.rand(options["draws"], len(segments), generator=source).argsort(-1)
+        orders = torch.rand(options["null_samples"], len(segments), generator=source).argsort(-1)
         observed.append(agreement(clusters[number], segments, heads))
         drawn.append(agreement(clusters[number], segments[orders], heads))
     seen, by_chance = (
         Agreement(*(torch.stack(x) for x in zip(*found, strict=True))) for found in (observed, drawn)
     )
-    layer.tally.add("agreements have a mask of a single segment: no value", seen.ari.isnan())
-    for metric, values, draws in zip(("membership_ari", "membership_iou"), seen, by_chance, strict=True):
-        draws = {"permutation": draws} if options["draws"] else {}
-        yield Measurement(metric, values, ("input",), columns=labels, draws=draws)
+    layer.counts.add("agreements have a mask of a single segment: no value", seen.ari.isnan())
+    for metric, values, null_samples in zip(
+        ("membership_ari", "membership_iou"), seen, by_chance, strict=True
+    ):
+        null_samples = {"permutation": null_samples} if options["null_samples"] else {}
+        yield Measurement(metric, values, ("input",), columns=labels, null_samples=null_samples)

@@ -44,13 +44,13 @@ class Found(NamedTuple):
 
     metric: str
     values: Tensor
-    draws: Mapping[str, Tensor] = {}
+    null_samples: Mapping[str, Tensor] = {}
     columns: Mapping[str, str] = {}
     ranked: bool = False
 
 
 def softmax_operator(layer: Layer) -> Operator:
-    """Attention from the captured q and k. Raises `NotMeasured` for attention that is not over tokens."""
+    """Attention from the captured q and k. Raises `NotApplicable` for attention that is not over tokens."""
     need_token_attention(layer)
     record, queries = layer.record, layer.site("q")
     heads = queries.shape[1]
@@ -124,10 +124,10 @@ def groups_of(layer: Layer, like: Tensor, padding: str = "mask") -> list[Group]:
     ]
 
 
-def noise_like(tensor: Tensor, draws: int, group: Group, what: str) -> Tensor:
-    """Gaussian draws of the mean square of every head: (draw, input, head, token, feature)."""
+def noise_like(tensor: Tensor, null_samples: int, group: Group, what: str) -> Tensor:
+    """Gaussian null samples of the mean square of every head: (draw, input, head, token, feature)."""
     each = [
-        null_values(head, "gaussian", draws, chance.derived_seed(seed, what))
+        null_values(head, "gaussian", null_samples, chance.derived_seed(seed, what))
         for head, seed in zip(tensor.flatten(0, 1), group.seeds.flatten().tolist(), strict=True)
     ]
     return torch.stack(each, 1).unflatten(1, tensor.shape[:2])
@@ -137,16 +137,18 @@ def beside_random(
     found: list[Found],
     measure: Callable[[Tensor, Tensor], list[Found]],
     operands: tuple[Tensor, Tensor],
-    draws: int,
+    null_samples: int,
     group: Group,
 ) -> list[Found]:
     """What was found, with what ``measure`` finds for random queries and keys of the same size as its chance level."""
-    if not draws:
+    if not null_samples:
         return found
-    q, k = (noise_like(tensor, draws, group, name) for name, tensor in zip("qk", operands, strict=True))
+    q, k = (
+        noise_like(tensor, null_samples, group, name) for name, tensor in zip("qk", operands, strict=True)
+    )
     drawn = [measure(*other) for other in zip(q, k, strict=True)]
     return [
-        one._replace(draws={"gaussian": torch.stack([part.values for part in parts], -1)})
+        one._replace(null_samples={"gaussian": torch.stack([part.values for part in parts], -1)})
         for one, parts in zip(found, zip(*drawn, strict=True), strict=True)
     ]
 
@@ -176,5 +178,7 @@ def together(layer: Layer, groups: Sequence[Group], parts: Sequence[Found], batc
         whole([part.values for part in parts]),
         ("input", "head", "rank") if first.ranked else ("input", "head"),
         columns={**windows, **first.columns},
-        draws={name: whole([part.draws[name] for part in parts]) for name in first.draws},
+        null_samples={
+            name: whole([part.null_samples[name] for part in parts]) for name in first.null_samples
+        },
     )

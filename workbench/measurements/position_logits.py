@@ -19,7 +19,7 @@ from workbench.analyses.position_logits import (
 )
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured, need_token_attention
+from workbench.measurements.layers import Layer, NotApplicable, need_token_attention
 from workbench.measurements.maps import visible_of
 
 CORRELATED = ("token-position", "position-token", "cross")
@@ -30,12 +30,12 @@ def terms_of_layer(
 ) -> tuple[Float[Tensor, "batch head 4 query key"], Bool[Tensor, "batch head query key"]]:
     """The four terms of the chosen heads' logits, and which keys each query may attend to.
 
-    Raises `NotMeasured` where queries and keys are not projections of what the attention receives.
+    Raises `NotApplicable` where queries and keys are not projections of what the attention receives.
     """
     need_token_attention(layer)
     x, p = layer.site("input"), layer.site("position")
     if x.shape != p.shape:
-        raise NotMeasured(
+        raise NotApplicable(
             f"receives {x.shape[1]} tokens, of which {p.shape[1]} have positions that can be followed"
         )
     try:
@@ -60,13 +60,16 @@ def position_logits(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measur
         yield Measurement("logit_share", shares.terms[..., number], columns={"candidate": candidate})
     yield Measurement("logit_share", shares.covariances, columns={"candidate": "covariances"})
     yield Measurement("logit_share", shares.cross, columns={"candidate": "cross"})
-    found = cross_correlation(terms, _orders(layer, terms, options["draws"]), allowed)
+    found = cross_correlation(terms, _orders(layer, terms, options["null_samples"]), allowed)
     for number, candidate in enumerate(CORRELATED):
         observed, shuffled = found.observed[..., number], found.shuffled[..., number, :]
-        for statistic, value, draws in ((None, observed, shuffled), ("abs", observed.abs(), shuffled.abs())):
+        for statistic, value, null_samples in (
+            (None, observed, shuffled),
+            ("abs", observed.abs(), shuffled.abs()),
+        ):
             columns = {"candidate": candidate} | ({} if statistic is None else {"statistic": statistic})
-            drawn = {"permutation": draws} if options["draws"] else {}
-            yield Measurement("logit_correlation", value, columns=columns, draws=drawn)
+            drawn = {"permutation": null_samples} if options["null_samples"] else {}
+            yield Measurement("logit_correlation", value, columns=columns, null_samples=drawn)
 
 
 def _allowed(
@@ -82,13 +85,16 @@ def _allowed(
     return seen & real[:, None, None, :] & real[:, None, :, None]
 
 
-def _orders(layer: Layer, terms: Tensor, draws: int) -> Tensor:
+def _orders(layer: Layer, terms: Tensor, null_samples: int) -> Tensor:
     batch, heads, _, _, tokens = terms.shape
     real = layer.real_tokens(tokens)
     places = layer.seeds(batch)
     orders = [
         shuffled_orders(
-            tokens, draws, torch.Generator().manual_seed(seed), None if real is None else real[place // heads]
+            tokens,
+            null_samples,
+            torch.Generator().manual_seed(seed),
+            None if real is None else real[place // heads],
         )
         for place, seed in enumerate(places)
     ]

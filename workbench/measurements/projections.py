@@ -11,7 +11,7 @@ from torch import Tensor
 from workbench.analyses.projection_error import CONVENTIONS, NORM_STATISTICS, projection_errors
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
-from workbench.measurements.keys import chance_of, standardize_column, tell_of_axes
+from workbench.measurements.keys import chance_of, report_axes, standardize_column
 from workbench.measurements.layers import Layer, need_token_attention
 
 
@@ -32,7 +32,7 @@ def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
             layer.scale(q.shape[-1], queries.shape[1]),
             real,
             attention_mask=_attention_mask(layer, queries.shape[1]),
-            output=None if record.output is None else record.output[:, layer.heads],
+            output=None if record.head_out is None else record.head_out[:, layer.heads],
             standardize=options["standardize"],
             conventions=asked,
             seeds=layer.seeds(len(q)),
@@ -40,7 +40,7 @@ def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
         )
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
-    tell_of_axes(layer, found.resolved, found.axes, v.shape[-1])
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
     _tell_of_attention(layer, found.phi_norm2[..., 0])
     standardized = standardize_column(options)
 
@@ -50,11 +50,13 @@ def errors_of_projection(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
     for convention in asked:
         measured = each("projection_error", found.errors[convention], convention=convention)
         if convention == "exact":
-            measured.draws = {name: layer.per_input(drawn) for name, drawn in found.draws.items()}
+            measured.null_samples = {
+                name: layer.per_input(drawn) for name, drawn in found.null_samples.items()
+            }
         yield measured
     if "exact" in asked:
         yield each("projection_floor", found.floor, convention="exact")
-        yield each("projection_baseline", found.baseline, convention="exact")
+        yield each("projection_zero_predictor", found.baseline, convention="exact")
     if "saritas2025" in asked:
         yield each("projection_error_over_phi", found.error_over_phi, convention="saritas2025")
         yield each("projection_error_over_h", found.error_over_h, convention="saritas2025")
@@ -73,12 +75,12 @@ def _attention_mask(layer: Layer, heads: int) -> Tensor | None:
 def _tell_of_attention(layer: Layer, like: Tensor) -> None:
     """Count the heads whose attention is not that of the kernel: masked or biased by query, or no softmax."""
     record = layer.record
-    mixed = torch.full_like(like, not record.softmax_rows, dtype=torch.bool)
-    layer.tally.add("heads do not attend by a softmax over the tokens; h is the model's own output", mixed)
+    mixed = torch.full_like(like, not record.rows_sum_to_one, dtype=torch.bool)
+    layer.counts.add("heads do not attend by a softmax over the tokens; h is the model's own output", mixed)
     if record.mask is None:
         return
     uneven = (record.mask != record.mask[..., :1, :]).any()
-    layer.tally.add(
+    layer.counts.add(
         "heads have a mask or bias that differs from query to query (causal, windows, positions); the kernel "
         "sees all keys",
         torch.full_like(like, bool(uneven), dtype=torch.bool),

@@ -14,7 +14,7 @@ from workbench.analyses.robust_components import detection_auc, marked_share, sp
 from workbench.attention.rpc import principal_component_pursuit
 from workbench.core import null_distributions as chance
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 
 # Of the pursuit by ADMM: beyond what a rank of sizes can tell.
 _TOLERANCE, _STEPS = 1e-5, 500
@@ -33,7 +33,7 @@ def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measuremen
         layer.choose_heads(part) for part in (record.projected_k, record.low_rank, record.sparse)
     )
     found = split_of(keys, low_rank, sparse, layer.head_mask(keys))
-    layer.tally.add("heads have S = 0: its evenness is undefined", found.zeros == 1)
+    layer.counts.add("heads have S = 0: its evenness is undefined", found.zeros == 1)
     yield Measurement("sparse_zeros", found.zeros, columns=columns)
     yield Measurement("sparse_share", found.share, columns=columns)
     yield Measurement("sparse_evenness", found.evenness, columns=columns)
@@ -42,7 +42,7 @@ def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measuremen
 
 def _need_split(layer: Layer) -> None:
     if "sparse" not in layer.record.extra:
-        raise NotMeasured("performs no pursuit (RPC-Attention does), and splits nothing off")
+        raise NotApplicable("performs no pursuit (RPC-Attention does), and splits nothing off")
 
 
 def patches_of(layer: Layer, sizes: Float[Tensor, "batch token"]) -> Float[Tensor, "batch patch"]:
@@ -70,7 +70,7 @@ def contamination_scores(
     if pursuit:
         found = principal_component_pursuit(keys, tol=_TOLERANCE, max_iter=_STEPS)
         unfinished = found.residual > _TOLERANCE
-        layer.tally.add(f"pursuits were not done after {_STEPS} steps", unfinished)
+        layer.counts.add(f"pursuits were not done after {_STEPS} steps", unfinished)
         parts["pursuit"] = found.sparse
     return {name: patches_of(layer, token_size(part)) for name, part in parts.items()}
 
@@ -79,19 +79,21 @@ def found_contamination(
     clean: Layer,
     layer: Layer,
     marked: Bool[Tensor, "batch patch"],
-    draws: int,
+    null_samples: int,
     pursuit: bool = True,
 ) -> Iterator[Measurement]:
     """How well each candidate tells the ``marked`` patches, beside the same with the patches permuted."""
     orders = [
         torch.rand(
-            draws, marked.shape[-1], generator=chance.generator(layer.seed, name, layer.index)
+            null_samples, marked.shape[-1], generator=chance.generator(layer.seed, name, layer.index)
         ).argsort(-1)
         for name in layer.ids
     ]
     by_chance = torch.stack([own[order] for own, order in zip(marked, orders, strict=True)])
     for candidate, scores in contamination_scores(clean, layer, pursuit).items():
         for metric, measure in (("contamination_auc", detection_auc), ("contamination_share", marked_share)):
-            drawn = {"permutation": measure(scores[:, None], by_chance)} if draws else {}
+            drawn = {"permutation": measure(scores[:, None], by_chance)} if null_samples else {}
             values = measure(scores, marked)
-            yield Measurement(metric, values, ("input",), columns={"candidate": candidate}, draws=drawn)
+            yield Measurement(
+                metric, values, ("input",), columns={"candidate": candidate}, null_samples=drawn
+            )

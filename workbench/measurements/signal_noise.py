@@ -15,12 +15,12 @@ from workbench.captures import block_path
 from workbench.core import null_distributions as chance
 from workbench.data.corruptions import corrupt
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 
 if TYPE_CHECKING:
     from workbench.data.batches import Inputs
 
-STREAMS = ("before_attn", "after_attn", "hidden")
+STREAMS = ("resid_pre", "resid_mid", "resid_post")
 
 
 def noisy_inputs(inputs: Inputs, options: Mapping[str, Any], seed: int) -> Inputs:
@@ -31,24 +31,24 @@ def noisy_inputs(inputs: Inputs, options: Mapping[str, Any], seed: int) -> Input
         rng = np.random.default_rng(chance.derived_seed(seed, noise, name))
         return corrupt(picture, noise, severity, rng)
 
-    return inputs.altered(change)
+    return inputs.perturbed(change)
 
 
 def signal_and_noise(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurement]:
     """σ of every stream, α, β, γ and the bound of Prop. III.1, and whether its assumption and conclusion hold."""
     clean, noisy = layer.record, layer.noisy
-    before, later = clean.before_attn, noisy.before_attn
-    if clean.update is None or noisy.update is None or before is None or later is None:
-        raise NotMeasured("does not add what attention puts out to the residual stream as it is")
-    real = layer.real_tokens(clean.update.shape[1])
+    before, later = clean.resid_pre, noisy.resid_pre
+    if clean.attn_out is None or noisy.attn_out is None or before is None or later is None:
+        raise NotApplicable("does not add what attention puts out to the residual stream as it is")
+    real = layer.real_tokens(clean.attn_out.shape[1])
     centre = options["centre"]
     ratios = {site: signal_to_noise(layer.site(site), getattr(noisy, site), real, centre) for site in STREAMS}
-    found = residual_noise(before, later, clean.update, noisy.update, real, centre)
-    gains = {"attention": found.gain, "block": ratios["hidden"] / ratios["before_attn"]}
+    found = residual_noise(before, later, clean.attn_out, noisy.attn_out, real, centre)
+    gains = {"attention": found.gain, "block": ratios["resid_post"] / ratios["resid_pre"]}
     if _is_boosted(layer):
-        gains["boosted"] = ratios["after_attn"] / ratios["before_attn"]
-    silent = torch.isinf(ratios["before_attn"])
-    layer.tally.add("inputs and layers carry no noise: their ratios are undefined", silent)
+        gains["boosted"] = ratios["resid_mid"] / ratios["resid_pre"]
+    silent = torch.isinf(ratios["resid_pre"])
+    layer.counts.add("inputs and layers carry no noise: their ratios are undefined", silent)
 
     def known(values: Tensor) -> Tensor:
         return values.double().masked_fill(silent, torch.nan)

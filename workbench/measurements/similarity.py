@@ -14,9 +14,9 @@ from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured, over_windows
+from workbench.measurements.layers import Layer, NotApplicable, over_windows
 
-STREAMS = ("input", "after_attn", "hidden")
+STREAMS = ("input", "resid_mid", "resid_post")
 PREFIX = ("class", "distillation", "register")
 WITHOUT_PREFIX, CENTRED = "without prefix", "without mean"
 
@@ -31,7 +31,7 @@ def token_similarity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measu
     for site in sites_of_similarity(options):
         states = _of_inputs(layer, layer.site(site))
         if states.shape[1] < 2:
-            raise NotMeasured("puts out a single token, which has no pairs")
+            raise NotApplicable("puts out a single token, which has no pairs")
         real = layer.real_tokens(states.shape[1])
         real = None if real is None else real.to(states.device)
         for prefix in _alternatives(options["prefix"]):
@@ -110,20 +110,20 @@ def _cosine(
 ) -> Measurement:
     observed = similarity.token_cosine_similarity(states, real)
     null = None
-    if options["draws"] and options["null"] == "gaussian" and "standardize" not in columns:
+    if options["null_samples"] and options["null"] == "gaussian" and "standardize" not in columns:
         counts = states.shape[1] if real is None else real.sum(-1)
         null = similarity.isotropic_null(observed, counts, states.shape[-1])
         columns = columns | {"null": "isotropic"}
-    elif options["draws"] and options["null"] == "permutation":
-        draws = [
+    elif options["null_samples"] and options["null"] == "permutation":
+        null_samples = [
             similarity.permuted_null(
                 tokens,
                 None if real is None else real[number],
-                options["draws"],
+                options["null_samples"],
                 chance.generator(layer.seed, name, layer.index),
             )
             for number, (name, tokens) in enumerate(zip(layer.ids, states, strict=True))
         ]
-        null = Null(*(torch.stack(parts) for parts in zip(*draws, strict=True)))
+        null = Null(*(torch.stack(parts) for parts in zip(*null_samples, strict=True)))
         columns = columns | {"null": "permutation"}
     return Measurement("token_cosine", observed, ("input",), null, columns=columns)

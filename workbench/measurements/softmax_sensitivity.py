@@ -12,7 +12,7 @@ from workbench.analyses.softmax_sensitivity import local_lipschitz, perturbation
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, NotMeasured
+from workbench.measurements.layers import Layer, NotApplicable
 from workbench.measurements.operators import (
     Found,
     Group,
@@ -31,7 +31,9 @@ def softmax_sensitivity(layer: Layer, options: Mapping[str, Any]) -> Iterator[Me
     """
     operator = softmax_operator(layer)
     if operator.own is not None:
-        raise NotMeasured("does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known")
+        raise NotApplicable(
+            "does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known"
+        )
     groups = groups_of(layer, operator.q)
     try:
         parts = [_of_group(operator, options, group) for group in groups]
@@ -57,7 +59,7 @@ def _of_group(operator: Operator, options: Mapping[str, Any], group: Group) -> l
         _of_logits(logits, noise),
         lambda q, k: _of_logits(logits_of(q, k, *tokens), noise),
         (q, k),
-        options["draws"],
+        options["null_samples"],
         group,
     )
 

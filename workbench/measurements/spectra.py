@@ -26,7 +26,7 @@ def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     try:
         k, scale, real = chosen_keys(layer, options)
         spectrum = kernel_pca.gram_spectrum(k, scale, real)
-        drawn = _drawn_spectrum(layer, k, scale, options["draws"])
+        drawn = _drawn_spectrum(layer, k, scale, options["null_samples"])
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
     standardized = standardize_column(options)
@@ -37,10 +37,14 @@ def gram_spectrum(layer: Layer, options: Mapping[str, Any]) -> Iterator[Measurem
     found = _numbers(spectrum, shares, limit)
     by_chance = {} if drawn is None else _numbers(drawn, shares, limit)
     for metric, values in found.items():
-        draws = {"gaussian": layer.per_input(by_chance[metric].movedim(0, -1))} if by_chance else {}
+        null_samples = {"gaussian": layer.per_input(by_chance[metric].movedim(0, -1))} if by_chance else {}
         ranked = ("rank",) if values.ndim == 3 else ()
         yield Measurement(
-            metric, layer.per_input(values), ("input", "head", *ranked), columns=columns, draws=draws
+            metric,
+            layer.per_input(values),
+            ("input", "head", *ranked),
+            columns=columns,
+            null_samples=null_samples,
         )
     # saritas2025 App. B.1 takes absolute values first; μ_d is never negative here
     yield Measurement(
@@ -63,14 +67,16 @@ def _numbers(spectrum: kernel_pca.Factored, shares: bool, limit: int) -> dict[st
     }
 
 
-def _drawn_spectrum(layer: Layer, k: Tensor, scale: float | Tensor, draws: int) -> kernel_pca.Factored | None:
+def _drawn_spectrum(
+    layer: Layer, k: Tensor, scale: float | Tensor, null_samples: int
+) -> kernel_pca.Factored | None:
     """Spectra of random keys of the same real tokens and mean square, (draw, input, head, rank); NaN past these."""
-    if not draws:
+    if not null_samples:
         return None
-    values = k.new_full((draws, *k.shape[:-1]), math.nan, dtype=torch.float64)
-    factors = k.new_empty((draws, *k.shape[:-2]), dtype=torch.float64)
+    values = k.new_full((null_samples, *k.shape[:-1]), math.nan, dtype=torch.float64)
+    factors = k.new_empty((null_samples, *k.shape[:-2]), dtype=torch.float64)
     for group in groups_of(layer, k):
-        random = kernel_pca.gram_spectrum(noise_like(group.cut(k), draws, group, "k"), scale)
+        random = kernel_pca.gram_spectrum(noise_like(group.cut(k), null_samples, group, "k"), scale)
         values[:, group.inputs, :, : random.values.shape[-1]] = random.values
         factors[:, group.inputs] = random.log_factor
     return kernel_pca.Factored(values, factors)

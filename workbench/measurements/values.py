@@ -11,8 +11,8 @@ from workbench.frames.measurement import Measurement
 from workbench.measurements.keys import (
     chance_of,
     chosen_keys,
+    report_axes,
     standardize_column,
-    tell_of_axes,
 )
 from workbench.measurements.layers import Layer, need_token_attention
 
@@ -35,8 +35,8 @@ def similarity_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
         )
     except InputError as error:
         raise InputError(f"layer {layer.index}: {error}") from None
-    tell_of_axes(layer, found.resolved, found.axes, v.shape[-1])
-    layer.tally.add(
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    layer.counts.add(
         "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
         "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",
         found.close > 0,
@@ -47,7 +47,9 @@ def similarity_of_values(layer: Layer, options: Mapping[str, Any]) -> Iterator[M
             quantity.metric,
             layer.per_input(found.observed[..., number]),
             columns=standardize_column(options) | columns,
-            draws={name: layer.per_input(drawn[..., number]) for name, drawn in found.draws.items()},
+            null_samples={
+                name: layer.per_input(drawn[..., number]) for name, drawn in found.null_samples.items()
+            },
         )
 
 

@@ -56,17 +56,17 @@ def claims(
     n: int = 25,
     seed: int = 0,
     *,
-    draws: int = 20,
+    null_samples: int = 20,
     progress: bool = False,
     **arguments: Any,
 ) -> pd.DataFrame:
     """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
 
-    Claims that one mechanism is better than another need trained twins: those are `trained_claims`.
+    Claims that one mechanism is better than another need trained twins: those are `claims_from_records`.
 
     One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights: over
     layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
-    columns hold what chance gives, from ``draws`` draws. ``verdict`` follows from the interval: "holds" where all of it
+    columns hold what chance gives, from ``null_samples`` draws. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
     scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
     checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are
@@ -90,7 +90,7 @@ def claims(
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
-            runs = _runs_of(claim, model, draws, followed)
+            runs = _runs_of(claim, model, null_samples, followed)
             for run in runs:
                 if run not in frames:
                     try:
@@ -122,7 +122,7 @@ def _follows_training(claim: Mapping[str, str]) -> bool:
     return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens")
 
 
-def _runs_of(claim: Mapping[str, str], model: str, draws: int, followed: Container[str]) -> list[_Run]:
+def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
     """The runs that a claim is about: one, or one per alternative of its options, or one for each of two twins."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
@@ -138,8 +138,10 @@ def _runs_of(claim: Mapping[str, str], model: str, draws: int, followed: Contain
         if twins and (entry is None or entry.alias != twins[0]):
             raise _NotTested(f"it is about {' beside '.join(twins)}")
         layers = chosen.pop("layers", None)
-        if "draws" in known:
-            chosen["draws"] = int(chosen.get("draws", draws)) if checkpoints == "last" else 0
+        if "null_samples" in known:
+            chosen["null_samples"] = (
+                int(chosen.get("null_samples", null_samples)) if checkpoints == "last" else 0
+            )
         options = tuple(sorted(check_request(name, chosen).items()))
         models = [f"bundled:{twin}" for twin in twins] or [None]
         runs += [_Run(name, options, checkpoints, own, layers) for own in models]
@@ -149,7 +151,7 @@ def _runs_of(claim: Mapping[str, str], model: str, draws: int, followed: Contain
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
     if run.analysis == _SAMPLING:
         spread = float(dict(run.options)["spread"])
-        return sensitivity_frame(_TOKENS, [spread], draws=_SAMPLES, seed=settings["seed"])
+        return sensitivity_frame(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
     arguments: dict[str, Any] = {**settings, **dict(run.options)}
     if run.layers:
         arguments["layers"] = run.layers
@@ -221,7 +223,7 @@ def _sentence(
     chance: Chance | None,
 ) -> str:
     if allowed is None:
-        return "the run holds no chance level to compare with (draws=0)"
+        return "the run holds no chance level to compare with (null_samples=0)"
     if math.isnan(finding.low):
         one = claim["over"].removesuffix("s")
         reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"

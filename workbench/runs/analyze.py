@@ -18,7 +18,7 @@ from workbench.captures import Capture, LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
 from workbench.frames.provenance import versions
-from workbench.measurements import Gathered, Layer, Measurement, NotMeasured, Rows
+from workbench.measurements import Gathered, Layer, Measurement, NotApplicable, Rows
 from workbench.runs.cache import Place
 from workbench.runs.stream import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
 from workbench.runs.sweep.parts import SWEEP, read_sweep
@@ -103,8 +103,8 @@ def analyze(
             raise InputError(f"{name} reads the weights of a model; give model alone, without inputs or qkv")
         stream = stream_weights(model, layers, checkpoint=checkpoint, device=device, dtype=dtype)
     elif qkv is not None and model is None and inputs is None:
-        if analysis.alter is not None:
-            raise InputError(f"{name} runs a model on altered inputs; give model and inputs, not a file")
+        if analysis.perturb is not None:
+            raise InputError(f"{name} runs a model on perturbed inputs; give model and inputs, not a file")
         if n is not None:
             raise InputError(
                 "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
@@ -165,10 +165,10 @@ def _stream(
     **choice: Any,
 ) -> Stream:
     """The model over its inputs with all that the analysis reads."""
-    alter = None if analysis.alter is None else partial(analysis.alter, options=options, seed=seed)
+    perturb = None if analysis.perturb is None else partial(analysis.perturb, options=options, seed=seed)
     return stream_model(
         model, inputs, (*analysis.reads(options), *analysis.also), layers, batch_size,
-        keep_nonfinite=analysis.counts_nonfinite, alter=alter, seed=seed, **choice,
+        keep_nonfinite=analysis.counts_nonfinite, perturb=perturb, seed=seed, **choice,
     )  # fmt: skip
 
 
@@ -210,11 +210,11 @@ class _Run:
         """Measure the layers that a part holds."""
         gathered = self.gathered
         for number, record in enumerate(part.capture):
-            altered = None if part.altered is None else part.altered[record.index]
+            perturbed = None if part.perturbed is None else part.perturbed[record.index]
             layer = Layer(
-                record, part.ids, part.capture.tokens, self.seed, self.heads, tally=gathered.tally,
+                record, part.ids, part.capture.tokens, self.seed, self.heads, counts=gathered.counts,
                 model=self.stream.module, pictures=part.pictures, before=part.capture.layers[:number],
-                altered=altered,
+                perturbed=perturbed,
             )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):
@@ -222,9 +222,9 @@ class _Run:
                     if self.analysis.across is not None:
                         place = LayerRecord(record.index, record.path)  # its tensors are let go
                         self.taken.append(
-                            (replace(layer, record=place, before=(), altered=None), measurement)
+                            (replace(layer, record=place, before=(), perturbed=None), measurement)
                         )
-            except NotMeasured as reason:
+            except NotApplicable as reason:
                 gathered.leave_out(str(reason), record.index)
             gathered.heads |= set(layer.heads)
             gathered.most = max(gathered.most, layer.total_heads)
@@ -240,7 +240,7 @@ class _Run:
             raise InputError(f"there is no head {min(absent)}: heads are 0 to {gathered.most - 1}")
         model = self.stream.model
         frame = gathered.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
-        notes += [*gathered.tally.notes(), *gathered.rows.notes(), *self.stream.notes]
+        notes += [*gathered.counts.notes(), *gathered.rows.notes(), *self.stream.notes]
         notes += [*_silent_nulls(frame), *self.analysis.findings(_of_inputs(frame), self.options)]
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {
@@ -264,7 +264,7 @@ def _of_inputs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _silent_nulls(frame: pd.DataFrame) -> list[str]:
-    """Which quantities chance cannot move: all draws agree, and there is no z."""
+    """Which quantities chance cannot move: all null samples agree, and there is no z."""
     drawn = frame[frame["null_low"].notna()]
     if drawn.empty:
         return []
@@ -274,7 +274,7 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
         f"{' '.join(str(part) for part in quantity if pd.notna(part))} ({null})"
         for *quantity, null in moved.index[~moved]
     ]
-    return [f"no z, since all draws of chance agree: {', '.join(silent)}"] if silent else []
+    return [f"no z, since all null samples agree: {', '.join(silent)}"] if silent else []
 
 
 class _Done:

@@ -37,8 +37,8 @@ class Part(NamedTuple):
     capture: Capture
     ids: Sequence[str]
     pictures: Sequence[np.ndarray] | None = None
-    altered: Capture | None = None
-    """Of the inputs as an analysis altered them."""
+    perturbed: Capture | None = None
+    """Of the inputs as an analysis perturbed them."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ def stream_model(
     batch_size: int,
     *,
     keep_nonfinite: bool = False,
-    alter: Callable[[Any], Inputs] | None = None,
+    perturb: Callable[[Any], Inputs] | None = None,
     n: int | None = None,
     seed: int = 0,
     checkpoint: str | int | None = None,
@@ -102,7 +102,7 @@ def stream_model(
         raise InputError("n chooses among inputs given by name; cut what you give instead, as inputs[:10]")
     if not hasattr(given, "batches"):
         given = _Plain(given)
-    if alter is not None and isinstance(given, _Plain):
+    if perturb is not None and isinstance(given, _Plain):
         raise InputError("this analysis alters the inputs; give them by name, or what inputs() returned")
     module = getattr(loaded, "module", loaded)
     chosen = parse_numbers("layer", layers)
@@ -121,8 +121,10 @@ def stream_model(
                     raise
                 captured = run(what, check=False)
                 stream.notes.append(f"captured without checks: {error}")
-            altered = None if alter is None else capture(loaded, alter(batch), layers=layers, sites=sites)
-            yield Part(captured, batch.ids, getattr(batch, "images", None), altered)
+            perturbed = (
+                None if perturb is None else capture(loaded, perturb(batch), layers=layers, sites=sites)
+            )
+            yield Part(captured, batch.ids, getattr(batch, "images", None), perturbed)
 
     stream = Stream(
         identity, given.identity, len(given), parts, list(given.notes), module, max(1, depth), given
@@ -238,7 +240,7 @@ def stream_file(source: str | Path | Capture, sites: Sequence[str], layers: Any,
     for record in held:
         # Layers without attention between tokens lack these by nature: the analysis will say so.
         natural = {"q", "k", "v"} if record.kind == "none" else set()
-        for site in set(sites) - natural - {"mask", "scale", "attn", "output"}:
+        for site in set(sites) - natural - {"mask", "scale", "attn", "head_out"}:
             if getattr(record, site, None) is None:
                 raise InputError(
                     f"{name}: layer {record.index} holds no {site!r}, and queries, keys and values do not "
@@ -288,7 +290,7 @@ def _inputs_in(record: LayerRecord) -> int:
         return int(record.origin.image.max()) + 1
     return next(
         len(getattr(record, site))
-        for site in ("q", "k", "v", "input", *STREAM, "attn", "output")
+        for site in ("q", "k", "v", "input", *STREAM, "attn", "head_out")
         if getattr(record, site) is not None
     )
 
@@ -417,7 +419,7 @@ def _join_masks(masks: list[Tensor | None], records: Sequence[LayerRecord]) -> T
 
 def _batch_of(record: LayerRecord) -> int:
     """Rows of the batch axis of a layer: inputs, or windows."""
-    for site in ("q", "k", "v", "attn", "output"):
+    for site in ("q", "k", "v", "attn", "head_out"):
         value = getattr(record, site)
         if value is not None:
             return len(value)

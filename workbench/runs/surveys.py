@@ -23,7 +23,7 @@ from workbench.core.null_distributions import generator
 from workbench.core.selection import Numbers, parse_numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames
-from workbench.measurements import Layer, NotMeasured
+from workbench.measurements import Layer, NotApplicable
 from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
 from workbench.measurements.membership import memberships, own_convention
 from workbench.measurements.position_logits import terms_of_layer
@@ -248,7 +248,7 @@ def class_attention_frame(
             layer = Layer(record, part.ids, part.capture.tokens, 0, before=records[:number])
             try:
                 how, found = class_rows(layer, query, rollout)
-            except NotMeasured as reason:
+            except NotApplicable as reason:
                 left_out[record.index] = str(reason)
                 continue
             tokens = _token_rows(layer, found[HEAD].shape[-1])
@@ -400,7 +400,7 @@ def _membership(layer: Layer, convention: str | None) -> tuple[str, Float[Tensor
     """A layer's Π and the convention it is computed by: the layer's own, or the one asked for where there are more."""
     try:
         found = memberships(layer, layer.site("input"))
-    except NotMeasured as reason:
+    except NotApplicable as reason:
         raise InputError(f"layer {layer.index} {reason}; leave it out with layers=") from None
     own = own_convention(layer)
     used = own if len(found) == 1 else convention or own
@@ -471,7 +471,7 @@ def position_logit_frame(
     held = Layer(record, part.ids, part.capture.tokens, 0, head, model=stream.module)
     try:
         terms, allowed = terms_of_layer(held)
-    except NotMeasured as reason:
+    except NotApplicable as reason:
         raise InputError(f"layer {layer} {reason}") from None
     terms, allowed = terms[0, 0], allowed[0, 0]
     q, k = held.site("q").double(), held.site("k").double()
@@ -492,28 +492,28 @@ def position_logit_frame(
 
 
 def sensitivity_frame(
-    tokens: Sequence[int], spreads: Sequence[float] = (1.0,), draws: int = 1000, seed: int = 0
+    tokens: Sequence[int], spreads: Sequence[float] = (1.0,), null_samples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """How far random logits N(0, spread²) and noise N(0, 1) move softmax, by N (abdullaev2025 Fig. 1).
 
     Columns: metric, candidate, tokens (N), spread, value, low, high, draws. ``softmax_lipschitz`` is the largest of
-    all draws: slope of two vectors (candidate pairs) and exact constant at one (local). ``softmax_perturbation`` is the
+    all null samples: slope of two vectors (candidate pairs) and exact constant at one (local). ``softmax_perturbation`` is the
     mean over draws, of the logits and of the noise, with its 95 % interval.
     """
     rows = []
     for spread in spreads:
         for count in tokens:
-            place = {"tokens": count, "spread": float(spread), "draws": draws}
-            found = sampled_lipschitz(count, draws, seed, spread)
+            place = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
+            found = sampled_lipschitz(count, null_samples, seed, spread)
             for candidate, value in found._asdict().items():
                 rows.append({"metric": "softmax_lipschitz", "candidate": candidate, "value": value, **place})
-            moved = mean_interval(pd.Series(sampled_perturbation(count, draws, seed, spread)))
+            moved = mean_interval(pd.Series(sampled_perturbation(count, null_samples, seed, spread)))
             rows.append({"metric": "softmax_perturbation", **moved._asdict(), **place})
-    columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "draws"]
-    frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "draws": "Int64"})
+    columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "null_samples"]
+    frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "null_samples": "Int64"})
     frame.attrs["provenance"] = {
         "analysis": "softmax-sampling",
-        "options": {"tokens": list(tokens), "spreads": list(spreads), "draws": draws},
+        "options": {"tokens": list(tokens), "spreads": list(spreads), "null_samples": null_samples},
         "model": None,
         "inputs": None,
         "seed": seed,

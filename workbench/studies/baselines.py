@@ -1,4 +1,4 @@
-"""``trained_claims``: what the papers claim of one attention mechanism against another, from committed records.
+"""``claims_from_records``: what the papers claim of one attention mechanism against another, from committed records.
 
 Twins are two bundled models trained alike but for their attention. Their records of training (three seeds each)
 and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read; nothing is
@@ -47,7 +47,7 @@ class _Sample(NamedTuple):
     n: int = 0
 
 
-def trained_claims(paper: str | None = None) -> pd.DataFrame:
+def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
 
     Columns as those of `workbench.claims`, and ``options``, which names the two twins (so does ``reading``);
@@ -114,7 +114,7 @@ def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """One metric of an evaluation divided by that of each model's twin, where both are in the frame.
 
     The rows of `frame` with ``twin``, ``twin_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95 %
-    interval: Newcombe's, from the intervals of both values, as in `trained_claims`. A ``corruption_error`` has none
+    interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A ``corruption_error`` has none
     of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
     row without a kind becomes the geometric mean of the kinds' ratios with its paired t-interval. Where a value is
     zero there is no ratio (NaN), and the mean leaves it out.

@@ -228,12 +228,12 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, twin: str) -> pd.Dat
         per_input = own[level & own["input"].notna()].drop_duplicates(["metric", "input"])
         values = per_input.pivot(index="input", columns="metric", values="value")
         whole = own[level & own["input"].isna()].drop_duplicates("metric").set_index("metric")
-        exact, baseline = whole.loc["projection_error"], whole.loc["projection_baseline", "value"]
+        exact, baseline = whole.loc["projection_error"], whole.loc["projection_zero_predictor", "value"]
         bounds = {"floor": whole.loc["projection_floor", "value"] / baseline} | {
             name: exact[name] / baseline for name in ("null_low", "null_high")
         }
         shares[str(spec).removeprefix("bundled:")] = (
-            _linearised(values["projection_error"], values["projection_baseline"]),
+            _linearised(values["projection_error"], values["projection_zero_predictor"]),
             bounds,
         )
     if twin not in shares:

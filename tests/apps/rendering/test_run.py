@@ -107,19 +107,19 @@ def test_a_lost_picture_is_printed_without_running_the_notebook(rendered):
 def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
     """The same notebook gives the same figure; against a changed table the difference is the change."""
     out = rendered[0].out
-    altered = tmp_path / "kept"
-    altered.mkdir()
+    perturbed = tmp_path / "kept"
+    perturbed.mkdir()
     for suffix in ("json", "csv"):
-        shutil.copy(out / f"works.{suffix}", altered)
-    data = pd.read_csv(altered / "works.csv")
+        shutil.copy(out / f"works.{suffix}", perturbed)
+    data = pd.read_csv(perturbed / "works.csv")
     data.loc[2, "value"] *= 1.25
-    data.to_csv(altered / "works.csv", index=False)
-    held = json.loads((altered / "works.json").read_text())
+    data.to_csv(perturbed / "works.csv", index=False)
+    held = json.loads((perturbed / "works.json").read_text())
     held["data"]["sha256"] = "0" * 64
     held["versions"]["torch"] = "1.0"
-    (altered / "works.json").write_text(json.dumps(held))
+    (perturbed / "works.json").write_text(json.dumps(held))
 
-    outcome = reproduce(altered / "works.json", out=tmp_path / "again", trust=True)
+    outcome = reproduce(perturbed / "works.json", out=tmp_path / "again", trust=True)
     assert outcome.same_figure
     assert not outcome.same
     assert outcome.difference == pytest.approx(0.2)

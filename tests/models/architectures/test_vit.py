@@ -46,7 +46,7 @@ def test_a_dict_that_went_through_json_builds_the_same_model():
 def test_position_embedding_starts_with_the_spread_asked_for(std):
     torch.manual_seed(0)
     embedding = build({"name": "vit", "pos_embed_std": std}).get_parameter("pos_embed")
-    # 65 × 48 draws: the sample's standard deviation is within 1.3 % of the true one at one sigma.
+    # 65 × 48 null samples: the sample's standard deviation is within 1.3 % of the true one at one sigma.
     assert embedding.std().item() == pytest.approx(std, rel=0.06)
 
 

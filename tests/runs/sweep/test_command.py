@@ -17,15 +17,18 @@ def run(*words):
 
 
 def test_a_sweep_and_its_status(tmp_path, capsys):
-    analyses = "gram-spectrum:max_rank=2:draws=0,token-similarity"
+    analyses = "gram-spectrum:max_rank=2:null_samples=0,token-similarity"
     assert run(*WORDS, "--analyses", analyses, "--batch-size", 2, "--shards", 2, "--out", tmp_path / "a") == 0
     assert "4 of 4 tasks done" in capsys.readouterr().out
     assert run("sweep", "status", tmp_path / "a", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["analysis"] for row in rows] == ["gram-spectrum:draws=0:max_rank=2", "token-similarity"]
+    assert [row["analysis"] for row in rows] == [
+        "gram-spectrum:null_samples=0:max_rank=2",
+        "token-similarity",
+    ]
     assert [(row["done"], row["left"], row["inputs"]) for row in rows] == [(2, 0, 5)] * 2
     assert run("sweep", "status", tmp_path / "a") == 0
-    assert "gram-spectrum:draws=0" in capsys.readouterr().out
+    assert "gram-spectrum:null_samples=0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

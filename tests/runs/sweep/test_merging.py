@@ -9,7 +9,7 @@ from workbench.runs.analyze import analyze
 from workbench.runs.sweep import merging
 from workbench.runs.sweep.parts import SweepFolder
 
-ANALYSES = [("gram-spectrum", {"draws": 0, "max_rank": 3}), ("value-similarity", {"draws": 2})]
+ANALYSES = [("gram-spectrum", {"null_samples": 0, "max_rank": 3}), ("value-similarity", {"null_samples": 2})]
 
 
 def read(status, name="token-similarity", **options):

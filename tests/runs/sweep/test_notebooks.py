@@ -14,7 +14,7 @@ EVERYTHING = {"sites": "all", "prefix": "both", "mean_token": "both", "effective
 READ = {
     "gram_spectra": ["gram-spectrum", ("gram-spectrum", {"standardize": "per-token"})],
     "cosine_decay": [("token-similarity", EVERYTHING)],
-    "value_similarity": [("value-similarity", {"draws": 4})],
+    "value_similarity": [("value-similarity", {"null_samples": 4})],
 }
 
 
@@ -44,7 +44,14 @@ def cells(name, monkeypatch, parameters):
 @pytest.mark.parametrize("name", READ)
 def test_a_notebook_draws_from_a_sweep_what_it_draws_from_a_run(run, monkeypatch, name):
     status = run(analyses=READ[name], n=N, layers=[0, 3])
-    parameters = {"n": N, "text_model": None, "draws": 4, "boosted": [], "per_input": False, "layers": "0,3"}
+    parameters = {
+        "n": N,
+        "text_model": None,
+        "null_samples": 4,
+        "boosted": [],
+        "per_input": False,
+        "layers": "0,3",
+    }
     found = [
         cells(name, monkeypatch, parameters | {"model": MODEL, "inputs": inputs})
         for inputs in (INPUTS, f"sweep:{status.folder}")

@@ -13,7 +13,7 @@ from workbench.runs.sweep.parts import SweepFolder
 
 OPTIONS = {
     "gram-spectrum": {"max_rank": 3},
-    "value-similarity": {"draws": 3},
+    "value-similarity": {"null_samples": 3},
     "token-similarity": {"rate": "fit"},
 }
 

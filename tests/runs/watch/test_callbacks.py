@@ -12,7 +12,7 @@ import workbench
 from tests.runs.watch.loops import CLASSES, gpt2, padded_texts, pictures, same_bits, vit
 from workbench.runs.watch import HuggingFaceCallback, LightningCallback
 
-ANALYSES = {"token-similarity": {}, "projection-error": {"draws": 0}}
+ANALYSES = {"token-similarity": {}, "projection-error": {"null_samples": 0}}
 
 
 def steps(folder):

@@ -7,7 +7,7 @@ from workbench.apps.rendering import render
 
 def test_it_draws_a_watch(tmp_path):
     model = vit()
-    analyses = {"projection-error": {"draws": 0}}
+    analyses = {"projection-error": {"null_samples": 0}}
     watch = workbench.watch(
         model, pictures(), out=tmp_path / "watch", every=1, max_cost=None, analyses=analyses
     )

@@ -91,8 +91,8 @@ def test_requests_that_cannot_be(model):
         sparse_maps(plain, images)
     with pytest.raises(InputError, match="layer 2 of bundled:digits-rpc-sym performs no pursuit"):
         sparse_maps(model, images, layer=2)
-    with pytest.raises(InputError, match="draws"):
-        contamination_frame(model, images, draws=1)
+    with pytest.raises(InputError, match="null_samples"):
+        contamination_frame(model, images, null_samples=1)
 
 
 def value(frame, metric, candidate, name=None):
@@ -103,7 +103,7 @@ def value(frame, metric, candidate, name=None):
 
 
 def test_the_frame_holds_what_a_capture_gives(model, noisy):
-    frame = contamination_frame(model, noisy, draws=4, seed=1)
+    frame = contamination_frame(model, noisy, null_samples=4, seed=1)
     records = [
         workbench.capture(model, noisy.classifier.prepared(pixels), layers=[0])[0]
         for pixels in (noisy.pictures.pixels, noisy.pixels)
@@ -128,9 +128,9 @@ def test_the_frame_holds_what_a_capture_gives(model, noisy):
 
 
 def test_the_batches_change_nothing(model, noisy, monkeypatch):
-    whole = contamination_frame(model, noisy, draws=3, pursuit=False)
+    whole = contamination_frame(model, noisy, null_samples=3, pursuit=False)
     monkeypatch.setattr(contamination, "BATCH", 2)
-    parts = contamination_frame(model, noisy, draws=3, pursuit=False)
+    parts = contamination_frame(model, noisy, null_samples=3, pursuit=False)
     for column in ("value", "null_mean", "null_low", "z"):
         torch.testing.assert_close(
             torch.tensor(parts[column].to_numpy(float)), torch.tensor(whole[column].to_numpy(float)),
@@ -172,8 +172,10 @@ def test_an_s_that_lies_on_the_marked_patches_is_found_and_chance_is_not():
         auc, share = (found[metric, candidate] for metric in ("contamination_auc", "contamination_share"))
         assert auc.values.tolist() == [1, 1]
         assert share.values.tolist() == pytest.approx([1, 1])
-        assert auc.draws["permutation"].mean(-1).tolist() == pytest.approx([0.5, 0.5], abs=0.04)
-        assert share.draws["permutation"].mean(-1).tolist() == pytest.approx([3 / 20, 4 / 20], abs=0.03)
+        assert auc.null_samples["permutation"].mean(-1).tolist() == pytest.approx([0.5, 0.5], abs=0.04)
+        assert share.null_samples["permutation"].mean(-1).tolist() == pytest.approx(
+            [3 / 20, 4 / 20], abs=0.03
+        )
     assert found["contamination_auc", "clean"].values.tolist() == [0.5, 0.5]  # S = 0 tells nothing
     assert found["contamination_share", "clean"].values.isnan().all()
 

@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score
 
 from workbench.core.errors import InputError
 from workbench.studies.evaluation.protocols import mean_corruption_error
-from workbench.studies.evaluation.scores import foreign_aupr, hits, perplexity
+from workbench.studies.evaluation.scores import hits, ood_aupr, perplexity
 
 
 def test_hits_count_the_right_class_among_the_most_likely():
@@ -24,15 +24,15 @@ def test_aupr_is_scikit_learns_on_the_negative_largest_probability():
     outside = torch.randn(9, 4, generator=chance)
     probabilities = torch.cat([inside, outside]).double().softmax(1).amax(1).numpy()
     expected = average_precision_score(np.repeat([0, 1], [13, 9]), -probabilities)
-    assert foreign_aupr(inside, outside) == pytest.approx(expected, abs=1e-15)
+    assert ood_aupr(inside, outside) == pytest.approx(expected, abs=1e-15)
 
 
 def test_aupr_is_1_where_every_foreign_image_is_less_sure_and_their_share_where_all_are_alike():
     sure, unsure = torch.tensor([[9.0, 0], [0, 8]]), torch.tensor([[0.1, 0], [0, 0.2], [0.3, 0]])
-    assert foreign_aupr(sure, unsure) == 1
-    assert foreign_aupr(unsure[:1].expand(4, 2), unsure[:1].expand(12, 2)) == pytest.approx(12 / 16)
+    assert ood_aupr(sure, unsure) == 1
+    assert ood_aupr(unsure[:1].expand(4, 2), unsure[:1].expand(12, 2)) == pytest.approx(12 / 16)
     with pytest.raises(InputError, match="finite"):
-        foreign_aupr(sure * math.inf, unsure)
+        ood_aupr(sure * math.inf, unsure)
 
 
 def test_perplexity_is_of_all_tokens_together():

@@ -107,7 +107,7 @@ def spectrum(address: Address, material: Material) -> list[str]:
     """Lines of the view spectrum."""
     return [
         *_load(address, material),
-        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, draws={DRAWS})',
+        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, null_samples={DRAWS})',
         f'figure = figures.head_spectrum_figure(frame[frame["head"] == {material.key_head(address)}], {address.layer})',
     ]
 

@@ -26,7 +26,7 @@ LIMIT = 512 * 2**20  # bytes of captures and frames
 MODELS = 3
 DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose"}
 """What a model of a kind is shown where nobody says otherwise; a model of photographs gets those."""
-SITES = ("q", "k", "v", "attn", "output")
+SITES = ("q", "k", "v", "attn", "head_out")
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Material:
 
             loaded, batch = self.model(address.model), self.one(address)
             with self._alone("looking for layers"):
-                seen = capture(loaded, batch, sites=("output",))
+                seen = capture(loaded, batch, sites=("head_out",))
             return [
                 LayerOutline(
                     record.index, record.path, record.kind,
-                    heads=0 if record.output is None else record.output.shape[1],
+                    heads=0 if record.head_out is None else record.head_out.shape[1],
                     windowed=record.origin is not None,
                     convention=getattr(loaded.module.get_submodule(record.path), "convention", None),
                 )

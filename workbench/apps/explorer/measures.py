@@ -43,11 +43,13 @@ class Measure:
         return rows
 
 
-_DRAWN = {"per_head": True, "draws": DRAWS, "null": "gaussian"}
+_DRAWN = {"per_head": True, "null_samples": DRAWS, "null": "gaussian"}
 MEASURES = {
-    "attention_entropy": Measure("Entropy of attention", "attention_entropy", "attention-map", {"draws": 0}),
+    "attention_entropy": Measure(
+        "Entropy of attention", "attention_entropy", "attention-map", {"null_samples": 0}
+    ),
     "attention_distance": Measure(
-        "Mean distance of attention", "attention_distance", "attention-map", {"draws": 0}
+        "Mean distance of attention", "attention_distance", "attention-map", {"null_samples": 0}
     ),
     "effective_rank": Measure(
         "Effective rank of attention", "effective_rank", "attention-spectrum", {**_DRAWN, "max_rank": 1}

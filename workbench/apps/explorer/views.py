@@ -87,7 +87,7 @@ def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
         )
     held = {name: getattr(record, name) for name in ("q", "k", "v")}
     heads = next((value.shape[1] for value in held.values() if value is not None), 0)
-    heads = record.output.shape[1] if record.output is not None else heads
+    heads = record.head_out.shape[1] if record.head_out is not None else heads
     found = {
         name: torch.linalg.vector_norm(value[0, head * value.shape[1] // heads].double(), dim=-1)
         for name, value in held.items()
@@ -235,7 +235,7 @@ def _read_norms(address: Address, material: Material) -> str:
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
     """Spectra of the keys of the address' head, in every layer that has them."""
-    frame = material.frame("gram-spectrum", address, draws=DRAWS)
+    frame = material.frame("gram-spectrum", address, null_samples=DRAWS)
     return frame[frame["head"] == material.key_head(address)]
 
 

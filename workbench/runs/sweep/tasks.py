@@ -115,7 +115,7 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
             _free_memory()
     if inputs.cut is not None:
         count, length = inputs.cut
-        gathered.tally.count(
+        gathered.counts.count(
             f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
         )
     if inputs.digests and not gathered.rows:

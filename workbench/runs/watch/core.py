@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 ANALYSES_WATCHED: dict[str, dict[str, Any]] = {
-    "projection-error": {"draws": 0},
+    "projection-error": {"null_samples": 0},
     "gram-spectrum": {},
-    "token-similarity": {"draws": 0},
+    "token-similarity": {"null_samples": 0},
     "membership": {},
 }
 """What is watched unless asked otherwise, and with which options: without chance, which would cost most of the time."""

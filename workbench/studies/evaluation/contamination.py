@@ -22,7 +22,7 @@ from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.provenance import versions
-from workbench.measurements import Layer, NotMeasured, Rows, Tally
+from workbench.measurements import Counts, Layer, NotApplicable, Rows
 from workbench.measurements.robust_components import found_contamination, patches_of, split_of_layer
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
@@ -141,7 +141,7 @@ def contamination_frame(
     images: Contaminated,
     *,
     layers: Numbers = None,
-    draws: int = 100,
+    null_samples: int = 100,
     seed: int = 0,
     pursuit: bool = True,
 ) -> pd.DataFrame:
@@ -149,28 +149,28 @@ def contamination_frame(
 
     ``contamination_auc`` and ``contamination_share`` for the candidates of
     `workbench.measurements.robust_components.contamination_scores`, with their level when the marks are permuted
-    over the patches (``draws``, 0 for none); and what the analysis robust-components measures, for the ``clean`` and
+    over the patches (``null_samples``, 0 for none); and what the analysis robust-components measures, for the ``clean`` and
     the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
 
     ``frame.attrs["notes"]`` says how the contamination moves the model's accuracy. Raises InputError for a model
     none of whose layers performs a pursuit.
     """
-    if draws < 0 or draws == 1:
-        raise InputError(f"draws is 0 or a whole number from 2 up, got {draws}")
-    rows, tally = Rows(aggregate=True), Tally()
+    if null_samples < 0 or null_samples == 1:
+        raise InputError(f"null_samples is 0 or a whole number from 2 up, got {null_samples}")
+    rows, counts = Rows(aggregate=True), Counts()
     measured = False
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
         marked = part.marked.flatten(1)
-        for clean, after in zip(*_layers(model, part, layers, seed, tally), strict=True):
+        for clean, after in zip(*_layers(model, part, layers, seed, counts), strict=True):
             try:
                 for name, layer in (("clean", clean), ("contaminated", after)):
                     for measurement in split_of_layer(layer, {"candidate": name}):
                         rows.add(measurement, layer)
-                for measurement in found_contamination(clean, after, marked, draws, pursuit):
+                for measurement in found_contamination(clean, after, marked, null_samples, pursuit):
                     rows.add(measurement, after)
                 measured = True
-            except NotMeasured:
+            except NotApplicable:
                 continue
     if not measured:
         raise InputError(_no_split(model))
@@ -179,10 +179,15 @@ def contamination_frame(
     notes = [
         f"{images.kind}: {before:.1%} of the clean images are told rightly, {later:.1%} of the contaminated"
     ]
-    frame.attrs["notes"] = [*notes, *tally.notes(), *rows.notes()]
+    frame.attrs["notes"] = [*notes, *counts.notes(), *rows.notes()]
     frame.attrs["provenance"] = {
         "analysis": "contamination",
-        "options": {"contamination": images.kind, "draws": draws, "pursuit": pursuit, "layers": layers},
+        "options": {
+            "contamination": images.kind,
+            "null_samples": null_samples,
+            "pursuit": pursuit,
+            "layers": layers,
+        },
         "model": model.identity,
         "inputs": images.pictures.identity,
         "seed": seed,
@@ -193,13 +198,13 @@ def contamination_frame(
 
 
 def _layers(
-    model: LoadedModel, images: Contaminated, layers: Numbers, seed: int, tally: Tally
+    model: LoadedModel, images: Contaminated, layers: Numbers, seed: int, counts: Counts
 ) -> tuple[list[Layer], list[Layer]]:
     """The layers of both captures, clean and contaminated, in order."""
 
     def of(pixels: Tensor) -> list[Layer]:
         held: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
-        return [Layer(record, images.pictures.ids, held.tokens, seed, tally=tally) for record in held]
+        return [Layer(record, images.pictures.ids, held.tokens, seed, counts=counts) for record in held]
 
     return of(images.pictures.pixels), of(images.pixels)
 
@@ -246,7 +251,7 @@ def sparse_maps(model: LoadedModel, images: Contaminated, layer: int | None = No
 
     Raises InputError where the layer performs none.
     """
-    pairs = zip(*_layers(model, images, layer, 0, Tally()), strict=True)
+    pairs = zip(*_layers(model, images, layer, 0, Counts()), strict=True)
     split = [(before, after) for before, after in pairs if "sparse" in after.record.extra]
     if not split:
         raise InputError(

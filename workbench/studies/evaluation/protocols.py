@@ -179,7 +179,7 @@ def _foreign(model: PixelModel, pictures: Pictures, request: Request) -> Iterato
         "noise": torch.rand(shape, generator=chance),
     }
     for kind, pixels in outside.items():
-        value = scores.foreign_aupr(inside, model.logits(pixels.to(pictures.pixels)))
+        value = scores.ood_aupr(inside, model.logits(pixels.to(pictures.pixels)))
         yield {"metric": "aupr", "value": value, "kind": kind}
 
 

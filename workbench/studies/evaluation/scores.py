@@ -24,7 +24,7 @@ def hits(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], top: in
     return ((logits >= right).sum(1) <= top) & ~logits.isnan().any(1)
 
 
-def foreign_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
+def ood_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
     """Area under the precision-recall curve of telling foreign inputs by the negative maximum probability.
 
     Foreign inputs are the positive class; chance gives m / (n + m). teo2024 App. A.1 (ImageNet-O). Raises
@@ -35,8 +35,8 @@ def foreign_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m c
     logits = torch.cat([inside, outside]).double()
     if not logits.isfinite().all():
         raise InputError("the model gives logits that are not finite; AUPR needs finite ones")
-    is_foreign = np.repeat([0, 1], [len(inside), len(outside)])
-    return float(average_precision_score(is_foreign, -logits.softmax(1).amax(1).numpy()))
+    is_ood = np.repeat([0, 1], [len(inside), len(outside)])
+    return float(average_precision_score(is_ood, -logits.softmax(1).amax(1).numpy()))
 
 
 def perplexity(totals: Float[Tensor, " text"], counts: Int[Tensor, " text"]) -> tuple[float, float, float]:

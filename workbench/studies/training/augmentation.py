@@ -29,10 +29,10 @@ def augment(
     if not (options.rotation or options.shift or options.zoom):
         return images
     # Drawn on the CPU whatever the device, so that the same seed changes the images in the same way.
-    draws = torch.rand(len(images), 4).mul(2).sub(1)
-    angle = draws[:, 0] * math.radians(options.rotation)
-    size = 1 + draws[:, 1] * options.zoom
-    shift = draws[:, 2:] * 2 * options.shift  # the image spans two units of the grid
+    null_samples = torch.rand(len(images), 4).mul(2).sub(1)
+    angle = null_samples[:, 0] * math.radians(options.rotation)
+    size = 1 + null_samples[:, 1] * options.zoom
+    shift = null_samples[:, 2:] * 2 * options.shift  # the image spans two units of the grid
     cosine, sine = angle.cos() / size, angle.sin() / size
     across = torch.stack([cosine, -sine, shift[:, 0]], dim=1)
     down = torch.stack([sine, cosine, shift[:, 1]], dim=1)

@@ -48,13 +48,15 @@ def attends_to_tokens(model: nn.Module) -> bool:
 def _measured(model: nn.Module, batch: Batch) -> dict[str, float]:
     found: dict[str, float] = {}
     if attends_to_tokens(model):
-        frame = _quietly("projection-error", model, batch, convention="saritas2025", per_head=True, draws=0)
+        frame = _quietly(
+            "projection-error", model, batch, convention="saritas2025", per_head=True, null_samples=0
+        )
         for metric in ("projection_error", "phi_norm2", "h_norm2"):
             rows = frame[frame["metric"] == metric]
             if metric != "projection_error":
                 rows = rows[rows["statistic"] == "mean"]
             found |= _mean_and_last(metric, rows)
-    frame = _quietly("token-similarity", model, batch, null="permutation", draws=0)
+    frame = _quietly("token-similarity", model, batch, null="permutation", null_samples=0)
     return found | _mean_and_last("token_cosine", frame[frame["metric"] == "token_cosine"])
 
 

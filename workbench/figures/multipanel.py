@@ -1,4 +1,4 @@
-"""Several figures as the panels of one plate, with panel letters and one legend."""
+"""Several figures as the panels of one multi-panel figure, with panel letters and one legend."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BAR_ROOM = 62  # px right of a panel for a colour bar that its figure left to p
 _LEGEND_ROW = 16
 
 
-def plate(
+def multipanel(
     figures: Sequence[go.Figure],
     columns: int = 2,
     letters: str | None = "a",
@@ -69,7 +69,7 @@ def plate(
         columns: panels per row.
         letters: the first letter ("a", "A", …), or None for none.
         widths: relative widths of the columns; equal by default.
-        width: of the plate, in pixels of 1/96 in; `save_figure(…, width="page")` prints it as it is.
+        width: of the multi-panel figure, in pixels of 1/96 in; `save_figure(…, width="page")` prints it as it is.
 
     Raises:
         InputError: no figure, no column, widths that do not fit, or figures whose bars or boxes are arranged in
@@ -77,9 +77,9 @@ def plate(
     """
     figures = list(figures)
     if not figures or not all(isinstance(figure, go.Figure) for figure in figures):
-        raise InputError("a plate is made of one or more plotly figures")
+        raise InputError("a multi-panel figure is made of one or more plotly figures")
     if columns < 1:
-        raise InputError(f"a plate has 1 or more columns; got {columns}")
+        raise InputError(f"a multi-panel figure has 1 or more columns; got {columns}")
     columns = min(columns, len(figures))
     shares = list(widths) if widths is not None else [1.0] * columns
     if len(shares) != columns or min(shares) <= 0:
@@ -139,7 +139,7 @@ def _inner_cell(
     }
     legend = layout.get("legend") or {}
     if legend.get("orientation") == "h" and (legend.get("y") or 0) >= 1:
-        # The room that the figure left for its own legend; the plate has one legend, above all panels.
+        # The room that the figure left for its own legend; the multi-panel figure has one legend, above all panels.
         titled = any((note.get("y") or 0) >= 0.99 for note in layout.get("annotations") or ())
         margin["t"] = min(margin["t"], 24 if titled else 10)
     if _has_bar(source) and margin["r"] < _BAR_ROOM:
@@ -193,7 +193,7 @@ def _merge_legends(sources: list[dict[str, Any]]) -> int:
 
 
 def _fix_look(trace: dict[str, Any], index: int) -> None:
-    """Write down the look that a trace's place in its own figure gave it; in the plate its place is another."""
+    """Write down the look that a trace's place in its own figure gave it; in the multi-panel figure its place is another."""
     style = series_style(index)
     marker, line = trace.get("marker") or {}, trace.get("line") or {}
     if trace["type"] not in ("scatter", "scattergl"):
@@ -208,7 +208,7 @@ def _fix_look(trace: dict[str, Any], index: int) -> None:
 
 
 class _Panel:
-    """One figure's way into the plate: its axes renumbered, its paper coordinates moved into its cell."""
+    """One figure's way into the multi-panel figure: its axes renumbered, its paper coordinates moved into its cell."""
 
     def __init__(
         self, cell: tuple[float, float, float, float], width: float, height: float, counters: dict[str, int]
@@ -220,7 +220,7 @@ class _Panel:
         self.names: dict[str, str] = {}  # this figure's axis and region names to the plate's
 
     def place(self, axis: str, value: float) -> float:
-        """A paper coordinate of the figure, in the plate."""
+        """A paper coordinate of the figure, in the multi-panel figure."""
         return self.origin[axis] + value * self.size[axis]
 
     def add(self, source: dict[str, Any], merged: dict[str, Any]) -> None:
@@ -238,7 +238,7 @@ class _Panel:
                 into[self.names[key]] = {**value, "domain": self._domain(value.get("domain"))}
             elif key in _GLOBAL and value is not None and into.setdefault(key, value) != value:
                 raise InputError(
-                    f"two figures differ in {key} ({into[key]!r}, {value!r}); a plate has only one"
+                    f"two figures differ in {key} ({into[key]!r}, {value!r}); a multi-panel figure has only one"
                 )
         for name in self._unwritten(source):
             letter, number = name[0], name[1:]

@@ -9,7 +9,7 @@ import pytest
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures import plate
+from workbench.figures import multipanel
 from workbench.figures.theme import PANEL_LETTER
 
 
@@ -51,7 +51,7 @@ def letters(fig):
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_panels_do_not_overlap_and_nothing_is_lost(columns):
     figures = [line("a", "b"), heat(), facets(), line("a")]
-    fig = plate(figures, columns=columns)
+    fig = multipanel(figures, columns=columns)
     assert len(fig.data) == sum(len(figure.data) for figure in figures)
     places = axes(fig)
     assert len(places) == 5  # the facets have two
@@ -60,7 +60,7 @@ def test_panels_do_not_overlap_and_nothing_is_lost(columns):
 
 
 def test_panels_go_row_by_row():
-    fig = plate([line("a"), line("a"), line("a")], columns=2, letters="A")
+    fig = multipanel([line("a"), line("a"), line("a")], columns=2, letters="A")
     layout = fig.layout
     (ax, bx, cx) = (layout.xaxis.domain, layout.xaxis2.domain, layout.xaxis3.domain)
     (ay, by, cy) = (layout.yaxis.domain, layout.yaxis2.domain, layout.yaxis3.domain)
@@ -72,7 +72,7 @@ def test_panels_go_row_by_row():
 
 
 def test_links_between_axes_point_into_the_same_panel():
-    fig = plate([facets(), facets()], columns=1)
+    fig = multipanel([facets(), facets()], columns=1)
     assert fig.layout.yaxis2.matches == "y"
     assert fig.layout.yaxis4.matches == "y3"
     assert fig.layout.xaxis3.anchor == "y3"
@@ -83,14 +83,14 @@ def test_overlaid_axes_lie_over_their_own_panel():
     double = make_subplots(specs=[[{"secondary_y": True}]])
     double.add_trace(go.Scatter(y=[1, 2]))
     double.add_trace(go.Scatter(y=[9, 8]), secondary_y=True)
-    fig = plate([line("a"), double])
+    fig = multipanel([line("a"), double])
     assert fig.layout.yaxis3.overlaying == "y2"
     assert fig.data[2].yaxis == "y3"
 
 
 def test_colour_axes_and_bars_stay_with_their_panel():
     own = go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
-    fig = plate([heat(), heat(), own], columns=3)
+    fig = multipanel([heat(), heat(), own], columns=3)
     assert [trace.coloraxis for trace in fig.data] == ["coloraxis", "coloraxis2", None]
     bars = [fig.layout.coloraxis.colorbar.x, fig.layout.coloraxis2.colorbar.x, fig.data[2].colorbar.x]
     for bar, panel, after in zip(bars, axes(fig), [*axes(fig)[1:], ((1.0, 1.0), None)], strict=True):
@@ -103,7 +103,7 @@ def test_annotations_shapes_and_images_move_with_their_panel():
     fig.add_annotation(text="point", x=0.5, y=0.5)
     fig.add_hline(y=0.3)
     fig.add_layout_image(source="data:,", x=0.25, y=0.75, sizex=0.5, sizey=0.5, xref="paper", yref="paper")
-    made = plate([line("a"), fig])
+    made = multipanel([line("a"), fig])
     corner, point = [note for note in made.layout.annotations if note.name != PANEL_LETTER]
     assert (corner.x, corner.y) == pytest.approx((made.layout.xaxis2.domain[1], made.layout.yaxis2.domain[1]))
     assert (point.xref, point.yref) == ("x2", "y2")
@@ -115,7 +115,7 @@ def test_annotations_shapes_and_images_move_with_their_panel():
 
 
 def test_pictures_and_pies_are_panels_too():
-    fig = plate(
+    fig = multipanel(
         [px.imshow(np.zeros((4, 6, 3), np.uint8)), go.Figure(go.Pie(values=[1, 2], labels=["p", "q"]))]
     )
     assert [trace.type for trace in fig.data] == ["image", "pie"]
@@ -123,21 +123,21 @@ def test_pictures_and_pies_are_panels_too():
 
 
 def test_polar_and_three_dimensional_panels_keep_their_own_region():
-    fig = plate(
+    fig = multipanel(
         [go.Figure(go.Scatterpolar(r=[1, 2], theta=[0, 90])), go.Figure(go.Surface(z=[[1, 2], [3, 4]]))]
     )
     assert fig.layout.polar.domain.x[1] < fig.layout.scene.domain.x[0]
 
 
 def test_one_legend_names_each_look_once():
-    fig = plate([line("first", "second"), line("first", "second"), line("alone")])
+    fig = multipanel([line("first", "second"), line("first", "second"), line("alone")])
     assert [trace.name for trace in fig.data if trace.showlegend] == ["first", "second"]
     assert fig.data[0].legendgroup == fig.data[2].legendgroup
     assert fig.data[0].legendgroup != fig.data[1].legendgroup
 
 
 def test_a_series_keeps_its_look_whatever_its_panel():
-    fig = plate([line("a", "b"), line("a", "b")])
+    fig = multipanel([line("a", "b"), line("a", "b")])
     assert fig.data[0].line.color == fig.data[2].line.color != fig.data[1].line.color
     assert fig.data[1].line.dash == fig.data[3].line.dash != fig.data[0].line.dash
 
@@ -145,7 +145,7 @@ def test_a_series_keeps_its_look_whatever_its_panel():
 def test_the_figures_given_are_not_changed():
     figures = [facets(), heat()]
     before = [figure.to_json() for figure in figures]
-    plate(figures)
+    multipanel(figures)
     assert [figure.to_json() for figure in figures] == before
 
 
@@ -163,4 +163,4 @@ def test_the_figures_given_are_not_changed():
 )
 def test_what_cannot_be_a_plate_is_refused(figures, arguments):
     with pytest.raises(InputError):
-        plate(figures, **arguments)
+        multipanel(figures, **arguments)
