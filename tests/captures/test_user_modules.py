@@ -444,8 +444,8 @@ def test_a_layer_that_was_not_captured(x: Tensor):
 
 
 def test_unknown_site(x: Tensor):
-    with pytest.raises(UnknownName, match=r"did you mean 'hidden'\?"):
-        capture(Stack(Functional()), x, sites=("hiden",))
+    with pytest.raises(UnknownName, match=r"did you mean 'resid_post'\?"):
+        capture(Stack(Functional()), x, sites=("resid_pst",))
 
 
 def test_sites_not_asked_for_are_none(x: Tensor):

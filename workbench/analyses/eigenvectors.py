@@ -88,9 +88,9 @@ def eigenvector_test(
     random direction: their number / (N − 1). All dimensionless.
 
     ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
-    published code works with); everything else is float64. ``null_samples`` per null repeat the tests of V with values of
-    that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask`` (true
-    at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
+    published code works with); everything else is float64. ``null_samples`` per null repeat the tests of V with
+    values of that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask``
+    (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
 
     NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
     rounding (V constant along G, or 0). Raises `InputError` as `parallel.map_tokens`.

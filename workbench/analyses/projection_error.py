@@ -82,8 +82,8 @@ def projection_errors(
     keys (class attention); else ``mask`` (true at real tokens) leaves padding out as query and key.
     ``attention_mask`` (true = may attend, or added to the scores) shapes h alone: the kernel has no masks.
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
-    deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact error
-    with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
+    deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
+    error with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
 
     NaN: the exact error, its floor and draws where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
     counts as that, and means over it are infinite. ``resolved`` is ``axes`` where "exact" is not asked for.

@@ -89,7 +89,7 @@ class SampledLipschitz(NamedTuple):
 
 
 def sampled_lipschitz(tokens: int, null_samples: int, seed: int, spread: float = 1.0) -> SampledLipschitz:
-    """Estimates of the Lipschitz constant from ``null_samples`` pairs of N logits N(0, spread²) (abdullaev2025 Fig. 1, left).
+    """Estimates of the Lipschitz constant from pairs of N logits N(0, spread²) (abdullaev2025 Fig. 1, left).
 
     They look where such logits lie: neither can exceed 1/2, and both fall short of it where few logits tie at the top.
     """

@@ -308,7 +308,7 @@ def sweep_status(folder: str, as_json: bool) -> None:
 @click.option("--inputs", "input_spec", required=True, metavar="SPEC", help="What to feed it.")
 @_apply(_SAMPLE)
 @click.option("--sites", default="q,k,v", show_default=True, metavar="LIST",
-              help="input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post.")  # fmt: skip
+              help="input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, …")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="A .safetensors file.")
 def capture(model: str, input_spec: str, out: str, layers: str | None, sites: str, **rest: Any) -> None:
     """Write the q, k, v (or other sites) of every layer to a file."""

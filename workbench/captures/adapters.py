@@ -130,7 +130,7 @@ class CrossCovariance(Adapter):
                 q=(call.q / temperature).mT,
                 k=call.k.mT,
                 v=call.v.mT,
-                output=call.head_out.mT,
+                head_out=call.head_out.mT,
                 scale=temperature.clone(),
                 kind="channel",
             )

@@ -204,10 +204,10 @@ def _flat_tokens(x: Tensor) -> Tensor:
 
 
 _BEFORE = Reading((("", "input"),), _flat_tokens)
-_HIDDEN = Reading((("", "output"),))
+_RESID_POST = Reading((("", "output"),))
 _AFTER: dict[str, Callable[[nn.Module, str], Reading | None]] = {}
-_UPDATES: dict[str, Reading] = {}
-_HIDDEN_OF: dict[str, Reading] = {}
+_ATTN_OUT_OF: dict[str, Reading] = {}
+_RESID_POST_OF: dict[str, Reading] = {}
 _OURS: dict[str, int] = {}
 _TOLD: dict[str, int] = {}
 """How often `register_block` was told of a class: by ourselves, and in all."""
@@ -218,14 +218,14 @@ _CLASS_TOKEN_APART = {"timm.models.cait.LayerScaleBlockClassAttn": True}
 def register_block(
     class_name: str,
     resid_mid: str | Callable[[nn.Module, str], Reading | None],
-    hidden: Reading | None = None,
-    update: Reading | None = None,
+    resid_post: Reading | None = None,
+    attn_out: Reading | None = None,
 ) -> None:
     """Say where blocks of a class (``"package.module.Class"``) hold the residual stream after attention.
 
     ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
-    a function of (block, path of the attention inside it) that returns a ``Reading``. ``hidden`` is the
-    block's first output unless given, ``update`` what is held after attention less what the block received.
+    a function of (block, path of the attention inside it) that returns a ``Reading``. ``resid_post`` is the
+    block's first output unless given, ``attn_out`` what is held after attention less what the block received.
     """
     if isinstance(resid_mid, str):
         submodule, _, side = resid_mid.rpartition(".")
@@ -235,10 +235,10 @@ def register_block(
         _AFTER[class_name] = lambda block, attention: reading
     else:
         _AFTER[class_name] = resid_mid
-    if hidden is not None:
-        _HIDDEN_OF[class_name] = hidden
-    if update is not None:
-        _UPDATES[class_name] = update
+    if resid_post is not None:
+        _RESID_POST_OF[class_name] = resid_post
+    if attn_out is not None:
+        _ATTN_OUT_OF[class_name] = attn_out
 
 
 def foreign_block(block: nn.Module) -> bool:
@@ -246,9 +246,9 @@ def foreign_block(block: nn.Module) -> bool:
     return any(_TOLD.get(path, 0) > _OURS.get(path, 0) for path in map(class_path, type(block).__mro__))
 
 
-def hidden_reading(block: nn.Module) -> Reading:
+def resid_post_reading(block: nn.Module) -> Reading:
     """How to read the hidden state a block hands on."""
-    return _of_class(block, _HIDDEN_OF) or _HIDDEN
+    return _of_class(block, _RESID_POST_OF) or _RESID_POST
 
 
 def before_attention(block: nn.Module) -> Reading | None:
@@ -260,12 +260,12 @@ def before_attention(block: nn.Module) -> Reading | None:
     return None if several or _of_class(block, _CLASS_TOKEN_APART) else _BEFORE
 
 
-def attention_update(block: nn.Module, attention: str) -> Reading | None:
+def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
     """How to read what attention adds to the residual stream, None where nothing is added as it is.
 
     In blocks that normalise what comes after attention the sum itself is not there to be read.
     """
-    own = _of_class(block, _UPDATES)
+    own = _of_class(block, _ATTN_OUT_OF)
     after = after_attention(block, attention)
     if own is not None or after is None or before_attention(block) is None:
         return own
@@ -346,16 +346,18 @@ register_block("timm.models.xcit.XCABlock", "norm3.input")
 register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
 # Its residual is not the sum of the stream and what attention puts out.
 register_block(
-    "workbench.models.architectures.parts.BoostedBlock", "norm2.input", update=Reading((("boost", "input"),))
+    "workbench.models.architectures.parts.BoostedBlock",
+    "norm2.input",
+    attn_out=Reading((("boost", "input"),)),
 )
 register_block(
     "timm.models.swin_transformer.SwinTransformerBlock",
     "norm2.input",
-    hidden=Reading((("", "output"),), _flat_tokens),
+    resid_post=Reading((("", "output"),), _flat_tokens),
 )
 register_block(
     "transformers.models.luke.modeling_luke.LukeLayer",
     lambda block, attention: Reading((("attention", "outputs"),), _words_and_entities),
-    hidden=Reading((("", "outputs"),), _words_and_entities),
+    resid_post=Reading((("", "outputs"),), _words_and_entities),
 )
 _OURS.update(_TOLD)

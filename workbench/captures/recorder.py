@@ -17,14 +17,14 @@ from workbench.captures.keeping import Keeper, tensors_in
 from workbench.captures.layout import (
     Reading,
     after_attention,
-    attention_update,
+    attn_out_reading,
     before_attention,
     block_path,
     class_path,
-    hidden_reading,
     is_attention,
     is_library_model,
     looks_like_attention,
+    resid_post_reading,
 )
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
@@ -287,7 +287,7 @@ class Recorder:
             module = self.module.get_submodule(block)
             known = {
                 "resid_pre": before_attention(module),
-                "attn_out": attention_update(module, inside),
+                "attn_out": attn_out_reading(module, inside),
                 "resid_mid": after_attention(module, inside),
             }
             readings = {site: how for site, how in known.items() if site in self.sites and how is not None}
@@ -332,7 +332,7 @@ class Recorder:
             )
         readings = dict(self.readings.get(visit.path, {}))
         if "resid_post" in self.sites:
-            readings["resid_post"] = hidden_reading(frame.visit.module)
+            readings["resid_post"] = resid_post_reading(frame.visit.module)
         if "resid_mid" in self.sites and "resid_mid" not in readings:
             raise InputError(
                 f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "

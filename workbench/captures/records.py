@@ -84,7 +84,7 @@ class Call:
     q (batch, head, query, head_dim), k and v (batch, kv_head, key, head_dim); kv_head divides head.
     scale multiplies q kᵀ: a number, or a tensor that broadcasts against (head, 1, 1).
     mask: None, bool (true = attend) or an additive float, broadcastable to (batch, head, query, key).
-    output (batch, head, query, head_dim): what the attention hands to the output projection.
+    head_out (batch, head, query, head_dim): what the attention hands to the output projection.
     attn: the family's own weights, where they are not softmax(scale q kᵀ + mask); otherwise None.
     kind: "token", "channel" or "none" (see ``LayerRecord``); with "none" q, k, v and scale may be None.
     """
@@ -94,7 +94,7 @@ class Call:
     v: Float[Tensor, "batch kv_head key value_dim"]
     scale: float | Tensor
     mask: Tensor | None
-    output: Float[Tensor, "batch head query value_dim"]
+    head_out: Float[Tensor, "batch head query value_dim"]
     attn: Tensor | None = None
     kind: str = "token"
     rows_sum_to_one: bool = True
@@ -131,11 +131,11 @@ class LayerRecord:
     scale: float | Tensor | None = None
     mask: Tensor | None = None
     attn: Float[Tensor, "batch head query key"] | None = None
-    output: Float[Tensor, "batch head token head_dim"] | None = None
+    head_out: Float[Tensor, "batch head token head_dim"] | None = None
     resid_pre: Float[Tensor, ...] | None = None
-    update: Float[Tensor, ...] | None = None
+    attn_out: Float[Tensor, ...] | None = None
     resid_mid: Float[Tensor, ...] | None = None
-    hidden: Float[Tensor, ...] | None = None
+    resid_post: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None
 

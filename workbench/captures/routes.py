@@ -171,7 +171,7 @@ class _Watch(TorchFunctionMode):
             v=_four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
             scale=used_scale,
             mask=None if mask is None else _four_axes_mask(mask, lead),
-            output=_four_axes(output, lead),
+            head_out=_four_axes(output, lead),
             dropout=dropout_p,
         )
         self.observer.seen(call, None)
@@ -313,7 +313,7 @@ class _Interface:
             v=value,
             scale=scale,
             mask=mask,
-            output=output.transpose(1, 2),
+            head_out=output.transpose(1, 2),
             attn=weights if special else None,
             rows_sum_to_one=kwargs.get("s_aux") is None,
             dropout=float(kwargs.get("dropout") or 0.0),

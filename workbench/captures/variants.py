@@ -36,7 +36,7 @@ class Variants(Adapter):
         return [
             Call(
                 **operands,
-                output=output,
+                head_out=output,
                 kind=module.attends,
                 rows_sum_to_one=inside.get("rows_sum_to_one", module.attends != "none"),
                 extra=others,

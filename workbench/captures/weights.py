@@ -133,7 +133,7 @@ def _few_rows(call: Call) -> Call:
         v=call.v[inputs],
         scale=call.scale,
         mask=mask,
-        output=call.head_out[inputs, :, rows],
+        head_out=call.head_out[inputs, :, rows],
         rows_sum_to_one=call.rows_sum_to_one,
     )
 

@@ -193,7 +193,7 @@ def _merge_legends(sources: list[dict[str, Any]]) -> int:
 
 
 def _fix_look(trace: dict[str, Any], index: int) -> None:
-    """Write down the look that a trace's place in its own figure gave it; in the multi-panel figure its place is another."""
+    """Write down the style that a trace's place in its own figure gave it: among the panels its place is another."""
     style = series_style(index)
     marker, line = trace.get("marker") or {}, trace.get("line") or {}
     if trace["type"] not in ("scatter", "scattergl"):

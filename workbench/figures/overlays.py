@@ -1,4 +1,4 @@
-"""Numbers over the cells of a patch grid, laid over the picture they belong to, and multi-panel figures of such maps."""
+"""Numbers over the cells of a patch grid, laid over the image they belong to, and grids of such maps."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def flat_scale(
     return axis
 
 
-# ------------------------------------------------------------------------------------------------- multi-panel figures of maps
+# ------------------------------------------------------------------------------------------------- grids of maps
 
 GAP = 0.3  # between groups, in widths of a map
 WORDS = 40  # px; below it a head is named by its number alone

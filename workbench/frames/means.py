@@ -105,8 +105,8 @@ class Means:
     """Aggregated rows: per layer (over inputs and heads), per input (over layers and heads), and over all.
 
     Every head of every input and layer counts once. The chance level of a mean comes from the means of the
-    draws, never from averaged z. Values that are undefined (NaN) are left out, with their null samples, and counted. Without
-    ``per_input`` there are no rows per input, and memory does not grow with the inputs.
+    draws, never from averaged z. Values that are undefined (NaN) are left out, with their null samples, and counted.
+    Without ``per_input`` there are no rows per input, and memory does not grow with the inputs.
     """
 
     def __init__(self, per_input: bool = True) -> None:

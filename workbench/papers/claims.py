@@ -66,7 +66,7 @@ def claims(
 
     One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights: over
     layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
-    columns hold what chance gives, from ``null_samples`` draws. ``verdict`` follows from the interval: "holds" where all of it
+    columns hold the null distribution. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
     scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
     checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are

@@ -497,7 +497,7 @@ def sensitivity_frame(
     """How far random logits N(0, spread²) and noise N(0, 1) move softmax, by N (abdullaev2025 Fig. 1).
 
     Columns: metric, candidate, tokens (N), spread, value, low, high, draws. ``softmax_lipschitz`` is the largest of
-    all null samples: slope of two vectors (candidate pairs) and exact constant at one (local). ``softmax_perturbation`` is the
+    all samples: slope of two vectors (pairs) and exact constant at one (local). ``softmax_perturbation`` is the
     mean over draws, of the logits and of the noise, with its 95 % interval.
     """
     rows = []

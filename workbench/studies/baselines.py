@@ -114,8 +114,8 @@ def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """One metric of an evaluation divided by that of each model's twin, where both are in the frame.
 
     The rows of `frame` with ``twin``, ``twin_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95 %
-    interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A ``corruption_error`` has none
-    of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
+    interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A ``corruption_error`` has
+    none of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
     row without a kind becomes the geometric mean of the kinds' ratios with its paired t-interval. Where a value is
     zero there is no ratio (NaN), and the mean leaves it out.
     """

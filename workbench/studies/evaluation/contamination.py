@@ -149,8 +149,8 @@ def contamination_frame(
 
     ``contamination_auc`` and ``contamination_share`` for the candidates of
     `workbench.measurements.robust_components.contamination_scores`, with their level when the marks are permuted
-    over the patches (``null_samples``, 0 for none); and what the analysis robust-components measures, for the ``clean`` and
-    the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
+    over the patches (``null_samples``, 0 for none); and what the analysis robust-components measures, for the ``clean``
+    and the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
 
     ``frame.attrs["notes"]`` says how the contamination moves the model's accuracy. Raises InputError for a model
     none of whose layers performs a pursuit.
