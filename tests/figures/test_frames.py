@@ -5,7 +5,28 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import legend_rows, log_ticks
+from workbench.figures.frames import legend_rows, log_ticks, model_label, series_of
+
+
+def untrained(model="tost:tiny"):
+    return pd.DataFrame({"model": [model, "timm:vit"], "checkpoint": ["random", None], "value": [1.0, 2.0]})
+
+
+def test_a_legend_tells_random_weights_from_trained_ones():
+    assert [label for label, _ in series_of(untrained())] == ["tiny (random weights)", "vit"]
+    both = untrained("timm:vit")
+    assert [label for label, _ in series_of(both)] == ["vit (random weights)", "vit"]
+
+
+def test_a_label_of_one_model_tells_random_weights_by_column_or_provenance():
+    frame = untrained()
+    assert model_label(frame, "tost:tiny") == "tiny (random weights)"
+    assert model_label(frame, "timm:vit") == "vit"
+    bare = frame.drop(columns="checkpoint")
+    assert model_label(bare, "tost:tiny") == "tiny"
+    bare.attrs["provenance"] = [{"model": {"spec": "tost:tiny", "checkpoint": "random", "sha256": "0"}}]
+    assert model_label(bare, "tost:tiny") == "tiny (random weights)"
+    assert model_label(bare, "timm:vit") == "vit"
 
 
 def test_many_decades_have_few_ticks():

@@ -80,7 +80,7 @@ def test_list_models_says_where_weights_are_and_loads_none(monkeypatch):
     assert weights["vit_tiny_patch16_224"] == "cached"
     assert weights["gpt2"] == "cached"
     assert weights["vit_small_patch16_224"] == "hub"
-    assert weights["tost-small"] == weights["crate-tiny"] == "a file of yours"
+    assert weights["tost-small"] == weights["crate-tiny"] == "random"
     assert {row["weights"] for row in list_models() if row["spec"].startswith("bundled:")} <= {"bundled"}
     installed = "installed package" if catalog.installed_minilm() else "hub"
     assert weights["all-MiniLM-L6-v2"] == installed

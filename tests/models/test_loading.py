@@ -129,6 +129,9 @@ def test_random_weights_say_so_and_are_the_same_twice(bert):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert first.checkpoint == second.checkpoint == "random"
     assert first.fingerprint == second.fingerprint != load(f"hf:{bert}").fingerprint
+    assert first.has_random_weights
+    assert not load(f"hf:{bert}").has_random_weights
+    assert " random weights: bert, text" in repr(first)
     # The name of the checkpoint is enough to load the same again, as provenance does.
     assert load(f"hf:{bert}", checkpoint="random").identity == first.identity
 

@@ -623,3 +623,12 @@ def test_layers_measured_while_the_model_runs_are_those_measured_afterwards(name
 def test_rollout_holds_the_layers_it_multiplies():
     frame = analyze("class-attention", model=vit(), inputs=images(2), rollout=True, per_head=True)
     assert set(frame.loc[frame["candidate"] == "rollout", "layer"]) == set(range(LAYERS))
+
+
+def test_random_weights_are_said_in_the_notes_and_the_provenance():
+    asked = {"inputs": "bundled:digits", "n": 2, "layers": 0}
+    frame = analyze("gram-spectrum", model="bundled:digits-vit", checkpoint="random", **asked)
+    assert "bundled:digits-vit has random weights: its numbers" in frame.attrs["notes"][0]
+    assert frame.attrs["provenance"]["notes"] == frame.attrs["notes"]
+    trained = analyze("gram-spectrum", model="bundled:digits-vit", **asked)
+    assert not any("random weights" in note for note in trained.attrs["notes"])

@@ -12,6 +12,9 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.theme import CHANCE, GREY, PAGE
 from workbench.frames.metrics import METRICS
+from workbench.frames.results import RANDOM_WEIGHTS
+
+UNTRAINED = "(random weights)"
 
 
 def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[str] = ()) -> pd.DataFrame:
@@ -58,10 +61,23 @@ def short_name(model: object) -> str:
     return (rest if rest and scheme.isalpha() else text).rstrip("/").rsplit("/", 1)[-1]
 
 
+def model_label(frame: pd.DataFrame, model: object) -> str:
+    """A model as a legend or title shows it, marked where the frame or its provenance says its weights are random."""
+    if "checkpoint" in frame:
+        checkpoints = set(frame.loc[frame["model"] == model, "checkpoint"])
+    else:
+        runs = frame.attrs.get("provenance") or []
+        models = [run.get("model") for run in ([runs] if isinstance(runs, dict) else runs)]
+        checkpoints = {
+            one.get("checkpoint") for one in models if isinstance(one, dict) and one.get("spec") == model
+        }
+    return short_name(model) + (f" {UNTRAINED}" if checkpoints == {RANDOM_WEIGHTS} else "")
+
+
 def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """One (label, rows) per model, checkpoint and way of standardising, in order of appearance.
 
-    The checkpoint is named where it varies within a model, standardisation where there is any.
+    The checkpoint is named where it varies within a model or is random, standardisation where there is any.
     """
     names = ["model", "checkpoint", "standardize"]
     keyed = frame.assign(
@@ -73,7 +89,7 @@ def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         model, checkpoint, standardize = key if isinstance(key, tuple) else (key, "", "")
         parts = [
             short_name(model),
-            checkpoint if checkpoints[model] > 1 else "",
+            UNTRAINED if checkpoint == RANDOM_WEIGHTS else checkpoint if checkpoints[model] > 1 else "",
             f"({standardize})" if standardize else "",
         ]
         groups.append((" ".join(part for part in parts if part), rows))

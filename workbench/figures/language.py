@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import band, log_ticks, short_name
+from workbench.figures.frames import band, log_ticks, model_label
 from workbench.figures.robustness import NOW
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
@@ -97,7 +97,7 @@ def perplexity_figure(
 
 
 def _stars(rows: pd.DataFrame) -> go.Scatter:
-    label = f"{short_name(rows['model'].iloc[0])}, {rows['n'].iloc[0]} texts now"
+    label = f"{model_label(rows, rows['model'].iloc[0])}, {rows['n'].iloc[0]} texts now"
     return go.Scatter(
         x=100 * rows["epsilon"],
         y=rows["value"],

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import rows_of, short_name
+from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
 from workbench.figures.levels import at_level
 from workbench.figures.overlays import OVERLAY, flat_scale, map_plate, need_columns
@@ -93,7 +93,7 @@ def token_membership_figure(
         )
         if len(part) < count
     ]  # fmt: skip
-    where = f"{short_name(frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
+    where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     title = f"Membership Π, {where} (even: {1 / len(known):.2g})"
     scale = flat_scale(OVERLAY, _ends(frame), title, notes=notes)
     panels = [

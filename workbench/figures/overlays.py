@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import short_name
+from workbench.figures.frames import model_label
 from workbench.figures.theme import COLOURS, PAGE
 
 # Transparent to dark red: on a faded image, in print and in grey, darker is more. Opacity rises fast at first, since
@@ -172,7 +172,7 @@ def map_plate(
     if images is not None and len(images) != len(inputs):
         raise InputError(f"{len(images)} pictures for {len(inputs)} inputs; give one each")
     parts = [
-        (f"{short_name(model)}, layer {layer}", part)
+        (f"{model_label(frame, model)}, layer {layer}", part)
         for model, of_model in frame.groupby("model", sort=False)
         for layer, part in of_model.groupby("layer", sort=False)
     ]

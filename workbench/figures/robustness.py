@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, rows_of, short_name
+from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, model_label, rows_of
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
 
@@ -194,7 +194,7 @@ def _traces(curve: pd.DataFrame, name: str, show: bool) -> Iterable[go.Scatter]:
 
 
 def _stars(curve: pd.DataFrame, now: pd.DataFrame, show: bool) -> go.Scatter:
-    label = f"{short_name(now['model'].iloc[0])}, {now['n'].iloc[0]} images now"
+    label = f"{model_label(now, now['model'].iloc[0])}, {now['n'].iloc[0]} images now"
     return go.Scatter(
         x=curve["x"],
         y=curve["value"],

@@ -13,9 +13,9 @@ from workbench.figures.frames import (
     axis_title,
     band,
     chance_traces,
+    model_label,
     rows_of,
     series_of,
-    short_name,
     spread,
     whole_numbers,
 )
@@ -57,7 +57,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
         line += -(-count // width)
     grid = [[""] * width for _ in range(line)]
     for (row, column), (model, layer, _) in zip(places, panels, strict=True):
-        grid[row][column] = f"{short_name(model)}, layer {layer}" if column == 0 else f"layer {layer}"
+        grid[row][column] = f"{model_label(frame, model)}, layer {layer}" if column == 0 else f"layer {layer}"
     margin = {"l": 34, "r": 62, "t": 20, "b": 34}
     side = (PAGE - margin["l"] - margin["r"]) / max(width, 3)
     height = round(side * line + 22 * (line - 1) + margin["t"] + margin["b"])
@@ -69,7 +69,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
         subplot_titles=[title for row in grid for title in row],
     )
     for (row, column), (model, layer, part) in zip(places, panels, strict=True):
-        _add_blocks(fig, part, f"{short_name(model)}, layer {layer}", row + 1, column + 1)
+        _add_blocks(fig, part, f"{model_label(frame, model)}, layer {layer}", row + 1, column + 1)
     fig.update_yaxes(title_text="head", col=1)
     for column in range(1, width + 1):
         lowest = max(row for row, at in places if at == column - 1) + 1

@@ -24,6 +24,9 @@ COLUMNS = (
     "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
     "version",
 )  # fmt: skip
+RANDOM_WEIGHTS = "random"
+"""Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
+UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
 SUFFIXES = (".parquet", ".csv", ".json", ".tex")

@@ -102,12 +102,20 @@ class LoadedModel:
         return digest.hexdigest()
 
     @property
+    def has_random_weights(self) -> bool:
+        """Whether the weights are drawn at random and no training ever saw them."""
+        from workbench.frames.results import RANDOM_WEIGHTS
+
+        return self.checkpoint == RANDOM_WEIGHTS
+
+    @property
     def identity(self) -> dict[str, str | None]:
         """What provenance records: spec, checkpoint, sha256 of the weights."""
         return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
 
     def __repr__(self) -> str:
         name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
+        name += " weights" if self.has_random_weights else ""
         try:
             layers, heads, width = self._geometry
             shape = f"{layers} layers, {_spread(heads)} heads of {_spread(width)}"
@@ -145,7 +153,7 @@ def load(
     place, number = _device(device), _dtype(dtype)
     scheme, name, entry = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
-    if label == sources.RANDOM:
+    if label == sources.RANDOM_WEIGHTS:
         pretrained, label = False, None
     canonical = f"{scheme}:{name}"
     origin = None
@@ -203,7 +211,7 @@ def check_name(
         _device(device)
     scheme, name, entry = resolve(spec)
     label = None if checkpoint is None else str(checkpoint)
-    pretrained = label != sources.RANDOM
+    pretrained = label != sources.RANDOM_WEIGHTS
     label = label if pretrained else None
     if scheme == "timm":
         sources.check_timm(name, label, pretrained)
@@ -322,7 +330,7 @@ def list_models() -> list[dict[str, str]]:
         elif catalog.installed_folder(entry):
             weights = "installed package"
         elif scheme in ("tost", "crate"):
-            weights = "a file of yours"
+            weights = "random"  # unless a file of trained ones is given as checkpoint
         elif scheme == "timm":
             weights = "cached" if any(repo.startswith(f"timm/{name}.") for repo in cached) else "hub"
         else:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.checkpoints import require_file
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
-RANDOM = "random"
-"""Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
 _SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
 _WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _TIMM_PLACES = ("hf-hub", "hf_hub", "local-dir")
@@ -102,7 +101,7 @@ def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     place, _, where = name.partition(":")
     if place in _TIMM_PLACES:
         architecture, module = _timm_from(place, where, pretrained)
-        checkpoint = None if pretrained else RANDOM
+        checkpoint = None if pretrained else RANDOM_WEIGHTS
         return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
     architecture = timm.models.split_model_name_tag(name)[0]
     if checkpoint is not None:
@@ -110,7 +109,7 @@ def from_timm(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     elif not pretrained:
         with _seeded():
             module = timm.create_model(architecture, pretrained=False)
-        checkpoint = RANDOM
+        checkpoint = RANDOM_WEIGHTS
     else:
         module = _timm_pretrained(name)
     return Source(module, _timm_family(architecture), "image", checkpoint, _timm_format(module))
@@ -266,7 +265,7 @@ def from_hugging_face(
         where = str(_checkpoint_folder(folder, checkpoint))
     else:
         where = name
-        if checkpoint not in (None, RANDOM):
+        if checkpoint not in (None, RANDOM_WEIGHTS):
             options["revision"] = checkpoint
     fetch = _fetcher(f"hf:{name}", where, is_folder)
     config = fetch(lambda local: AutoConfig.from_pretrained(where, local_files_only=local, **options))
@@ -279,7 +278,7 @@ def from_hugging_face(
     else:
         with _seeded():
             module = auto.from_config(config, dtype=dtype or torch.float32)
-        checkpoint = RANDOM
+        checkpoint = RANDOM_WEIGHTS
 
     def tokenizer() -> PreTrainedTokenizerBase:
         return _load_tokenizer(fetch, f"hf:{name}", where, options)
@@ -304,7 +303,7 @@ def _hf_modality(module: nn.Module, config: Any) -> str:
 
 
 def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
-    chosen = folder if checkpoint in (None, RANDOM) else folder / str(checkpoint)
+    chosen = folder if checkpoint in (None, RANDOM_WEIGHTS) else folder / str(checkpoint)
     if (chosen / "config.json").is_file():
         return chosen
     if not chosen.is_dir():
@@ -504,7 +503,7 @@ def from_authors(kind: str, size: str, checkpoint: str | None, pretrained: bool)
             )
         with _seeded():
             module = build(dict(PUBLISHED[kind][size].architecture))
-        checkpoint = RANDOM
+        checkpoint = RANDOM_WEIGHTS
     else:
         module = _authors_file(kind, size, Path(checkpoint).expanduser())
     if hasattr(module, "max_length"):
@@ -568,7 +567,7 @@ def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Sou
         meta = read_checkpoint(path)[1]
         with _seeded():
             module = build(meta["architecture"])
-        checkpoint = RANDOM
+        checkpoint = RANDOM_WEIGHTS
     about = meta["preprocessing"]
     architecture = meta["architecture"]
     if "characters" in about:

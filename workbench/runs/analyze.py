@@ -18,6 +18,7 @@ from workbench.captures import Capture, LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
 from workbench.frames.provenance import versions
+from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
 from workbench.measurements import Gathered, Layer, Measurement, NotApplicable, Rows
 from workbench.runs.cache import Place
 from workbench.runs.stream import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
@@ -240,6 +241,8 @@ class _Run:
             raise InputError(f"there is no head {min(absent)}: heads are 0 to {gathered.most - 1}")
         model = self.stream.model
         frame = gathered.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        if model.get("checkpoint") == RANDOM_WEIGHTS:
+            notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
         notes += [*gathered.counts.notes(), *gathered.rows.notes(), *self.stream.notes]
         notes += [*_silent_nulls(frame), *self.analysis.findings(_of_inputs(frame), self.options)]
         frame.attrs["notes"] = notes

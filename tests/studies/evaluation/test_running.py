@@ -259,6 +259,12 @@ def test_a_language_model_that_is_not_finite_ends_an_evaluation(language_model):
         evaluate(broken, n=1)
 
 
+def test_random_weights_are_said_in_the_notes(digits_vit):
+    untrained = load(MODEL, pretrained=False)
+    (note,) = evaluate([untrained, digits_vit], n=3).attrs["notes"]
+    assert note.startswith(f"{MODEL} has random weights")
+
+
 @pytest.mark.parametrize("protocol", ["fgsm", "pgd", "cw"])
 def test_an_attack_that_moves_nothing_says_so(protocol):
     flat = load(MODEL)

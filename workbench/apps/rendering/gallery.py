@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from workbench.apps.rendering.state import REPORT, read_report
 from workbench.core.files import atomic_write, jsonable
 from workbench.frames.provenance import SCHEMA_VERSION
+from workbench.frames.results import RANDOM_WEIGHTS
 
 _LINKS = (
     ("pdf", "PDF"),
@@ -130,6 +131,7 @@ def _facts(held: Mapping[str, Any]) -> dict[str, str]:
     for model in held["models"]:
         weights = f", weights {model['sha256'][:12]}" if model.get("sha256") else ""
         checkpoint = f" {model['checkpoint']}" if model.get("checkpoint") else ""
+        checkpoint += " weights" if model.get("checkpoint") == RANDOM_WEIGHTS else ""
         facts["model"] = _join(facts.get("model"), f"{model.get('spec')}{checkpoint}{weights}")
     for inputs in held["inputs"]:
         count = f", n = {inputs['n']}" if inputs.get("n") is not None else ""

@@ -14,6 +14,7 @@ from workbench.analyses.registry import number
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
+from workbench.frames.results import UNTRAINED_NOTE
 from workbench.studies.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error
 from workbench.studies.records import conform_evaluation
 
@@ -153,6 +154,8 @@ def _one(
     }  # fmt: skip
     frame = _frame([{**named, **row} for row in rows])
     frame.attrs["notes"] = [f"{spec}: {note}" for note in notes]
+    if model.has_random_weights:
+        frame.attrs["notes"].append(f"{model.spec} {UNTRAINED_NOTE}")
     frame.attrs["notes"] += [f"{model.spec}: {protocol.name}: {note}" for note in request.notes]
     frame.attrs["provenance"] = {
         "evaluation": protocol.name,
