@@ -6,8 +6,9 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.figures import exponents_figure, scaling_figure
+from workbench.papers.operators import CONDITIONS, SWEEPS
 from workbench.studies.records import conform_scaling
-from workbench.studies.scaling import CONDITIONS, SWEEPS, printed_exponents, scaling_exponents
+from workbench.studies.scaling import printed_exponents, scaling_exponents
 
 
 def _frame(sweeps=tuple(SWEEPS), steps=4):

@@ -663,7 +663,7 @@ class _OperatorsCommand(click.Command):
     """Help that ends with the sweeps and the operators, read from their tables."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from workbench.studies.scaling.sweeps import OPERATORS, SWEEPS
+        from workbench.papers.operators import OPERATORS, SWEEPS
 
         with formatter.section("Sweeps"):
             formatter.write_dl(

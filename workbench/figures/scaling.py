@@ -14,7 +14,7 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks
 from workbench.figures.theme import GREY, PAGE, translucent
 from workbench.figures.variants import LOOKS, Look
-from workbench.studies.scaling.sweeps import CONDITIONS, SWEEPS
+from workbench.papers.operators import CONDITIONS, SWEEPS
 
 _OPERATORS: dict[str, Look] = {
     "softmax": LOOKS["softmax"],

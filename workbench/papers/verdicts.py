@@ -21,6 +21,12 @@ OVER = (
     "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin",
     "last layer / first layer", "tokens", "sizes",
 )  # fmt: skip
+COLUMNS = (
+    "paper", "place", "claim", "reading", "setting", "model", "inputs", "analysis", "measure", "over",
+    "comparison", "threshold", "published", "measured", "low", "high", "n", "null", "null_mean", "null_low",
+    "null_high", "verdict", "why",
+)  # fmt: skip
+"""Of a table of claims: what is claimed, what was measured, and the verdict."""
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
 

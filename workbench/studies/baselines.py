@@ -23,9 +23,8 @@ from workbench.core.intervals import (
     welch_interval,
 )
 from workbench.papers import verdicts
-from workbench.papers.claims import COLUMNS
 from workbench.papers.published import RECORDED, stated_claims
-from workbench.papers.verdicts import Term
+from workbench.papers.verdicts import COLUMNS, Term
 from workbench.studies.records import (
     OPERATORS,
     evaluation_record,

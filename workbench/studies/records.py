@@ -16,6 +16,7 @@ import pandas as pd
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
+from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
 POINTS_FILE = "points.csv"
@@ -66,8 +67,6 @@ def trained_alike(name: str) -> list[str]:
 
 def _body(name: str) -> dict[str, Any]:
     """What a bundled model is but for its attention: the task and the rest of the architecture."""
-    from workbench.models.architectures import ATTENTION_KEYS  # only here: it brings torch
-
     recipe = _described(name)["recipe"]
     rest = {key: value for key, value in recipe["architecture"].items() if key not in ATTENTION_KEYS}
     return {"task": recipe["task"], **rest}

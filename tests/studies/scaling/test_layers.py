@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from workbench.papers.operators import BOTH, CONDITIONS, FORWARD, OPERATORS, SWEEPS, Point
 from workbench.studies.scaling.layers import attention_layers, forecast, one_pass
-from workbench.studies.scaling.sweeps import BOTH, CONDITIONS, FORWARD, OPERATORS, SWEEPS, Point
 from workbench.studies.training.measuring import Allocations
 
 N, D, HEADS, LAYERS = 21, 12, 3, 5

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.papers.operators import CONDITIONS, FORWARD
 from workbench.studies.records import SCALING_COLUMNS
 from workbench.studies.scaling import scaling_exponents, scaling_study, study
-from workbench.studies.scaling.sweeps import CONDITIONS, FORWARD
 
 SMALL = {"sweeps": ["causal"], "operators": ["tssa-causal"]}
 

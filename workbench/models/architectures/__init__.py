@@ -12,6 +12,7 @@ from workbench.models.architectures.lm import build_lm
 from workbench.models.architectures.sequence import build_sequence
 from workbench.models.architectures.tost import build_tost, build_xcit
 from workbench.models.architectures.vit import build_vit
+from workbench.models.catalog import ATTENTION_KEYS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,9 +25,6 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "xcit": build_xcit,
     "crate": build_crate,
 }
-
-ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
-"""Of a description: which attention in which layer with which options, and boosted residuals."""
 
 __all__ = [
     "ARCHITECTURES",

@@ -8,6 +8,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "study": ["scaling_study"],
         "fits": ["scaling_exponents", "printed_exponents"],
-        "sweeps": ["OPERATORS", "SWEEPS", "CONDITIONS"],
     },
 )

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.core.intervals import half_width
+from workbench.papers.operators import SWEEPS
 from workbench.papers.published import published
-from workbench.studies.scaling.sweeps import SWEEPS
 
 UPPER = 8
 """A curve is fitted from this fraction of its largest size on: four sizes where they double."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from workbench.attention import attention_module
 from workbench.attention.base import AttentionModule, attention_mask, masked_softmax
 from workbench.attention.softmax import SoftmaxAttention
-from workbench.studies.scaling.sweeps import BOTH, OPERATORS, Point
+from workbench.papers.operators import BOTH, OPERATORS, Point
 from workbench.studies.training.measuring import Allocations
 
 

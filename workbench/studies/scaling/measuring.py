@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from workbench.papers.operators import Point
 from workbench.studies.scaling.layers import attention_layers, one_pass
-from workbench.studies.scaling.sweeps import Point
 from workbench.studies.training.measuring import memory_growth, seconds_of
 
 THREADS = 1

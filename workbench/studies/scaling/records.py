@@ -13,10 +13,10 @@ from typing import Any
 
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
+from workbench.papers.operators import LAYERS
 from workbench.studies.commands import record_parser, run_command
 from workbench.studies.records import OPERATORS, POINTS_FILE, RECORD_FILE
 from workbench.studies.scaling.study import MEMORY_SHARE, SECONDS_A_PASS, scaling_study
-from workbench.studies.scaling.sweeps import LAYERS
 
 COMMAND = "python -m workbench.studies.scaling.records"
 

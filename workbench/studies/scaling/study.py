@@ -25,10 +25,10 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
+from workbench.papers.operators import CONDITIONS, OPERATORS, SWEEPS, Point
 from workbench.studies.records import SCALING_COLUMNS, conform_scaling
 from workbench.studies.scaling.layers import Forecast, forecast
 from workbench.studies.scaling.measuring import ENOUGH, FORKS, ROUNDS, THREADS, order
-from workbench.studies.scaling.sweeps import CONDITIONS, OPERATORS, SWEEPS, Point
 from workbench.studies.training.measuring import free_memory, memory_measure
 
 SECONDS_A_PASS = 30.0
