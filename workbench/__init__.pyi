@@ -33,8 +33,3 @@ from .runs.sweep import sweep as sweep
 from .runs.sweep import sweep_status as sweep_status
 from .runs.watch import read_watch as read_watch
 from .runs.watch import watch as watch
-from .studies.baselines import claims_from_records as claims_from_records
-from .studies.evaluation import evaluate as evaluate
-from .studies.records import evaluation_record as evaluation_record
-from .studies.records import scaling_record as scaling_record
-from .studies.records import training_record as training_record

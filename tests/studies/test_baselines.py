@@ -7,18 +7,18 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-import workbench
 from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, newcombe_interval
 from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies import baselines as twins
+from workbench.studies import claims_from_records
 from workbench.studies.records import scaling_record, training_record
 from workbench.studies.scaling import scaling_exponents
 
 
 def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
     claim = stated_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
-    row = workbench.claims_from_records("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
+    row = claims_from_records("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
     frame = training_record(["digits-tssa", "digits-vit"])
     frame = frame[(frame["split"] == "test") & (frame["metric"] == "accuracy")]
     ends = frame[frame["epoch"] == frame["epoch"].max()].groupby("model")["value"].mean()
@@ -29,7 +29,7 @@ def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
 
 
 def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
-    frame = workbench.claims_from_records()
+    frame = claims_from_records()
     stated = stated_claims()
     assert len(frame) == stated["analysis"].isin(RECORDED).sum()
     assert set(frame["model"]) == {twins.MODELS}
@@ -41,7 +41,7 @@ def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
 
 
 def test_a_claim_of_an_operator_s_cost_is_answered_by_the_exponent_on_record():
-    claims = workbench.claims_from_records("wu2025").query("analysis == 'operators'").set_index("options")
+    claims = claims_from_records("wu2025").query("analysis == 'operators'").set_index("options")
     (row,) = claims.loc[["operator=tssa"]].query("measure.str.startswith('memory')").to_dict("records")
     fits = scaling_exponents(scaling_record())
     fit = fits.query(
@@ -65,7 +65,7 @@ def test_growth_is_judged_by_its_exponent_and_a_saving_by_the_difference(monkeyp
     frame = _grown(tssa=2.1, softmax=2.05)
     frame.attrs = {"records": ["points.csv"], "provenance": ["the study"]}
     monkeypatch.setattr(twins, "scaling_record", lambda: frame)
-    claims = workbench.claims_from_records("wu2025").query("analysis == 'operators'")
+    claims = claims_from_records("wu2025").query("analysis == 'operators'")
     times = claims[
         claims["measure"].str.contains("time_exponent_tokens.*condition=forward]")
         & claims["measure"].str.contains("sweep=tokens")

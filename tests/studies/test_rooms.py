@@ -25,14 +25,14 @@ DRAWN = """
 import workbench
 from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, twins_figure, twins_frame
 from workbench.papers.published import published_pairs
-from workbench.studies.baselines import trained_claims
+from workbench.studies import claims_from_records
 from workbench.studies.records import recorded, scaling_record
 from workbench.studies.scaling import printed_exponents, scaling_exponents
 
 points = scaling_record()
 scaling_figure(points, ["tokens"])
 exponents_figure(scaling_exponents(points), printed_exponents())
-twins_figure(twins_frame(trained_claims(), published_pairs(), "ratio"), "ratio")
+twins_figure(twins_frame(claims_from_records(), published_pairs(), "ratio"), "ratio")
 evaluated = recorded(["digits-vit", "digits-rpc-sym"], "evaluation")
 print(len(points), len(evaluated))
 """
@@ -61,7 +61,7 @@ LIBRARY = """
 import importlib, pkgutil
 import workbench
 from workbench.apps.explorer.views import VIEWS
-from workbench.figures import claims_figure, spectrum_figure
+from workbench.figures import spectrum_figure
 
 for module in pkgutil.walk_packages(workbench.__path__, "workbench."):
     if not module.name.endswith("__main__"):
@@ -69,9 +69,7 @@ for module in pkgutil.walk_packages(workbench.__path__, "workbench."):
 for name in workbench.__all__:
     getattr(workbench, name)
 frame = workbench.analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits", n=2)
-claims = workbench.claims("wu2025", n=2)
-assert len(spectrum_figure(frame).data) and len(claims_figure(claims).data) and VIEWS
-print(len(frame), *sorted(set(claims["verdict"])), sep="\\n")
+print(len(frame), len(spectrum_figure(frame).data), len(VIEWS))
 """
 
 
@@ -101,15 +99,20 @@ def library(tmp_path_factory):
 
 
 def test_the_library_works_with_the_studies_removed(library):
-    rows, *verdicts = _run(LIBRARY, library)
-    assert int(rows) > 0
-    assert "holds" in verdicts
+    assert all(map(int, _run(LIBRARY, library)[-1].split()))
 
 
-@pytest.mark.parametrize("words", [["--help"], ["models"], ["analyze", "--help"], ["claims", "--help"]])
-def test_commands_that_look_at_models_work_with_the_studies_removed(library, words):
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--help"], "analyze"),
+        (["models"], "digits-vit"),
+        (["claims", "--paper", "wu2025", "--n", "2", "--json"], "undecided"),
+    ],
+)
+def test_commands_that_look_at_models_work_with_the_studies_removed(library, words, shown):
     code = "import sys; from workbench.apps.cli import main; main(sys.argv[1:])"
-    assert _run(code, library, *words)
+    assert any(shown in line for line in _run(code, library, *words))
 
 
 def test_what_is_committed_is_read_and_drawn_without_torch():

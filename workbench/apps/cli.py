@@ -10,6 +10,7 @@ incomplete capture); 2 the request was wrong (usage, bad input, unknown name); 3
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import sys
@@ -388,8 +389,12 @@ def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
 
     _check_out(out, "claims are")
     measured = workbench.claims(progress=sys.stderr.isatty(), **arguments)
-    trained = workbench.claims_from_records(arguments["paper"])
-    frame = join_frames([part for part in (measured, trained) if len(part)])
+    from_records = measured.iloc[:0]
+    if importlib.util.find_spec("workbench.studies") is not None:  # the library works without that folder
+        from workbench.studies import claims_from_records
+
+        from_records = claims_from_records(arguments["paper"])
+    frame = join_frames([part for part in (measured, from_records) if len(part)])
     if out:
         atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
     if as_json:
@@ -399,7 +404,7 @@ def claims(out: str | None, as_json: bool, **arguments: Any) -> None:
             f"Claims on {arguments['model']} with {arguments['inputs']}",
             "Claims about mechanisms, from committed records",
         )
-        for title, part in zip(titles, (measured, trained), strict=True):
+        for title, part in zip(titles, (measured, from_records), strict=True):
             if len(part):
                 _print_table([_claim_row(claim) for claim in part.to_dict("records")], title, as_json=False)
     for note in measured.attrs.get("notes", ()):

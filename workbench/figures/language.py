@@ -29,7 +29,7 @@ def perplexity_figure(
         frame: rows of word-swap with the column attention, as `workbench.studies.records.recorded` gives them.
         ratios: the results of `workbench.studies.baselines.against_twins` for both perplexities, under one another.
         training: the training record of the models, all of which get a row.
-        now: rows of `workbench.evaluate` for one model, drawn as stars above.
+        now: rows of `workbench.studies.evaluate` for one model, drawn as stars above.
 
     Raises:
         InputError: no test perplexity in `training`.

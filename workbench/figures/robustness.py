@@ -41,7 +41,7 @@ def robustness_figure(
 
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
-        now: rows of `workbench.evaluate` for one model, drawn as stars above the lines.
+        now: rows of `workbench.studies.evaluate` for one model, drawn as stars above the lines.
         chance: accuracy of guessing, a dotted line.
 
     Raises:

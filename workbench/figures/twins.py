@@ -41,7 +41,7 @@ def twins_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.Dat
     a ratio is the mechanism's value over its twin's. Only claims about accuracies, AUPR, perplexity and loss have rows.
 
     Args:
-        claims: the result of `workbench.claims_from_records`.
+        claims: the result of `workbench.studies.claims_from_records`.
         pairs: the result of `workbench.papers.published.published_pairs`; pairs without a bundled counterpart are
             groups of their own.
         over: which kind of effect.
