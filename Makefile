@@ -21,14 +21,14 @@ $(READY): pyproject.toml constraints.txt
 
 figures: $(READY) ## render every notebook with the bundled models and inputs into figures/
 	@sh scripts/ensure-chrome
-	@$(BIN)/python -m workbench render -j 2 $(FLAGS)
+	@$(BIN)/python -P -m workbench render -j 2 $(FLAGS)
 
 test: $(READY) ## run every test
 	@sh scripts/ensure-chrome
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(FLAGS)
 
 lab: $(READY) ## open the explorer in JupyterLab
-	@$(BIN)/python -m workbench explore
+	@$(BIN)/python -P -m workbench explore
 
 lint: $(READY) ## style, types, spelling, notebooks without outputs
 	@$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
@@ -43,19 +43,19 @@ format: $(READY) ## rewrite the code in the project's style
 
 bench: $(READY) ## print the speed table: ratios measured in one run
 	@sh scripts/ensure-chrome
-	@$(BIN)/python -m benchmarks $(FLAGS)
+	@$(BIN)/python -P -m benchmarks $(FLAGS)
 
 pictures: $(READY) ## take the README's screenshots of the explorer again
 	@$(BIN)/python scripts/explorer-pictures
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
-	@$(BIN)/python -m workbench.studies.training.bundle $(FLAGS)
+	@$(BIN)/python -P -m workbench.studies.training.bundle $(FLAGS)
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
-	@$(BIN)/python -m workbench.studies.evaluation.records --jobs 2 $(FLAGS)
+	@$(BIN)/python -P -m workbench.studies.evaluation.records --jobs 2 $(FLAGS)
 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
-	@$(BIN)/python -m workbench.studies.scaling.records $(FLAGS)
+	@$(BIN)/python -P -m workbench.studies.scaling.records $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -81,7 +81,7 @@ def _memory(page: Any, kernel: psutil.Process) -> tuple[float, float]:
 def _kernel(server: psutil.Process) -> psutil.Process:
     """The process that computes: the one forked from the warm process where there is one, else the server's child."""
     of = psutil.Process() if POSSIBLE else server
-    name = "workbench.apps.rendering.warm" if POSSIBLE else "ipykernel_launcher"
+    name = "workbench.apps.rendering.warm" if POSSIBLE else "launcher.py"
     return [child for child in of.children(recursive=True) if name in " ".join(child.cmdline())][-1]
 
 

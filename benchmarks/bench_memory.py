@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+from workbench.core.children import python
+
 DEPTHS = (6, 12, 24)
 TOKENS, HEADS, HEAD_DIM = 1025, 2, 8  # one attention map of all heads: 8.4 MB in float32
 WAYS = ("bare", "analysis", "outputs")
@@ -41,7 +43,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def _in_process(way: str, depth: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.bench_memory", way, str(depth)]
+    command = python("-m", "benchmarks.bench_memory", way, str(depth))
     # what is freed goes back to the system at once, so that gaps between tensors do not count
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)

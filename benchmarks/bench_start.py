@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
+
+from workbench.core.children import python
 
 _REPEATS = 7
 
 
 def _seconds(*arguments: str) -> float:
     start = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(python(*arguments), check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 

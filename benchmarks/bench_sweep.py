@@ -7,12 +7,13 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from workbench.core.children import python
 
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits-train"
 ANALYSES = ("token-similarity", ("gram-spectrum", {"null_samples": 0}))
@@ -49,7 +50,7 @@ def peak(n: int) -> int:
 def _memory() -> dict[str, Any]:
     found = {}
     for n in (FEW, MANY):  # processes of their own: a peak does not go down again
-        command = [sys.executable, "-c", _PEAK.format(n=n)]
+        command = python("-c", _PEAK.format(n=n))
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found[n] = int(done.stdout.split()[-1])
     return {

@@ -10,7 +10,6 @@ import argparse
 import csv
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from workbench.core.children import python
 
 if TYPE_CHECKING:
     from workbench.runs.sweep.parts import PlannedAnalysis
@@ -44,11 +45,11 @@ def main() -> None:
     given = asked.parse_args()
     pictures, out = given.place / "pictures", given.place / given.out
     write_pictures(pictures, given.n)
-    command = [
-        sys.executable, "-m", "workbench", "sweep", "--models", given.models, "--inputs", f"imagenet:{pictures}",
+    command = python(
+        "-m", "workbench", "sweep", "--models", given.models, "--inputs", f"imagenet:{pictures}",
         "--analyses", given.analyses, "--batch-size", str(given.batch_size), "--workers", str(given.workers),
         "--out", str(out),
-    ]  # fmt: skip
+    )  # fmt: skip
     starts = [
         _start(out, [*command, "--max-time", f"{given.max_time}s"]),
         _start(out, [*command, "--resume"], kill=given.kill),

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from workbench.apps.rendering.warm import ADDRESS, LAUNCHER, POSSIBLE, WarmProcess, warm_kernels
+from workbench.core.children import python
 
 pytestmark = pytest.mark.skipif(not POSSIBLE, reason="processes are forked on Linux only")
 
@@ -53,7 +54,7 @@ def warm(place, environment):
 
 def start(environment, *words, **more):
     return subprocess.Popen(
-        [sys.executable, str(LAUNCHER), "probe", *words],
+        python(LAUNCHER, "probe", *words),
         env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
     )  # fmt: skip
 
@@ -104,7 +105,7 @@ def test_a_launcher_that_is_killed_takes_its_process_along(warm):
 
 
 def test_a_launcher_whose_starter_is_killed_takes_its_process_along(warm):
-    command = [sys.executable, str(LAUNCHER), "probe", "wait"]
+    command = python(LAUNCHER, "probe", "wait")
     starter = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.call({command!r})"],
         env=warm, text=True, stdout=subprocess.PIPE,
@@ -166,7 +167,7 @@ def test_a_kernel_of_a_jupyter_server_is_forked(tmp_path, monkeypatch):
     assert "".join(said).split() == ["True", str(tmp_path), "False"]
 
 
-def test_where_nothing_can_be_forked_a_server_is_told_nothing(monkeypatch):
+def test_where_nothing_can_be_forked_a_server_is_told_of_no_warm_process(monkeypatch):
     monkeypatch.setattr("workbench.apps.rendering.warm.POSSIBLE", False)
     with warm_kernels() as told:
-        assert told == {}
+        assert [*told] == ["JUPYTER_PATH"]

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import webbrowser
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.core import paths
+from workbench.core.children import python
 from workbench.core.errors import MissingResource
 
 NOTEBOOK = "explorer"
@@ -82,13 +82,13 @@ def _terminated(number: int, frame: object) -> None:
 
 def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
     """The command that opens a notebook in JupyterLab."""
-    command = [
-        sys.executable, "-m", "jupyterlab",
+    command = python(
+        "-m", "jupyterlab",
         # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
         f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}",
         # Nothing is fetched that was not asked for.
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]  # fmt: skip
+    )  # fmt: skip
     command += [f"--port={port}"] if port else []
     command += [] if browser else ["--no-browser"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""Runs a module in a process forked from the warm one, and stands for it: `python launcher.py MODULE ARGUMENT…`.
+"""Runs a module in a process forked from the warm one, and stands for it: `python -P launcher.py MODULE ARGUMENT…`.
 
 Signals go on to that process, its streams are ours, and its exit status becomes ours; it ends with whoever started
 us. Where no warm process answers, the module is run here. It imports the standard library alone, since it is to start
@@ -13,6 +13,9 @@ import signal
 import socket
 import sys
 
+KERNEL = "ipykernel"
+HELPERS = "WORKBENCH_HELPERS"
+"""The variable that tells a kernel the folder of its notebook."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 _LOOK_SECONDS = 1.0
 
@@ -76,9 +79,15 @@ def _here(module: str, arguments: list[str]) -> int:
     for number in _FORWARDED:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     sys.argv = [module, *arguments]
-    sys.path[0] = os.getcwd()
+    add_helpers(module)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
+
+
+def add_helpers(module: str) -> None:
+    """Let a kernel find what lies beside its notebook and in its current folder, after all that is installed."""
+    if module == KERNEL:
+        sys.path += [*filter(None, [os.environ.get(HELPERS)]), ""]
 
 
 if __name__ == "__main__":

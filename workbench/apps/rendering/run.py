@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from workbench.apps.rendering.gallery import write_gallery
+from workbench.apps.rendering.launcher import HELPERS
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.apps.rendering.progress import Progress
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
 from workbench.apps.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess, short_folder, write_kernel
 from workbench.apps.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.core import paths
+from workbench.core.children import python
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.figures.export import chrome
@@ -235,12 +236,7 @@ class _Render:
                     outcome.status = "interrupted"
                     return
                 process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        str(LAUNCHER),
-                        "workbench.apps.rendering.process",
-                        str(scratch / "job.json"),
-                    ],
+                    python(LAUNCHER, "workbench.apps.rendering.process", scratch / "job.json"),
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
@@ -282,6 +278,7 @@ class _Render:
             **self._threads(),
             **os.environ,
             **({ADDRESS: self.warm.address} if self.warm is not None else {}),
+            HELPERS: str(notebook.path.parent),
             "JUPYTER_PATH": str(scratch / "jupyter"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",

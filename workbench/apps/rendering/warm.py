@@ -24,10 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from workbench.apps.rendering.launcher import KERNEL, add_helpers
+from workbench.core.children import python
+
 ADDRESS = "WORKBENCH_WARM"
 """The variable that tells a launcher where the warm process listens."""
 LAUNCHER = Path(__file__).with_name("launcher.py")
-KERNEL = "ipykernel_launcher"
 POSSIBLE = sys.platform == "linux"
 FEWEST = 3
 """Notebooks from which on it pays to import first."""
@@ -54,8 +56,7 @@ class WarmProcess:
         listener.bind(self.address)
         listener.listen(64)
         self._process = subprocess.Popen(
-            # -P: what lies in the current folder has no say in what is imported here
-            [sys.executable, "-P", "-m", "workbench.apps.rendering.warm", str(listener.fileno()), *imports],
+            python("-m", "workbench.apps.rendering.warm", str(listener.fileno()), *imports),
             pass_fds=[listener.fileno()], env=environment,
             stdin=subprocess.PIPE,  # its end is ours, however we end
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -77,18 +78,16 @@ class WarmProcess:
 
 @contextlib.contextmanager
 def warm_kernels(imports: Sequence[str] = ()) -> Generator[dict[str, str]]:
-    """What a Jupyter server is told so that its kernels are forked from a warm process; nothing where none can be."""
-    if not POSSIBLE:
-        yield {}
-        return
+    """What a Jupyter server is told so that its kernels are ours, forked from a warm process where one can be."""
     with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
         write_kernel(Path(scratch))
         known = os.environ.get("JUPYTER_PATH")
+        told = {"JUPYTER_PATH": os.pathsep.join([scratch, *([known] if known else [])])}
+        if not POSSIBLE:
+            yield told
+            return
         with WarmProcess(Path(scratch), dict(os.environ), imports) as process:
-            yield {
-                ADDRESS: process.address,
-                "JUPYTER_PATH": os.pathsep.join([scratch, *([known] if known else [])]),
-            }
+            yield {**told, ADDRESS: process.address}
 
 
 def write_kernel(folder: Path) -> None:
@@ -98,7 +97,7 @@ def write_kernel(folder: Path) -> None:
     """
     from ipykernel.kernelspec import write_kernel_spec
 
-    command = [sys.executable, str(LAUNCHER), KERNEL, "-f", "{connection_file}"]
+    command = python(LAUNCHER, KERNEL, "-f", "{connection_file}")
     write_kernel_spec(folder / "kernels" / "python3", overrides={"argv": command})
 
 
@@ -200,7 +199,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path.insert(0, request["folder"])  # as `python -m` does
+    add_helpers(request["module"])
     sys.argv = [request["module"], *request["arguments"]]
     # A kernel is to end with its parent, which is not the one that its starter named.
     if request["module"] == KERNEL:

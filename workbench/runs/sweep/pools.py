@@ -12,6 +12,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
+from workbench.core.children import safe_path
 from workbench.core.errors import InputError, MissingResource
 
 BACKENDS = ("loky", "dask", "ray")
@@ -92,12 +93,13 @@ def open_pool(backend: str, workers: int, scheduler: str | None = None) -> Gener
             raise InputError("a scheduler's address needs backend='dask' or 'ray'; loky runs on this machine")
         pool = Pool("loky", workers, {"inner_max_num_threads": 1})
         try:
-            yield pool
+            with safe_path():
+                yield pool
         except BaseException:  # an interrupt, or an error: workers would go on with what nobody waits for
             pool.renew()
             raise
         return
-    with ExitStack() as stack:
+    with safe_path(), ExitStack() as stack:
         yield stack.enter_context(
             _dask(workers, scheduler) if backend == "dask" else _ray(workers, scheduler)
         )

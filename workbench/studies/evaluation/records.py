@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
@@ -71,9 +72,10 @@ def record(
     from joblib import Parallel, delayed
 
     wanted = _jobs(models, protocols, n)
-    done = Parallel(n_jobs=jobs)(
-        delayed(_finish)(model, protocol, count, work, restart) for model, protocol, count in wanted
-    )
+    with safe_path():
+        done = Parallel(n_jobs=jobs)(
+            delayed(_finish)(model, protocol, count, work, restart) for model, protocol, count in wanted
+        )
     frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
     runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
     folder = data / "records" / ROBUSTNESS

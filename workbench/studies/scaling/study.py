@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from workbench._version import __version__
+from workbench.core.children import python
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
 from workbench.frames.metrics import METRICS
@@ -223,7 +224,7 @@ class Measurer:
         threads = {name: str(THREADS) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         paths = os.pathsep.join(filter(None, sys.path))  # it finds the packages that we do
         return subprocess.Popen(
-            [sys.executable, "-m", "workbench.studies.scaling.measuring"],
+            python("-m", "workbench.studies.scaling.measuring"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.studies.commands import record_parser, run_command
@@ -186,7 +187,8 @@ def _run_all(names: Sequence[str], jobs: int, **options: Any) -> Iterable[tuple[
 
     call, todo = delayed(_run_one), [(name, seed) for name in names for seed in SEEDS]
     together = Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from together(call(name, seed, options) for name, seed in todo)
+    with safe_path():
+        yield from together(call(name, seed, options) for name, seed in todo)
 
 
 def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainResult]:
