@@ -39,6 +39,7 @@ SAID = """() => {
   const look = status => new MutationObserver(() => said.push(status.textContent)).observe(status, { childList: true });
   document.querySelectorAll(".workbench-said").forEach(look);
 }"""
+SLOW = 6  # times: plotly's script then takes longer than the two seconds that anywidget gives it
 HELD_BACK = "all-MiniLM-L6-v2"  # a model whose load takes until the file "go-on" is there
 
 
@@ -267,3 +268,20 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
         page.keyboard.press("Enter")
         wait_until_says(page, "digits-tost")
         assert page.locator(f"{BOX} .workbench-error").count() == 1
+
+
+def test_a_slow_page_shows_every_figure(browser, tmp_path):
+    with page_server(tmp_path) as server, watched(browser, tmp_path) as seen:
+        slow = seen.context.new_cdp_session(seen.page)
+        slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+        with_traces = "plot => (document.querySelector(plot)?.data ?? []).length > 0"
+        open_page(seen.page, server)
+        seen.page.wait_for_function(with_traces, arg=MAP)
+        slider(seen.page, "layer").focus()
+        _changes(seen.page, lambda: seen.page.keyboard.press("ArrowLeft"))
+        labelled(seen.page, "model").fill("bundled:photos-tost")
+        seen.page.keyboard.press("Enter")
+        wait_until_says(seen.page, "Layer 5, head 0")
+        seen.page.wait_for_function(with_traces, arg=MAIN)
+        slider(seen.page, "layer").focus()
+        _changes(seen.page, lambda: seen.page.keyboard.press("ArrowLeft"))

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import comm
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -26,9 +27,15 @@ def shown(canvas):
     return [slot.children[0] for slot in canvas.box.children if slot.layout.display != "none"]
 
 
+def tell(widget):
+    """What the page sends when it has drawn a figure or followed an edit."""
+    widget._js2py_traceDeltas = {"trace_deltas": [], "trace_edit_id": widget._last_trace_edit_id}
+
+
 def drawn(widget):
-    """What the page sends when it has drawn a figure."""
-    widget._js2py_traceDeltas = {"trace_deltas": [], "trace_edit_id": -1}
+    """The page has drawn a figure, and follows what it is asked then."""
+    tell(widget)
+    tell(widget)
 
 
 def test_a_figure_of_the_same_build_changes_in_place(canvas):
@@ -74,6 +81,42 @@ def test_a_change_before_the_page_has_drawn_is_shown_by_a_new_widget(canvas):
     later = canvas.widget
     drawn(later)
     assert canvas.widget is later  # nothing was missed: it stays
+
+
+def test_the_page_learns_of_a_figure_whole_in_one_message(canvas, monkeypatch):
+    sent = []
+
+    class Recorded(comm.DummyComm):
+        def publish_msg(self, kind, data=None, **rest):
+            sent.append((kind, data["state"].keys() if "state" in (data or {}) else (), data))
+
+    monkeypatch.setattr(comm, "create_comm", Recorded)
+    canvas.show(heat(1))
+    told = [
+        data["state"] for kind, _, data in sent if kind == "comm_open" and "_widget_data" in data["state"]
+    ]
+    assert len(told) == 1
+    assert told[0]["_widget_data"][0]["type"] == "heatmap"
+    assert told[0]["_config"]["displayModeBar"] is False
+    assert not any("_widget_data" in keys for kind, keys, _ in sent if kind == "comm_msg")
+
+
+def test_a_page_that_does_not_follow_a_figure_gets_a_new_one(canvas):
+    canvas.show(heat(1))
+    deaf = canvas.widget
+    tell(deaf)
+    canvas.show(heat(2))
+    assert canvas.widget is not deaf
+    assert (np.asarray(canvas.widget.data[0].z) == 2).all()
+    followed = canvas.widget
+    drawn(followed)
+    canvas.show(heat(3))
+    assert canvas.widget is followed
+    tell(followed)
+    tell(followed)  # the page was loaded again, and is slow now
+    canvas.show(heat(4))
+    assert canvas.widget is not followed
+    assert shown(canvas) == [canvas.widget]
 
 
 def test_widgets_are_bounded(canvas):

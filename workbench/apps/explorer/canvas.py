@@ -30,9 +30,34 @@ class _Live:
     widget: Any
     slot: widgets.Box
     """Where it stands on the page."""
-    drawn: bool = False
+    heard: int = -1
+    """The latest edit of its traces that the page has told of; none before it has drawn the figure."""
+    listens: bool = False
+    """Whether the page has followed an edit since it drew the figure."""
     missed: bool = False
     """Whether it was changed before the page had drawn it."""
+
+
+class _Figure(go.FigureWidget):  # ty: ignore[unsupported-base] - plotly's other one is for where anywidget is not
+    """A figure widget that the page learns of whole, in one message.
+
+    plotly opens the connection first and sends traces and layout after it. A page drops what comes for a widget whose
+    script has not run within two seconds (a limit of anywidget's; plotly's script has 5 MB), so that on a busy machine
+    the figure would stay blank for good.
+    """
+
+    _whole = False
+
+    def __init__(self, figure: go.Figure) -> None:
+        super().__init__(figure)
+        # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
+        self._config = {**self._config, "displayModeBar": False, "responsive": False}
+        self._whole = True
+        self.open()
+
+    def open(self) -> None:
+        if self._whole:
+            super().open()
 
 
 class Canvas:
@@ -69,7 +94,11 @@ class Canvas:
         build = _build(themed)
         if build in self._kept:
             self._kept.move_to_end(build)
-            self._change(self._kept[build], themed)
+            live = self._kept[build]
+            if live.heard >= 0 and not live.listens:  # the page has drawn it, and may be deaf to changes
+                self._renew(build, live, themed)
+            else:
+                self._change(live, themed)
         else:
             slot = self._free_slot()
             self._kept[build] = self._make(themed, slot)
@@ -123,35 +152,47 @@ class Canvas:
         return themed
 
     def _make(self, figure: go.Figure, slot: widgets.Box) -> _Live:
-        widget: Any = go.FigureWidget(figure)
-        # The bar of buttons would lie over the first row and take its clicks; dragging zooms, a double click goes back.
-        widget._config = {**widget._config, "displayModeBar": False, "responsive": False}
+        widget: Any = _Figure(figure)
         for number, trace in enumerate(widget.data):
             if trace.customdata is not None and hasattr(trace, "on_click"):
                 trace.on_click(lambda trace, points, state, number=number: self._point(number, points))
         live = _Live(widget, slot)
-        # What plotly filled in by itself, which it tells once the page has drawn the figure.
-        widget.observe(lambda change: self._drawn(live), names="_js2py_traceDeltas")
+        # What plotly filled in by itself, which the page tells once it has drawn the figure, and after every edit.
+        widget.observe(
+            lambda change: change["new"] and self._heard(live, change["new"]["trace_edit_id"]),
+            names="_js2py_traceDeltas",
+        )
         return live
 
-    def _drawn(self, live: _Live) -> None:
-        """The page has drawn a widget: what was changed before never reached it, since its script was not there yet."""
-        missed = live.missed
-        live.drawn, live.missed = True, False
-        if not missed:
-            return
-        for build, kept in self._kept.items():
-            if kept is live:
-                self._kept[build] = self._make(go.Figure(live.widget), live.slot)
-                live.slot.children = (self._kept[build].widget,)
-                live.widget.close()
-                if self.widget is live.widget:
-                    self._put(self._kept[build])
-                return
+    def _heard(self, live: _Live, edit: int) -> None:
+        """The page has followed an edit, or has drawn a figure: then it tells of none that is new.
+
+        What was changed before a figure was drawn never reached it, since its script was not there yet: it is made
+        anew. Otherwise the page is asked for an edit that changes nothing. One that took too long to start drops all
+        messages for the figure, and never answers.
+        """
+        drawn = live.heard < 0 or edit <= live.heard
+        live.heard, live.listens = max(edit, live.heard), not drawn
+        if live.missed:
+            for build, kept in self._kept.items():
+                if kept is live:
+                    shown = self.widget is live.widget
+                    self._renew(build, live, go.Figure(live.widget))
+                    if shown:
+                        self._put(self._kept[build])
+                    return
+        elif drawn:
+            live.widget._send_restyle_msg({})
+
+    def _renew(self, build: Any, live: _Live, figure: go.Figure) -> None:
+        """Put a new widget in the place of one that the page does not follow."""
+        self._kept[build] = self._make(figure, live.slot)
+        live.slot.children = (self._kept[build].widget,)
+        live.widget.close()
 
     def _change(self, live: _Live, figure: go.Figure) -> None:
         widget = live.widget
-        live.missed = not live.drawn
+        live.missed = live.heard < 0
         with widget.batch_update():
             for old, new in zip(widget.data, figure.data, strict=True):
                 held, wanted = old._props or {}, new._props or {}
