@@ -60,20 +60,20 @@ def test_the_codes_logarithms_are_undone():
     np.testing.assert_allclose(line.y, np.exp([1.5, 3.0, 4.5]))
 
 
-def test_the_exact_error_stands_between_floor_and_baseline_of_which_it_is_a_share():
+def test_the_exact_error_stands_between_floor_and_zero_predictor_of_which_it_is_a_share():
     fig = projection_error_figure(errors())
     upper, lower = named(fig, "exact")
     assert (upper.yaxis, lower.yaxis) == ("y", "y2")
     np.testing.assert_allclose(lower.y, [0.05 / 0.03] * 3)
     np.testing.assert_allclose(named(fig, "floor")[0].y, [1 / 3] * 3)
-    np.testing.assert_allclose(named(fig, "baseline")[0].y, [1] * 3)
+    np.testing.assert_allclose(named(fig, "zero predictor")[0].y, [1] * 3)
     np.testing.assert_allclose(named(fig, "chance")[0].y, 0.07 / np.array([0.03, 0.06, 0.09]))
     assert fig.layout.yaxis2.type is None
     dashes = {trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("chance")}
     assert len(dashes) >= 5
 
 
-def test_an_exact_error_far_above_its_baseline_is_on_a_log_axis():
+def test_an_exact_error_far_above_the_zero_predictor_is_on_a_log_axis():
     frame = errors()
     frame.loc[frame["convention"] == "exact", "value"] *= np.where(
         frame.loc[frame["convention"] == "exact", "metric"] == "projection_error", 100, 1

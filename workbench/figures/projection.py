@@ -29,7 +29,7 @@ _CONVENTIONS = {
     "teo2024-code": ("teo2024, code", COLOURS[5], "longdash", "triangle-up"),
 }
 BOUNDS = {
-    "projection_zero_predictor": ("baseline: predict nothing", "#000000", "dashdot"),
+    "projection_zero_predictor": ("zero predictor", "#000000", "dashdot"),
     "projection_floor": ("floor: true projections", "#000000", "dot"),
 }
 _NORMS = {
@@ -40,7 +40,7 @@ _QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
 
 
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
-    """Projection error by layer: every convention on a log axis, and beneath it the exact one over its baseline.
+    """Projection error by layer: every convention on a log axis, and beneath the exact one over the zero predictor's.
 
     Where teo2024's text gives a negative number its size is drawn with an open marker. Its code's values are
     logarithms; drawn is the exponential of their mean. The lower panel shows the exact error between its floor (the
@@ -64,7 +64,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
             if _is(own, convention).any()
         ]
         fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **upper)
-        share = share_of_baseline(own, "layer")
+        share = share_of_zero_predictor(own, "layer")
         if not share.empty:
             add_share(fig, share, "layer", lower, index == 0)
             fig.add_trace(_line(share, "exact", "exact", _CONVENTIONS["exact"], "layer"), **lower)
@@ -112,20 +112,20 @@ def _add_convention(
     return value.abs()
 
 
-def share_of_baseline(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Exact error, floor and chance as shares of the baseline at each place of `by`; empty without a baseline."""
+def share_of_zero_predictor(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Exact error, floor and chance as shares of the zero predictor's at each place of `by`; empty without one."""
     columns = ["value", *(name for name in ("null_mean", "null_low", "null_high") if name in rows)]
-    baseline = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
+    zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
     exact = rows[_is(rows, "exact")].groupby(by)[columns].mean().rename(columns={"value": "exact"})
     floor = rows[rows["metric"] == "projection_floor"].groupby(by)["value"].first().rename("floor")
-    return exact.join(floor).div(baseline, axis=0).dropna(subset="exact").reset_index()
+    return exact.join(floor).div(zero, axis=0).dropna(subset="exact").reset_index()
 
 
 def add_share(fig: go.Figure, share: pd.DataFrame, by: str, place: dict[str, int], legend: bool) -> None:
-    """Chance, floor, and the baseline itself, behind the exact error that the caller draws."""
+    """Chance, floor, and the zero predictor itself, behind the exact error that the caller draws."""
     for trace in chance_traces(share, by, show=legend):
         fig.add_trace(trace, **place)
-    bounds = share.assign(baseline=1.0)
+    bounds = share.assign(zero_predictor=1.0)
     for name, (words, colour, dash) in BOUNDS.items():
         column = name.removeprefix("projection_")
         line = _line(bounds, column, words, (words, colour, dash, ""), by)

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks, rows_of
 from workbench.figures.levels import at_level, interval, values_once
-from workbench.figures.projection import BOUNDS, add_share, share_of_baseline
+from workbench.figures.projection import BOUNDS, add_share, share_of_zero_predictor
 from workbench.figures.theme import COLOURS, GREY, batch_style, translucent
 
 _EXACT = ("exact J", COLOURS[0], "triangle-down")
@@ -35,8 +35,8 @@ def projection_training_figure(
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
     Four panels against the epoch: saritas2025's error with both norms; the logarithm that teo2024's code plots; the
-    exact error over its baseline, mean ‖φ‖², with floor and chance; saritas2025's error over each norm. Bands are 95 %
-    t intervals over inputs.
+    exact error over the zero predictor's, mean ‖φ‖², with floor and null; saritas2025's error over each norm. Bands are
+    95 % t intervals over inputs.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
@@ -64,7 +64,7 @@ def projection_training_figure(
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
         rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float))
-        share = share_of_baseline(at_level(rows, "overall"), "epoch")
+        share = share_of_zero_predictor(at_level(rows, "overall"), "epoch")
         if number == 0:
             add_share(fig, share, "epoch", {"row": 2, "col": 1}, legend=True)
         for metric, choices in _TRAINING.items():
