@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import pytest
@@ -103,6 +104,24 @@ def test_a_model_that_overwrites_its_operands_hands_each_layer_over_once(x: Tens
     assert [*queries] == [0, 1, 2]
     assert all(torch.equal(query, kept[number].q) for number, query in queries.items())
     assert all(query.abs().max() > 0 for query in queries.values())
+
+
+def test_layers_that_are_not_finite_are_kept_where_asked_and_handed_over_once(x: Tensor):
+    model = Stack(*(Functional() for _ in range(3))).eval()
+    with torch.no_grad():
+        model.layers[1].to_qkv.bias[-1] = math.inf  # of v
+    runs: list[int] = []
+    model.register_forward_hook(lambda *_: runs.append(1))
+    with pytest.raises(InputError, match=r"layer 1 \(layers\.1\): v has .* keep_nonfinite=True"):
+        handed(model, x)
+    assert runs == []
+    records: list[LayerRecord] = []
+    whole = capture(model, x, keep_nonfinite=True, each=lambda record, tokens: records.append(record))
+    assert [record.index for record in records] == [0, 1, 2]
+    assert not torch.isfinite(records[1].v).all()
+    assert runs == [1]
+    (note,) = whole.notes
+    assert note.startswith("captured without checks: Stack, layer 1")
 
 
 class Catching(nn.Module):

@@ -95,7 +95,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(MissingResource, match=r"qkv\.npz: no room is left"):
+    with pytest.raises(
+        MissingResource, match=r"qkv\.npz: No space left on device; give another place, or make room"
+    ):
         captured.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

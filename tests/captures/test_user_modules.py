@@ -444,7 +444,7 @@ def test_a_layer_that_was_not_captured(x: Tensor):
 
 
 def test_unknown_site(x: Tensor):
-    with pytest.raises(UnknownName, match=r"did you mean 'resid_post'\?"):
+    with pytest.raises(UnknownName, match=r"did you mean 'resid_post' or"):
         capture(Stack(Functional()), x, sites=("resid_pst",))
 
 

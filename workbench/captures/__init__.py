@@ -21,12 +21,11 @@ from workbench.captures.records import (
     SITES,
     STREAM,
     Call,
-    Capture,
     LayerRecord,
     TokenInfo,
     WindowOrigin,
 )
-from workbench.captures.storage import read_qkv, save_capture
+from workbench.captures.result import Capture, read_qkv
 from workbench.captures.tokens import fit_tokens, image_tokens, patch_grid, prefix_kinds, token_info
 from workbench.captures.weights import attention_output, attention_weights
 
@@ -41,7 +40,6 @@ __all__ = [
     "DEFAULT_SITES",
     "compare",
     "read_qkv",
-    "save_capture",
     "attention_modules",
     "attention_geometry",
     "block_path",

@@ -18,7 +18,8 @@ from workbench.captures.layout import (
 )
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Overwritten, Recorder
-from workbench.captures.records import DEFAULT_SITES, SITES, Capture, LayerRecord, TokenInfo
+from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord, TokenInfo
+from workbench.captures.result import Capture
 from workbench.captures.routes import fused_kernels, no_cache, watch_attention, watch_modules
 from workbench.captures.tokens import fit_tokens, token_info
 from workbench.captures.variants import watch_variants
@@ -32,6 +33,7 @@ def capture(
     layers: Numbers = None,
     sites: Iterable[str] = DEFAULT_SITES,
     check: bool = True,
+    keep_nonfinite: bool = False,
     grad: bool = False,
     each: Callable[[LayerRecord, TokenInfo], None] | None = None,
 ) -> Capture:
@@ -45,15 +47,17 @@ def capture(
         (see docs/capture.md).
     check: compare what was captured with what the model computed. With the site attn everything is compared,
         otherwise a few rows of every input.
+    keep_nonfinite: keep layers with NaN or infinite values, unchecked, and say so in the capture's ``notes``.
     grad: keep the autograd graph; otherwise the model runs without gradients.
-    each: gets every layer, with the tokens, as soon as it is complete and checked, while the model runs. The capture
+    each: gets every layer, with the tokens, as soon as it is complete and checked, while the model runs: once, in the
+        order of the calls, also where the model must run a second time because it overwrote what was kept. The capture
         then holds no layers: what the function does not keep is freed before the next, and what it keeps it must copy
         from a model that works in place. It may raise to stop the run. With negative ``layers`` it gets them at the
         end, when it is known which they are.
 
     Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
-    with ``check``, for NaN or infinite values. Attention is computed in float32 or wider.
+    with ``check``, for NaN or infinite values unless they are kept. Attention is computed in float32 or wider.
     """
     module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
     if not isinstance(module, nn.Module):
@@ -81,7 +85,7 @@ def capture(
     handed: set[int] = set()
 
     def run(copy: bool) -> Recorder:
-        return _run(module, name, arguments, chosen, sites, check, grad, copy, give, handed)
+        return _run(module, name, arguments, chosen, sites, check, keep_nonfinite, grad, copy, give, handed)
 
     try:
         recorder = run(copy=False)
@@ -103,6 +107,7 @@ def capture(
         inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
+        notes=recorder.notes,
         identity=_identity(model, module),
     )
 
@@ -163,6 +168,7 @@ def _run(
     chosen: tuple[int, ...] | None,
     sites: tuple[str, ...],
     check: bool,
+    keep_nonfinite: bool,
     grad: bool,
     copy: bool,
     each: Callable[[LayerRecord, int | None], None] | None,
@@ -172,7 +178,7 @@ def _run(
     children = list(modules.values())
     owned = [t for m in children for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     keeper = Keeper([*owned, *tensors_in(arguments)], copy)
-    recorder = Recorder(modules, name, chosen, sites, check, keeper, each, handed)
+    recorder = Recorder(modules, name, chosen, sites, check, keep_nonfinite, keeper, each, handed)
     with ExitStack() as stack:
         # inference_mode(False): inference tensors could not be used in later computations in place or with
         # gradients.

@@ -28,7 +28,7 @@ from workbench.captures.layout import (
 )
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
-from workbench.captures.weights import call_weights, check_call
+from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.selection import parse_numbers
 
@@ -60,6 +60,7 @@ class Recorder:
         chosen: tuple[int, ...] | None,
         sites: tuple[str, ...],
         check: bool,
+        keep_nonfinite: bool,
         keeper: Keeper,
         each: Callable[[LayerRecord, int | None], None] | None = None,
         handed: set[int] | None = None,
@@ -72,6 +73,8 @@ class Recorder:
         self.last = 0 if chosen is None else -min(0, *chosen, 0)
         self.sites = sites
         self.check = check
+        self.keep_nonfinite = keep_nonfinite
+        self.notes: list[str] = []
         self.keeper = keeper
         self.result: Any = None
         self.positions: Positions | None = None
@@ -197,13 +200,22 @@ class Recorder:
         if attn is not None:
             attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
         if self.check:
-            with torch.no_grad():
-                check_call(call, attn, name)
+            self.check_call(call, attn, name)
         self.fill(record, call, attn, visit)
         self.records.append(record)
         if self.last:
             self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > index - self.last]
         self.expect_residual_stream(record, visit)
+
+    def check_call(self, call: Call, attn: Tensor | None, name: str) -> None:
+        try:
+            with torch.no_grad():
+                check_call(call, attn, name)
+        except NonFiniteValues as error:
+            if not self.keep_nonfinite:
+                raise
+            if not self.notes:  # NaN spreads: of the layers after the first it says nothing new
+                self.notes.append(f"captured without checks: {error}")
 
     def is_chosen(self, index: int) -> bool:
         return self.chosen is None or index in self.chosen

@@ -1,4 +1,4 @@
-"""What a capture is made of: plain containers, no tensor work beyond views.
+"""The containers that a capture is made of, with no tensor work beyond views.
 
 Axes are (batch, head, token, head_dim); attention (batch, head, query, key); hidden states (batch, token,
 width).
@@ -6,17 +6,13 @@ width).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import InputError
-from workbench.core.selection import ranges
 
 SITES = (
     "input", "q", "k", "v", "scale", "mask", "attn", "head_out", "resid_pre", "attn_out", "resid_mid", "resid_post"
@@ -173,83 +169,3 @@ class LayerRecord:
         call = f" call {self.call}" if self.call else ""
         kind = "" if self.kind == "token" else f" {self.kind}"
         return f"<layer {self.index}{kind} {self.path}{call}: {' '.join(shapes)}>"
-
-
-@dataclass
-class Capture:
-    """The attention calls of one forward pass, in call order.
-
-    ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
-    iteration goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules
-    that the forward pass never entered (a cross-attention without an encoder, say).
-    """
-
-    layers: list[LayerRecord]
-    sites: tuple[str, ...] = DEFAULT_SITES
-    tokens: TokenInfo | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
-    result: Any = None
-    not_run: list[str] = field(default_factory=list)
-    identity: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
-
-    @property
-    def model(self) -> dict[str, Any]:
-        """Which model this was: spec, checkpoint, fingerprint (computed when first asked for)."""
-        return self.identity()
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[LayerRecord]:
-        return iter(self.layers)
-
-    def __getitem__(self, layer: int) -> LayerRecord:
-        if -len(self.layers) <= layer < 0:
-            return self.layers[layer]
-        for record in self.layers:
-            if record.index == layer:
-                return record
-        held = [record.index for record in self.layers]
-        raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {ranges(held)}")
-
-    def stack(self, site: str) -> Tensor:
-        """One site of all layers, (layer, batch, …).
-
-        Raises InputError naming layer and axis where the layers are not alike.
-        """
-        values = []
-        for record in self.layers:
-            value = record.extra.get(site) if site not in SITES else getattr(record, site)
-            if value is None:
-                raise InputError(f"layer {record.index} ({record.path}) holds no {site!r}")
-            values.append(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64))
-        for record, value in zip(self.layers, values, strict=True):
-            if value.shape != values[0].shape:
-                first = self.layers[0]
-                raise InputError(
-                    f"{site!r} differs between layers: {tuple(values[0].shape)} in layer {first.index} "
-                    f"({first.path}), {tuple(value.shape)} in layer {record.index} ({record.path}); "
-                    "read the layers one by one"
-                )
-        return torch.stack(values)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.safetensors`` (any dtype) or ``.npz`` file that ``Capture.load`` and ``--qkv`` read."""
-        from workbench.captures.storage import save_capture
-
-        return save_capture(self, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Capture:
-        """Read what ``save`` wrote, or anyone's file of q, k, v (see ``read_qkv``)."""
-        from workbench.captures.storage import read_qkv
-
-        return read_qkv(path)
-
-    def __repr__(self) -> str:
-        lines = [f"<Capture of {len(self.layers)} layers, sites {', '.join(self.sites)}>"]
-        return "\n".join(lines + [f"  {record!r}" for record in self.layers])
-
-
-class LayerNotCaptured(InputError, IndexError):
-    """A layer that the capture does not hold."""

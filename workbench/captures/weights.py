@@ -93,6 +93,10 @@ def call_weights(call: Call) -> Tensor | None:
     )
 
 
+class NonFiniteValues(InputError):
+    """Operands or output of an attention are NaN or infinite."""
+
+
 def check_call(call: Call, attn: Tensor | None, name: str) -> None:
     """Raise IncompleteCapture unless the captured operands reproduce the captured output.
 
@@ -167,11 +171,10 @@ def _check_finite(call: Call, name: str) -> None:
         bad = torch.isfinite(value).logical_not()
         if bool(bad.any()):
             batch, head, token, _ = bad.nonzero()[0].tolist()
-            raise InputError(
+            raise NonFiniteValues(
                 f"{name}: {site} has {int(bad.sum())} values that are NaN or infinite, the first at input "
                 f"{batch}, head {head}, token {token}; look at the weights and the batch, or pass "
-                "check=False to "
-                "keep them"
+                "keep_nonfinite=True to keep them"
             )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,8 +82,8 @@ def stream_model(
 
     A model or inputs given as they are (not by name) are taken so: ``checkpoint``, ``device``, ``dtype``,
     ``n``, ``seed`` and ``preprocessing`` then do nothing, and raise `InputError` where they ask for something
-    else. With ``keep_nonfinite`` a batch in which NaN or infinite values stop the capture's checks is
-    captured without them, and a note says so. With ``alter`` the model runs again on what it makes of every batch,
+    else. With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, and
+    a note says so. With ``alter`` the model runs again on what it makes of every batch,
     which must be named inputs, not tensors.
     """
     loaded = _load(model, checkpoint, device, dtype)
@@ -113,14 +112,10 @@ def stream_model(
             # the same number in every batch: layers are counted from the first
             what = batch if hasattr(batch, "tokens") else batch.batch
             take = None if each is None else _taking(each, batch)
-            run = partial(capture, loaded, layers=layers, sites=sites, each=take)
-            try:
-                captured = run(what)
-            except InputError as error:
-                if not keep_nonfinite or "NaN" not in str(error):
-                    raise
-                captured = run(what, check=False)
-                stream.notes.append(f"captured without checks: {error}")
+            captured = capture(
+                loaded, what, layers=layers, sites=sites, keep_nonfinite=keep_nonfinite, each=take
+            )
+            stream.notes += captured.notes
             perturbed = (
                 None if perturb is None else capture(loaded, perturb(batch), layers=layers, sites=sites)
             )
@@ -133,13 +128,10 @@ def stream_model(
 
 
 def _taking(each: Callable[[Part], None], batch: Any) -> Callable[[LayerRecord, TokenInfo], None]:
-    """A function that hands every layer of a batch on in a part of its own, once, should the model run again."""
-    taken: set[int] = set()
+    """A function that hands every layer of a batch on in a part of its own."""
 
     def take(record: LayerRecord, tokens: TokenInfo) -> None:
-        if record.index not in taken:
-            each(Part(Capture([record], tokens=tokens), batch.ids, getattr(batch, "images", None)))
-            taken.add(record.index)
+        each(Part(Capture([record], tokens=tokens), batch.ids, getattr(batch, "images", None)))
 
     return take
 
