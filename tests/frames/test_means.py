@@ -9,7 +9,8 @@ import torch
 
 from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
-from workbench.measurements import Layer, Measurement, Rows
+from workbench.frames.accumulator import Accumulator
+from workbench.measurements import Layer, Measurement
 
 INPUTS, LAYERS, HEADS, RANKS, DRAWS = 5, 2, 3, 4, 7
 NULLS = ("gaussian", "permutation")
@@ -36,7 +37,7 @@ def study(request):
 
 
 def rows_of(values, null_samples, batch=INPUTS, aggregate=True):
-    rows = Rows(aggregate=aggregate)
+    rows = Accumulator(aggregate=aggregate)
     axes = ("input", "head", "rank")[: values.ndim - 1]
     for start in range(0, INPUTS, batch):
         cut = slice(start, start + batch)
@@ -115,7 +116,7 @@ def test_undefined_values_are_counted():
 
 
 def test_inputs_and_layers_may_differ_in_their_number_of_ranks():
-    rows = Rows(aggregate=True)
+    rows = Accumulator(aggregate=True)
     long, short = numbers(2, 3, 6), numbers(2, 1, 2)
     short[1, 0, 1] = math.nan
     for index, values in enumerate((long, short)):
@@ -131,30 +132,3 @@ def test_inputs_and_layers_may_differ_in_their_number_of_ranks():
     np.testing.assert_allclose(whole["value"], expected, rtol=1e-12)
     one = frame[(frame["input"] == "b") & (frame["rank"] == 2)]["value"].item()
     assert one == pytest.approx(float(long[1, :, 1].mean()))
-
-
-def test_a_profile_is_taken_over_the_ranks_of_the_mean_spectrum():
-    values = [numbers(2, HEADS, 6), numbers(2, HEADS + 1, 4)]
-    values[1][0, :, 3] = math.nan  # a shorter input
-    for batch in (1, 2):
-        rows = Rows()
-        for start in range(0, 2, batch):
-            for index, spectra in enumerate(values):
-                part = spectra[start : start + batch]
-                made = layer(index, ["a", "b"][start : start + batch], spectra.shape[1])
-                rows.add(
-                    Measurement("eigenvalue_profile", part, ("input", "head", "rank"), form="profile"), made
-                )
-                rows.add(Measurement("eigenvalue", part, ("input", "head", "rank")), made)
-        frame = rows.frame()
-        for number, name in enumerate("ab"):
-            found = frame[(frame["metric"] == "eigenvalue_profile") & (frame["input"] == name)]
-            longest = torch.full((2 * HEADS + 1, 6), math.nan, dtype=torch.float64)
-            longest[:HEADS] = values[0][number]
-            longest[HEADS:, :4] = values[1][number]
-            mean = longest.nanmean(0)
-            told = dict(zip(found["statistic"], found["value"], strict=True))
-            assert told == pytest.approx(
-                {name: float(getattr(mean, name)()) for name in ("max", "min", "mean", "median")}
-            )
-            assert found[["layer", "head", "rank"]].isna().all(axis=None)

@@ -9,9 +9,17 @@ import pytest
 import torch
 
 from workbench.captures import LayerRecord
-from workbench.frames.moments import Moments
-from workbench.frames.sketches import ACCURACY, QUANTILES, bins_of, quantiles_of, sketch_from, sketch_of
-from workbench.measurements import Layer, Measurement, Rows
+from workbench.frames.accumulator import Accumulator
+from workbench.frames.moments import (
+    ACCURACY,
+    QUANTILES,
+    Moments,
+    bins_of,
+    quantiles_of,
+    sketch_from,
+    sketch_of,
+)
+from workbench.measurements import Layer, Measurement
 
 INPUTS, HEADS, RANKS = 11, 3, 4
 
@@ -104,17 +112,15 @@ def layer(index, ids):
 def rows_of(cut, ids, **how):
     values, null_samples = numbers(INPUTS, HEADS), numbers(INPUTS, HEADS, 5)
     ranked = numbers(INPUTS, HEADS, RANKS)
-    rows = Rows(**how)
+    rows = Accumulator(**how)
     for index in (0, 2):
         add = [
             Measurement("MDC", values[cut] + index, columns={"axis": "tokens", "statistic": "max"},
                         null_samples={"gaussian": null_samples[cut], "permutation": null_samples[cut] * 2}),
             Measurement("eigenvalue", ranked[cut] + index, ("input", "head", "rank")),
-            Measurement("eigenvalue_profile", ranked[cut], ("input", "head", "rank"), form="profile"),
         ]  # fmt: skip
         for measurement in add:
             rows.add(measurement, layer(index, ids[cut]))
-    rows.end_batch()
     return rows
 
 
@@ -123,11 +129,9 @@ def rows_of(cut, ids, **how):
 def test_parts_merged_by_way_of_their_state_give_the_rows_of_one_run(aggregate, per_input):
     ids, how = [f"in{i}" for i in range(INPUTS)], {"aggregate": aggregate, "per_input": per_input}
     whole = rows_of(slice(None), ids, **how)
-    merged = Rows()
+    merged = Accumulator()
     for start in (0, 4, 8):
-        merged.merge(Rows.from_state(rows_of(slice(start, start + 4), ids, **how).state()))
+        merged.merge(Accumulator.from_state(*rows_of(slice(start, start + 4), ids, **how).state()))
     frame = merged.frame()
     pd.testing.assert_frame_equal(frame, whole.frame(), rtol=1e-10)
     assert frame["input"].notna().any() == per_input
-    if not per_input:
-        assert set(frame.loc[frame["metric"] == "eigenvalue_profile", "statistic"]) >= {"max", "std of max"}

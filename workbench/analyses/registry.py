@@ -267,6 +267,7 @@ _REGISTERED = (
         },
         measurements.gram_spectrum,
         findings=_spectrum_findings,
+        across=measurements.profile_of_spectra,
     ),
     Analysis(
         "attention-map",

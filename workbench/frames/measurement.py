@@ -18,9 +18,8 @@ class Measurement:
 
     ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds what the same number came to under
     chance, by the name of the chance level, with a last axis for the draws. ``form`` says what becomes of it: "rows" is
-    one row per value, or aggregated rows where the run asks for those; "profile" is the maximum, minimum, mean and
-    lower median over ranks of each input's mean over heads and layers; "across" is one row per value that belongs to no
-    single layer.
+    one row per value, or aggregated rows where the run asks for those; "across" is the same of what belongs to no
+    single layer; "held" makes no row: what an analysis says of all layers together is computed from it.
     """
 
     metric: Metric | str
@@ -29,7 +28,7 @@ class Measurement:
     null: Null | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     null_samples: Mapping[str, Tensor] = field(default_factory=dict)
-    form: Literal["rows", "profile", "across"] = "rows"
+    form: Literal["rows", "across", "held"] = "rows"
 
     @property
     def name(self) -> str:

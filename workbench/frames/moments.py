@@ -1,9 +1,16 @@
-"""Statistics of one quantity over inputs, head by head and rank by rank, in memory that does not grow with them."""
+"""Statistics of one quantity over inputs, head by head and rank by rank, in memory that does not grow with them.
+
+Quantiles come from a DDSketch (Masson, Rim & Lee 2019), which counts values in bins whose bounds grow by a constant
+factor. A quantile comes from the bin that holds it, so it is within the relative error `ACCURACY` of the value of that
+rank; nothing is drawn at random, and sketches merge in any order to the same result. Negative values have bins of their
+own, and zero (anything below the smallest normal float) is counted as itself, exactly. NaN and infinite values belong
+to no bin and must stay outside.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +18,10 @@ from ddsketch import DDSketch
 from torch import Tensor
 
 from workbench.core.intervals import half_width
-from workbench.frames.sketches import QUANTILES, bins_of, quantiles_of, sketch_from, sketch_of
 
+ACCURACY = 0.005
+"""Largest relative error of a quantile."""
+QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75}
 _SUMS = ("count", "mean", "squares", "least", "largest", "null_sum", "null_count")
 _START = dict(zip(_SUMS, (0.0, 0.0, 0.0, math.inf, -math.inf, 0.0, 0.0), strict=True))
 SUMMARY = ("mean", "std", "low", "high", "min", "max")
@@ -24,7 +33,7 @@ class Moments:
 
     Batches, and parts of a sweep, are merged by the exact formula for two groups (Chan, Golub & LeVeque 1983), so what
     comes out depends on their sizes by rounding alone. Quantiles are those of all heads together, from a sketch for
-    each rank (see `sketches`). Values that are undefined (NaN) or infinite are left out, and counted in ``left_out``.
+    each rank. Values that are undefined (NaN) or infinite are left out, and counted in ``left_out``.
     """
 
     def __init__(self, columns: Mapping[str, Any], heads: Sequence[int] = (), ranked: bool = False) -> None:
@@ -189,3 +198,38 @@ class Moments:
 def _padded(array: np.ndarray, ranks: int, value: float) -> np.ndarray:
     missing = ranks - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing)), constant_values=value) if missing else array
+
+
+def sketch_of(values: Iterable[float] = ()) -> DDSketch:
+    """A sketch that holds these finite values."""
+    sketch = DDSketch(ACCURACY)
+    for value in values:
+        sketch.add(value)
+    return sketch
+
+
+def bins_of(sketch: DDSketch) -> Iterator[tuple[float, int]]:
+    """(value, count) of every bin that is not empty, from the least: what `sketch_from` makes the sketch from again."""
+    mapping, negative, positive = sketch._mapping, sketch._negative_store, sketch._store
+    for place in range(len(negative.bins) - 1, -1, -1):
+        if negative.bins[place]:
+            yield -mapping.value(place + negative.offset), int(negative.bins[place])
+    if sketch._zero_count:
+        yield 0.0, int(sketch._zero_count)
+    for place, count in enumerate(positive.bins):
+        if count:
+            yield mapping.value(place + positive.offset), int(count)
+
+
+def sketch_from(values: Iterable[float], counts: Iterable[int]) -> DDSketch:
+    """The sketch of which `bins_of` gave these: the middle of a bin falls into that bin again."""
+    sketch = DDSketch(ACCURACY)
+    for value, count in zip(values, counts, strict=True):
+        sketch.add(value, float(count))
+    return sketch
+
+
+def quantiles_of(sketch: DDSketch) -> list[float]:
+    """The `QUANTILES`; NaN without values."""
+    found = [sketch.get_quantile_value(share) for share in QUANTILES.values()]
+    return [float("nan") if value is None else float(value) for value in found]

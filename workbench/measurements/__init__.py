@@ -4,9 +4,7 @@ The functions in ``workbench.analyses`` know tensors; these know which tokens ar
 lie, which windows belong to one input, and which layers a measure does not apply to.
 """
 
-from workbench.frames.gathered import Gathered
 from workbench.frames.measurement import Counts, Measurement
-from workbench.frames.rows import Rows
 from workbench.measurements.class_attention import class_attention
 from workbench.measurements.coding_rates import coding_rates
 from workbench.measurements.eigenvectors import eigenvectors_of_values
@@ -21,16 +19,14 @@ from workbench.measurements.robust_components import robust_components
 from workbench.measurements.signal_noise import noisy_inputs, signal_and_noise
 from workbench.measurements.similarity import rates_of_similarity, sites_of_similarity, token_similarity
 from workbench.measurements.softmax_sensitivity import softmax_sensitivity
-from workbench.measurements.spectra import gram_spectrum
+from workbench.measurements.spectra import gram_spectrum, profile_of_spectra
 from workbench.measurements.subspaces import subspaces_of_heads
 from workbench.measurements.values import similarity_of_values
 
 __all__ = [
-    "Gathered",
     "Layer",
     "Measurement",
     "NotApplicable",
-    "Rows",
     "Counts",
     "attention_map",
     "attention_spectrum",
@@ -43,6 +39,7 @@ __all__ = [
     "membership_of_tokens",
     "noisy_inputs",
     "position_logits",
+    "profile_of_spectra",
     "rates_of_similarity",
     "robust_components",
     "signal_and_noise",

@@ -17,9 +17,10 @@ from workbench.analyses.registry import ANALYSES, Analysis, Option, check_reques
 from workbench.captures import Capture, LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
+from workbench.frames.accumulator import Accumulator
 from workbench.frames.provenance import versions
 from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
-from workbench.measurements import Gathered, Layer, Measurement, NotApplicable, Rows
+from workbench.measurements import Layer, Measurement, NotApplicable
 from workbench.runs.cache import Place
 from workbench.runs.stream import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
 from workbench.runs.sweep.parts import SWEEP, read_sweep
@@ -142,7 +143,7 @@ def gather(
     heads: Any = None,
     batch_size: int = 8,
     progress: Callable[[float], None] | None = None,
-) -> Gathered:
+) -> Accumulator:
     """What `analyze` would measure on these inputs, before it becomes a frame: a part of a sweep.
 
     ``options`` are complete (`check_request`). Raises what `analyze` raises.
@@ -183,14 +184,14 @@ class _Run:
         stream: Stream,
         seed: int,
         heads: Any,
-        gathered: Gathered | None = None,
+        gathered: Accumulator | None = None,
     ) -> None:
         self.analysis, self.options, self.stream = analysis, options, stream
         self.seed, self.heads = seed, heads
         # analyses with the option say what they measure head by head; the others have no means to take
         aggregate = not options.get("per_head", True)
-        rows = Rows(aggregate=aggregate, per_input=options.get("per_input", True))
-        self.gathered = Gathered(rows) if gathered is None else gathered
+        per_input = options.get("per_input", True)
+        self.gathered = Accumulator(aggregate, per_input) if gathered is None else gathered
         self.taken: list[tuple[Layer, Measurement]] = []
         """What the layers of this batch gave, for what follows from all of them."""
 
@@ -202,8 +203,7 @@ class _Run:
             done.batch(part.ids)
             if self.analysis.across is not None and self.taken:
                 for measurement in self.analysis.across(self.taken, self.options):
-                    self.gathered.rows.add(measurement, self.taken[-1][0])
-            self.gathered.rows.end_batch()
+                    self.gathered.add(measurement, self.taken[-1][0])
             self.taken.clear()
         done.all()
 
@@ -219,7 +219,8 @@ class _Run:
             )  # fmt: skip
             try:
                 for measurement in self.analysis.measure(layer, self.options):
-                    gathered.rows.add(measurement, layer)
+                    if measurement.form != "held":
+                        gathered.add(measurement, layer)
                     if self.analysis.across is not None:
                         place = LayerRecord(record.index, record.path)  # its tensors are let go
                         self.taken.append(
@@ -228,22 +229,24 @@ class _Run:
             except NotApplicable as reason:
                 gathered.leave_out(str(reason), record.index)
             gathered.heads |= set(layer.heads)
-            gathered.most = max(gathered.most, layer.total_heads)
+            gathered.most_heads = max(gathered.most_heads, layer.total_heads)
             done.layer(part.ids)
 
     def frame(self, settings: dict[str, Any]) -> pd.DataFrame:
-        gathered, notes = self.gathered, self.gathered.layers_left_out()
-        if not gathered.rows:
-            raise InputError(f"{self.analysis.name}: nothing to measure; " + "; ".join(notes))
+        gathered = self.gathered
+        if not gathered:
+            told = "; ".join(gathered.layers_left_out())
+            raise InputError(f"{self.analysis.name}: nothing to measure; {told}")
         wanted = parse_numbers("head", self.heads) or ()
         absent = {head for head in wanted if head >= 0} - gathered.heads
-        if absent and gathered.most:
-            raise InputError(f"there is no head {min(absent)}: heads are 0 to {gathered.most - 1}")
+        if absent and gathered.most_heads:
+            raise InputError(f"there is no head {min(absent)}: heads are 0 to {gathered.most_heads - 1}")
         model = self.stream.model
-        frame = gathered.rows.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        frame = gathered.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        notes = gathered.notes()
         if model.get("checkpoint") == RANDOM_WEIGHTS:
             notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
-        notes += [*gathered.counts.notes(), *gathered.rows.notes(), *self.stream.notes]
+        notes += self.stream.notes
         notes += [*_silent_nulls(frame), *self.analysis.findings(_of_inputs(frame), self.options)]
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {

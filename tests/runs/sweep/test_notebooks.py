@@ -68,7 +68,7 @@ def test_medians_of_a_sweep_are_those_of_a_run_to_the_sketches_error(run):
     import numpy as np
 
     from workbench.figures import quartiles
-    from workbench.frames.sketches import ACCURACY
+    from workbench.frames.moments import ACCURACY
 
     status = run(analyses=["gram-spectrum"])
     whole = workbench.analyze("gram-spectrum", model=MODEL, inputs=INPUTS, n=21)

@@ -21,9 +21,8 @@ import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.frames.accumulator import STATE, Accumulator
 from workbench.frames.provenance import versions
-from workbench.frames.rows import STATE
-from workbench.measurements import Gathered
 from workbench.runs.sweep.plan import Plan, Task
 
 FORMAT = 1
@@ -42,7 +41,7 @@ class DamagedPart(Exception):
 class Part:
     """What one task measured, and where it comes from."""
 
-    gathered: Gathered
+    gathered: Accumulator
     model: dict[str, Any]
     """Identity of the model."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -168,7 +167,7 @@ class SweepFolder:
             raise DamagedPart(f"{path} is the part of another task")
         digests = base64.b64decode(about["digests"])
         return Part(
-            Gathered.from_state(table, about["told"]),
+            Accumulator.from_state(table, about["told"]),
             about["model"],
             [(name, reason) for name, reason in about["skipped"]],
             [digests[start : start + 32] for start in range(0, len(digests), 32)],
@@ -228,7 +227,7 @@ def _names(plan: Plan, model: int, analysis: int) -> str:
 
 
 def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
-    """Write a table in the form of `Gathered.state` with what is told of it, as JSON has it.
+    """Write a table in the form of `Accumulator.state` with what is told of it, as JSON has it.
 
     Raises `MissingResource` where there is no room.
     """

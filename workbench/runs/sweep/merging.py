@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import sha256_file
-from workbench.measurements import Gathered, Rows
+from workbench.frames.accumulator import Accumulator
 from workbench.runs.sweep.folder import FORMAT, DamagedPart, SweepFolder, read_table, write_table
 from workbench.runs.sweep.plan import Plan, Task
 
@@ -19,7 +19,7 @@ from workbench.runs.sweep.plan import Plan, Task
 class Merged:
     """What the parts that are there come to together."""
 
-    gathered: Gathered
+    gathered: Accumulator
     model: dict[str, Any]
     """Identity of the model."""
     inputs: int
@@ -43,7 +43,7 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
     with suppress(DamagedPart):
         table, about = read_table(path)
         if about["key"] == key:
-            return Merged(Gathered.from_state(table, about["told"]), **about["merged"])
+            return Merged(Accumulator.from_state(table, about["told"]), **about["merged"])
     merged = _merge(sweep, plan, model, analysis)
     keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
@@ -58,7 +58,7 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
 
 
 def _merge(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
-    gathered, identity = Gathered(Rows()), None
+    gathered, identity = Accumulator(), None
     digests, skipped, missing, notes = [], [], [], {}
     for task in _tasks(plan, model, analysis):
         try:

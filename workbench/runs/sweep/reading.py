@@ -9,7 +9,7 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.selection import parse_numbers
 from workbench.data.batches import skipped_note
-from workbench.measurements import Gathered
+from workbench.frames.accumulator import Accumulator
 from workbench.runs.stream import Stream
 from workbench.runs.sweep.folder import SweepFolder
 from workbench.runs.sweep.merging import merged_parts
@@ -28,7 +28,7 @@ def read_sweep(
     given: Mapping[str, Any],
     settings: Mapping[str, Any],
     n: int | None = None,
-) -> tuple[Gathered, Stream, dict[str, Any]]:
+) -> tuple[Accumulator, Stream, dict[str, Any]]:
     """What a sweep measured of one model under one analysis: rows, what they come from, and the complete options.
 
     ``options`` are complete, those ``given`` by the user among them; ``settings`` and ``n`` are those of the run that

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.data.batches import ListedInputs
-from workbench.measurements import Gathered
+from workbench.frames.accumulator import Accumulator
 from workbench.models.loading import LoadedModel, load
 from workbench.runs.analyze import gather
 from workbench.runs.sweep.folder import Part
@@ -118,7 +118,7 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
         gathered.counts.count(
             f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
         )
-    if inputs.digests and not gathered.rows:
+    if inputs.digests and not gathered:
         told = "; ".join(gathered.layers_left_out())
         raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {told}")
     seconds = time.perf_counter() - started
@@ -129,7 +129,7 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
 
 def _gathered(
     plan: Plan, task: Task, model: LoadedModel, size: int, deadline: float | None
-) -> tuple[Gathered, ListedInputs]:
+) -> tuple[Accumulator, ListedInputs]:
     pool, places = plan.places(task)
     planned, analysis = plan.models[task.model], plan.analyses[task.analysis]
     inputs = ListedInputs(

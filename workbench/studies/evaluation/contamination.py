@@ -21,8 +21,9 @@ from workbench.analyses.robust_components import token_size
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
+from workbench.frames.accumulator import Accumulator
 from workbench.frames.provenance import versions
-from workbench.measurements import Counts, Layer, NotApplicable, Rows
+from workbench.measurements import Counts, Layer, NotApplicable
 from workbench.measurements.robust_components import found_contamination, patches_of, split_of_layer
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
@@ -157,12 +158,12 @@ def contamination_frame(
     """
     if null_samples < 0 or null_samples == 1:
         raise InputError(f"null_samples is 0 or a whole number from 2 up, got {null_samples}")
-    rows, counts = Rows(aggregate=True), Counts()
+    rows = Accumulator(aggregate=True)
     measured = False
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
         marked = part.marked.flatten(1)
-        for clean, after in zip(*_layers(model, part, layers, seed, counts), strict=True):
+        for clean, after in zip(*_layers(model, part, layers, seed, rows.counts), strict=True):
             try:
                 for name, layer in (("clean", clean), ("contaminated", after)):
                     for measurement in split_of_layer(layer, {"candidate": name}):
@@ -179,7 +180,7 @@ def contamination_frame(
     notes = [
         f"{images.kind}: {before:.1%} of the clean images are told rightly, {later:.1%} of the contaminated"
     ]
-    frame.attrs["notes"] = [*notes, *counts.notes(), *rows.notes()]
+    frame.attrs["notes"] = [*notes, *rows.notes()]
     frame.attrs["provenance"] = {
         "analysis": "contamination",
         "options": {
