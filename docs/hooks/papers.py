@@ -29,14 +29,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def claims(paper: str) -> str:
-    """A heading for each claim in our words, under it a row for each reading and what measures it."""
+    """A heading for each claim in our words, under it a row for each interpretation and what measures it."""
     parts = []
     for (place, claim), rows in stated_claims(paper).groupby(["place", "claim"], sort=False):
         parts += [
             f"### {claim}",
             f"{paper}, {_place(place)}.",
             _table(
-                ["reading", "measured by", "holds where", "published"], map(_reading, rows.to_dict("records"))
+                ["interpretation", "measured by", "holds where", "published"],
+                map(_interpreted, rows.to_dict("records")),
             ),
         ]
     return "\n\n".join(parts)
@@ -62,13 +63,13 @@ def coverage(paper: str) -> str:
     return section[1].strip()
 
 
-def _reading(row: dict[str, str]) -> list[str]:
+def _interpreted(row: dict[str, str]) -> list[str]:
     recorded = row["analysis"] in RECORDED
     what = f"{row['analysis']} records" if recorded else f"`{row['analysis']}`"
     measured = f"{what}: `{row['measure']}`, over {row['over']}"
     if row["options"]:
         measured += f" ({row['options']})"
-    return [row["reading"], measured, _holds(row), row["published"]]
+    return [row["interpretation"], measured, _holds(row), row["published"]]
 
 
 def _holds(row: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Models beside a reference: every seed is drawn, and what is filled is what is told apart."""
+"""Models beside a reference: every seed is drawn, and what is filled is what is significant."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ def frames():
                 "difference_low": -0.5,
                 "difference_high": 0.25,
             }
-            found = {"a": "", "b": "lower", "c": "not told apart"}[model]
+            found = {"a": "", "b": "lower", "c": "not significant"}[model]
             results.append(about | {"value": np.median(values), "finding": found} | (apart if found else {}))
     printed = pd.DataFrame(
         {"label": ["second", "third"], "where": ["X, CIFAR", "Y, CIFAR"], "difference": [-0.04, 0.01]}

@@ -14,7 +14,7 @@ NAN = float("nan")
 def claims(model="bundled:digits-vit", **more):
     row = {
         "paper": "saritas2025", "place": "Table 1", "claim": "The largest cosine stays at most 0.32.",
-        "reading": "", "published": 0.32, "measured": 0.3441, "low": 0.33, "high": 0.36, "null_mean": 1.5e-7,
+        "interpretation": "", "published": 0.32, "measured": 0.3441, "low": 0.33, "high": 0.36, "null_mean": 1.5e-7,
         "null_low": 1e-7, "null_high": 2e-7, "verdict": "fails", "why": "0.33 lies above 0.32", "model": model,
     }  # fmt: skip
     second = {**row, "claim": "Training lowers J.", "published": NAN, "measured": NAN, "null_mean": NAN}
@@ -69,8 +69,10 @@ def test_each_models_own_published_value_is_shown():
     assert "–" not in text
 
 
-def test_readings_stand_under_their_claim_and_papers_are_told_apart():
-    twice = pd.concat([claims(reading="by columns"), claims(reading="by rows"), claims(paper="teo2024")])
+def test_interpretations_stand_under_their_claim_and_papers_apart():
+    twice = pd.concat(
+        [claims(interpretation="by columns"), claims(interpretation="by rows"), claims(paper="teo2024")]
+    )
     text = titles(claims_figure(twice))
     assert text.count("<b>saritas2025 Table 1: The largest cosine stays at most 0.32.</b>") == 1
     assert {"by columns", "by rows"} <= set(text)

@@ -184,7 +184,7 @@ def test_errors_relative_to_the_twin_have_a_line_per_type_and_the_mean_last():
 
 
 def test_without_ratios_of_the_variants_there_is_no_figure_of_corruptions():
-    with pytest.raises(InputError, match="against_twins"):
+    with pytest.raises(InputError, match="ratios_to_baseline"):
         corruptions_figure(ratios(), {"Nobody's": ["tssa"]})
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.figures.study import named, titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import beside_twin_figure, training_curves_figure
+from workbench.figures import training_curves_figure, versus_baseline_figure
 from workbench.figures.variants import look_of
-from workbench.studies.comparisons import COLUMNS
+from workbench.studies.baselines import COLUMNS
 
 VARIANTS = {"m-tssa": "tssa", "m-plain": "softmax", "m-two": "bilateral"}
 FACTORS = (1.0, 4.0, 2.0)  # of three seeds, not in order
@@ -106,7 +106,7 @@ def test_records_that_cannot_be_drawn_are_refused():
 
 def results(**more):
     """Rows of two quantities: of accuracy at .9, .8, .7, and of a ratio with chance and floor."""
-    findings = {"softmax": "", "bilateral": "lower", "tssa": "not told apart"}
+    findings = {"softmax": "", "bilateral": "lower", "tssa": "not significant"}
     rows = [
         {
             "model": f"m-{name}",
@@ -139,7 +139,7 @@ def dots(fig, panel):
 
 
 def test_a_dot_is_the_value_with_its_range_in_per_cent_for_accuracies():
-    fig = beside_twin_figure(results(), PANELS)
+    fig = versus_baseline_figure(results(), PANELS)
     dot = dots(fig, 1)["bilateral"]
     assert dot.x[0] == pytest.approx(80)
     assert (dot.error_x.arrayminus[0], dot.error_x.array[0]) == (pytest.approx(10), pytest.approx(5))
@@ -148,7 +148,7 @@ def test_a_dot_is_the_value_with_its_range_in_per_cent_for_accuracies():
 
 
 def test_rows_run_from_the_top_in_the_order_of_figures():
-    fig = beside_twin_figure(results().iloc[::-1], PANELS)
+    fig = versus_baseline_figure(results().iloc[::-1], PANELS)
     assert list(fig.layout.yaxis.ticktext)[::-1] == ["softmax", "bilateral", "token statistics"]
     assert {name: trace.y[0] for name, trace in dots(fig, 1).items()} == {
         "softmax": 2,
@@ -158,7 +158,7 @@ def test_rows_run_from_the_top_in_the_order_of_figures():
 
 
 def test_only_what_is_told_apart_is_filled():
-    fig = beside_twin_figure(results(), PANELS)
+    fig = versus_baseline_figure(results(), PANELS)
     colours = {name: trace.marker.color for name, trace in dots(fig, 1).items()}
     assert colours["token statistics"] == "white"
     assert colours["bilateral"] == look_of("bilateral").colour
@@ -166,14 +166,14 @@ def test_only_what_is_told_apart_is_filled():
 
 
 def test_the_dotted_line_is_the_twin_s_or_where_it_is_asked_for():
-    lines = beside_twin_figure(results(), PANELS).layout.shapes
+    lines = versus_baseline_figure(results(), PANELS).layout.shapes
     assert [line.x0 for line in lines] == pytest.approx([90, 1.8])
-    lines = beside_twin_figure(results(), PANELS, lines={"exact_share": 1}).layout.shapes
+    lines = versus_baseline_figure(results(), PANELS, lines={"exact_share": 1}).layout.shapes
     assert [line.x0 for line in lines] == pytest.approx([90, 1])
 
 
 def test_chance_is_a_bar_and_the_floor_a_stroke_where_there_are_any():
-    fig = beside_twin_figure(results(), PANELS)
+    fig = versus_baseline_figure(results(), PANELS)
     bars = [trace for trace in fig.data if trace.fill == "toself"]
     assert len(bars) == 3
     assert {trace.xaxis for trace in bars} == {"x2"}
@@ -181,7 +181,7 @@ def test_chance_is_a_bar_and_the_floor_a_stroke_where_there_are_any():
     assert [trace.x[0] for trace in fig.data if trace.marker.symbol == "line-ns-open"] == [0.3] * 3
     assert not [
         trace
-        for trace in beside_twin_figure(
+        for trace in versus_baseline_figure(
             results().drop(columns=["floor", "null_low", "null_high"]), PANELS
         ).data
         if trace.fill
@@ -193,19 +193,19 @@ def test_a_value_that_was_not_reached_is_said_in_its_place():
     frame.loc[frame["attention"] == "tssa", ["value", "low", "high", "finding"]] = [math.nan] * 3 + [
         "not reached"
     ]
-    fig = beside_twin_figure(frame, {"accuracy": "Accuracy (%)"})
+    fig = versus_baseline_figure(frame, {"accuracy": "Accuracy (%)"})
     assert "token statistics" not in dots(fig, 1)
     (note,) = [note for note in fig.layout.annotations if note.text == "not reached"]
     assert note.y == 0
 
 
 def test_one_seed_has_no_range():
-    fig = beside_twin_figure(results(low=math.nan, high=math.nan), PANELS)
+    fig = versus_baseline_figure(results(low=math.nan, high=math.nan), PANELS)
     assert {trace.error_x.array[0] for trace in dots(fig, 1).values()} == {0}
 
 
 def test_words_stand_beside_their_rows():
-    fig = beside_twin_figure(
+    fig = versus_baseline_figure(
         results(), PANELS, side={"tssa": "77 %", "primal": "none"}, side_title="Published"
     )
     words = {note.text: note.y for note in fig.layout.annotations}
@@ -215,12 +215,12 @@ def test_words_stand_beside_their_rows():
 
 
 def test_log_axes_are_the_ones_named():
-    fig = beside_twin_figure(results(), PANELS, log=["exact_share"])
+    fig = versus_baseline_figure(results(), PANELS, log=["exact_share"])
     assert (fig.layout.xaxis.type, fig.layout.xaxis2.type) == (None, "log")
 
 
 def test_results_that_cannot_be_drawn_are_refused():
     with pytest.raises(InputError, match="no speed; its quantities: accuracy, exact_share"):
-        beside_twin_figure(results(), {"speed": "Speed"})
+        versus_baseline_figure(results(), {"speed": "Speed"})
     with pytest.raises(InputError, match="no rows"):
-        beside_twin_figure(results().iloc[:0], PANELS)
+        versus_baseline_figure(results().iloc[:0], PANELS)

@@ -118,7 +118,14 @@ def test_statistics_and_standardised_keys_are_told_apart():
 
 
 def test_claims_are_printed_with_their_verdicts():
-    row = {"place": "Table 1", "claim": "it falls", "reading": "", "model": "m", "published": 0.5, "why": "…"}
+    row = {
+        "place": "Table 1",
+        "claim": "it falls",
+        "interpretation": "",
+        "model": "m",
+        "published": 0.5,
+        "why": "…",
+    }
     numbers = {"measured": 0.25, "low": 0.125, "high": np.nan, "verdict": "undecided"}
     table = summary_table(pd.DataFrame([row | numbers, row | {**numbers, "measured": np.nan}] * 30))
     assert len(table) == 60

@@ -8,7 +8,7 @@ import pytest
 
 import workbench
 from workbench.core.errors import UnknownName
-from workbench.papers import claims as reproduction
+from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
 from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims
 
@@ -28,11 +28,11 @@ def stated(monkeypatch):
     calls = []
 
     def use(*rows, **arguments):
-        monkeypatch.setattr(reproduction, "stated_claims", lambda paper: pd.DataFrame(rows))
+        monkeypatch.setattr(papers_claims, "stated_claims", lambda paper: pd.DataFrame(rows))
         for name in ("analyze", "survey_checkpoints"):
             real = getattr(workbench, name)
             monkeypatch.setattr(
-                reproduction,
+                papers_claims,
                 name,
                 lambda *args, real=real, **kwargs: calls.append(args) or real(*args, **kwargs),
             )
@@ -60,7 +60,7 @@ def test_one_run_serves_the_claims_that_share_it_and_the_numbers_are_its_own(sta
         3,
     )
     assert f"{row['measured']:.3g} [" in row["why"]
-    assert tuple(frame.columns) == reproduction.COLUMNS
+    assert tuple(frame.columns) == papers_claims.COLUMNS
     assert [run["analysis"] for run in frame.attrs["provenance"]] == ["gram-spectrum"]
 
 
@@ -88,10 +88,10 @@ def test_a_published_value_is_that_of_the_model_at_hand(stated):
     assert runs == 0
     assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
     assert frame["why"].tolist() == ["Table 4 does not list this model", "Table 3 does not list this model"]
-    assert reproduction._published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
-    assert reproduction._published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
-    with pytest.raises(reproduction._NotTested, match="unreadable"):
-        reproduction._published_value(rows[1], "vit_tiny_patch16_224")
+    assert papers_claims._published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
+    assert papers_claims._published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
+    with pytest.raises(papers_claims._NotTested, match="unreadable"):
+        papers_claims._published_value(rows[1], "vit_tiny_patch16_224")
 
 
 def test_a_statement_about_other_models_is_measured_and_not_judged(stated):
@@ -103,9 +103,9 @@ def test_a_statement_about_other_models_is_measured_and_not_judged(stated):
     assert (frame["measured"] > 1).all()
     assert frame["why"].str.contains("theirs").all()
     needs = _claim("rank_90", ">=", "1", needs="text model of the paper")
-    assert reproduction._other_scale(needs, "all-MiniLM-L6-v2") is None
-    assert reproduction._other_scale(needs, "vit_tiny_patch16_224")
-    assert reproduction._other_scale(needs, "gpt2")  # of another paper
+    assert papers_claims._other_scale(needs, "all-MiniLM-L6-v2") is None
+    assert papers_claims._other_scale(needs, "vit_tiny_patch16_224")
+    assert papers_claims._other_scale(needs, "gpt2")  # of another paper
 
 
 def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_path):
@@ -170,8 +170,8 @@ def test_a_claim_about_depth_is_paired_by_input(stated):
 
 def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
     sharper = _claim(
-        "effective_rank", "<", "1", analysis="attention-spectrum", over="model / twin",
-        options="model=digits-primal, twin=digits-vit, layers=-1, null_samples=0",
+        "effective_rank", "<", "1", analysis="attention-spectrum", over="model / baseline",
+        options="model=digits-primal, baseline=digits-vit, layers=-1, null_samples=0",
     )  # fmt: skip
     frame, runs = stated(sharper, model="bundled:digits-primal")
     assert runs == 2
@@ -197,13 +197,13 @@ def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(sta
     )
     frame, runs = stated(falls, falls | {"measure": "softmax_lipschitz[candidate=local]"})
     assert runs == 0  # of a model
-    sampled = workbench.sensitivity_frame(reproduction._TOKENS, [1.0], null_samples=reproduction._SAMPLES)
+    sampled = workbench.sensitivity_frame(papers_claims._TOKENS, [1.0], null_samples=papers_claims._SAMPLES)
     assert [run["analysis"] for run in frame.attrs["provenance"]] == ["softmax-sampling"]
     for candidate, row in zip(("pairs", "local"), frame.to_dict("records"), strict=True):
         rows = sampled[sampled["candidate"] == candidate]
         slope, _ = np.polyfit(rows["tokens"] ** -0.5, rows["value"], 1)
         assert row["measured"] == pytest.approx(slope)
-        assert row["n"] == len(reproduction._TOKENS)
+        assert row["n"] == len(papers_claims._TOKENS)
         assert row["verdict"] == "holds"
         assert row["why"].startswith("a = 0.")
 
@@ -243,7 +243,7 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
     assert rest[["measured", "low", "high"]].notna().all(axis=None)
     assert (rest["low"] <= rest["measured"]).all()
     assert rest.loc[rest["comparison"].str.contains("chance"), "null_low"].notna().all()
-    known = frame.set_index(["claim", "reading"])["verdict"].groupby("claim").first()
+    known = frame.set_index(["claim", "interpretation"])["verdict"].groupby("claim").first()
     # what mathematics says of any model
     assert known["The centred Gram matrix is typically invertible"] == "fails"
     assert (

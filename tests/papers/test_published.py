@@ -13,7 +13,14 @@ from workbench.data.corruptions import CORRUPTIONS
 from workbench.frames.metrics import METRICS
 from workbench.models import catalog
 from workbench.papers import verdicts
-from workbench.papers.published import PAPERS, PRINTED_ONLY, published, published_pairs, stated_claims
+from workbench.papers.published import (
+    PAPERS,
+    PRINTED_ONLY,
+    claim_options,
+    published,
+    published_pairs,
+    stated_claims,
+)
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.training.bundle import MODELS
 
@@ -137,7 +144,9 @@ def test_a_model_is_found_by_any_of_its_names_and_a_misspelt_one_is_offered_the_
 def test_claims_are_stated_in_words_that_the_library_knows():
     stated = stated_claims()
     assert set(stated["paper"]) == set(PAPERS)
-    assert not stated.duplicated(["paper", "place", "claim", "reading"]).any()
+    one_claim = ["paper", "place", "claim"]
+    assert not stated.duplicated([*one_claim, "interpretation"]).any()
+    assert (stated.groupby(one_claim)["primary"].sum() == 1).all()
     for claim in stated.to_dict("records"):
         terms = verdicts.parse_measure(claim["measure"])
         recorded = claim["analysis"] == "training"  # whose metrics are those of metrics.csv
@@ -308,7 +317,7 @@ def test_every_pair_is_of_printed_rows_and_of_models_that_are_trained_here():
     assert not stated.duplicated(["paper", "table", "row"]).any()
     met = pairs[["paper", "table", "row"]].drop_duplicates()
     assert len(met) == len(stated)
-    named = {*pairs["model"].dropna(), *pairs["twin"].dropna()}
+    named = {*pairs["model"].dropna(), *pairs["baseline_model"].dropna()}
     assert named <= set(MODELS)
 
 
@@ -333,10 +342,26 @@ def test_claims_of_trained_mechanisms_print_what_the_pairs_print():
         stated["analysis"].isin(["training", "evaluation"]) & (stated["published"] != "")
     ].to_dict("records"):
         model = claim["options"].split(",")[0].removeprefix("model=")
-        column = "difference" if claim["over"] == "model - twin" else "ratio"
+        column = "difference" if claim["over"] == "model - baseline" else "ratio"
         values = pairs.loc[pairs["model"] == model, column]
         if claim["measure"].startswith("macs") or values.empty:
             continue
-        assert (values.abs() - abs(float(claim["published"]))).abs().min() < 1e-9, claim["reading"]
+        assert (values.abs() - abs(float(claim["published"]))).abs().min() < 1e-9, claim["interpretation"]
         checked += 1
     assert checked > 20
+
+
+def test_claims_in_older_words_are_read(tmp_path, monkeypatch):
+    older = (
+        "paper,place,claim,reading,setting,analysis,options,measure,over,comparison,threshold,published,needs\r\n"
+        'wu2025,Table 2,it is as good,by seeds,here,training,"model=a, twin=b",loss,model - twin,<,0,,\r\n'
+        'wu2025,Table 2,it is as good,by inputs,here,evaluation,"model=a, twin=b",loss,model / twin,<,1,,\r\n'
+    )
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "claims.csv").write_text(older, newline="")
+    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    found = stated_claims()
+    assert found["interpretation"].tolist() == ["by seeds", "by inputs"]
+    assert found["primary"].tolist() == [True, False]
+    assert found["over"].tolist() == ["model - baseline", "model / baseline"]
+    assert [claim_options(text) for text in found["options"]] == [{"model": "a", "baseline": "b"}] * 2

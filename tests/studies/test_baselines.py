@@ -1,4 +1,4 @@
-"""Claims about trained mechanisms: intervals of differences and ratios, and verdicts from records."""
+"""Trained variants beside their baseline: what curves come to, and what their seeds tell apart."""
 
 import math
 
@@ -7,120 +7,256 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from workbench.core.errors import MissingResource
-from workbench.core.intervals import Finding, newcombe_interval
-from workbench.papers.published import RECORDED, published, stated_claims
-from workbench.studies import baselines as twins
-from workbench.studies import claims_from_records
-from workbench.studies.records import scaling_record, training_record
-from workbench.studies.scaling import scaling_exponents
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.intervals import (
+    Finding,
+    mean_interval,
+    newcombe_interval,
+    paired_interval,
+    welch_interval,
+)
+from workbench.frames.results import conform
+from workbench.papers.published import published
+from workbench.studies import baselines
+from workbench.studies.baselines import (
+    change_in_training,
+    ends_and_speed,
+    exact_shares,
+    narrowed,
+    printed_ends,
+    ratios_to_baseline,
+    recorded_curves,
+    stated_baselines,
+    versus_baseline,
+)
+
+PAIRS = [("bundled:digits-vit", "bundled:digits")]
+ACCURACY = {  # model → accuracy by epoch, of two seeds
+    "baseline": ([0.1, 0.4, 0.7, 0.8], [0.1, 0.5, 0.6, 0.9]),
+    "quick": ([0.2, 0.8, 0.9, 0.85], [0.1, 0.75, 0.9, 0.95]),
+    "never": ([0.1, 0.2, 0.2, 0.3], [0.1, 0.1, 0.2, 0.2]),
+}
+ATTENTION = {"baseline": "softmax", "quick": "bilateral", "never": "tssa"}
 
 
-def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
-    claim = stated_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
-    row = claims_from_records("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
-    frame = training_record(["digits-tssa", "digits-vit"])
-    frame = frame[(frame["split"] == "test") & (frame["metric"] == "accuracy")]
-    ends = frame[frame["epoch"] == frame["epoch"].max()].groupby("model")["value"].mean()
-    assert claim["options"] == "model=digits-tssa, twin=digits-vit"
-    assert row["measured"] == pytest.approx(ends["digits-tssa"] - ends["digits-vit"])
-    assert row["low"] < row["measured"] < row["high"]
-    assert row["n"] == 3
+def curves(values=ACCURACY, metric="accuracy", task="digits"):
+    """A training record of these models: the metric as given, and a loss of 1 − accuracy."""
+    rows = []
+    for model, runs in values.items():
+        for seed, run in enumerate(runs):
+            for epoch, value in enumerate(run):
+                about = {
+                    "model": model,
+                    "run": f"{model}-{seed}",
+                    "task": task,
+                    "attention": ATTENTION[model],
+                }
+                about |= {"seed": seed, "epoch": epoch, "split": "test", "unit": ""}
+                rows.append(about | {"metric": metric, "value": value})
+                rows.append(about | {"metric": "loss", "value": 1 - value})
+    return pd.DataFrame(rows)
 
 
-def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
-    frame = claims_from_records()
-    stated = stated_claims()
-    assert len(frame) == stated["analysis"].isin(RECORDED).sum()
-    assert set(frame["model"]) == {twins.MODELS}
-    for reading, options in zip(
-        frame["reading"], stated[stated["analysis"].isin(RECORDED)]["options"], strict=True
+def ends(frame, model, quantity):
+    return frame[(frame["model"] == model) & (frame["quantity"] == quantity)]
+
+
+def test_the_mean_loss_is_the_area_under_the_curve_and_the_threshold_is_passed_once():
+    found = ends_and_speed(curves(), 0.7)
+    (area, other) = ends(found, "baseline", "mean_loss")["value"]
+    assert area == pytest.approx((0.9 / 2 + 0.6 + 0.3 + 0.2 / 2) / 3)  # trapezoids of width 1, over 3 epochs
+    assert other == pytest.approx((0.9 / 2 + 0.5 + 0.4 + 0.1 / 2) / 3)
+    assert list(ends(found, "baseline", "epochs_to_threshold")["value"]) == pytest.approx([2, 2 + 1 / 3])
+    quick = list(ends(found, "quick", "epochs_to_threshold")["value"])
+    assert quick == pytest.approx([0.5 / 0.6, 0.6 / 0.65])  # of the way from epoch 0 to 1
+    assert ends(found, "never", "epochs_to_threshold")["value"].isna().all()
+    assert list(ends(found, "baseline", "accuracy")["value"]) == [0.8, 0.9]
+    assert "perplexity" not in set(found["quantity"])
+
+
+def test_the_threshold_may_be_another_for_each_task():
+    two = pd.concat([curves(), curves(task="prose").assign(model="lm")])
+    found = ends_and_speed(two, {"digits": 0.7, "prose": 0.5})
+    assert list(ends(found, "lm", "epochs_to_threshold")["value"][:2]) == pytest.approx([1 + 1 / 3, 1])
+
+
+def test_a_threshold_passed_at_the_start_or_twice_counts_once():
+    found = ends_and_speed(curves({"baseline": ([0.5, 0.4, 0.9], [0.1, 0.6, 0.1], [0.1, 0.2, 0.2])}), 0.5)
+    found = ends(found, "baseline", "epochs_to_threshold")["value"]
+    assert list(found[:2]) == pytest.approx([0, 0.8])
+    assert math.isnan(found.iloc[2])
+
+
+def test_what_is_no_training_record_is_refused():
+    with pytest.raises(InputError, match="test split"):
+        ends_and_speed(curves().assign(split="train"))
+    with pytest.raises(InputError, match="baseline has no test accuracy"):
+        ends_and_speed(curves(metric="speed"))
+
+
+def test_variants_have_their_range_and_their_difference_from_the_baseline():
+    results = ends_and_speed(curves(), 0.7)
+    found = versus_baseline(results, {"digits": "baseline"})
+    assert list(found.columns) == list(baselines.COLUMNS)
+    row = ends(found, "quick", "mean_loss").iloc[0]
+    own, reference = (ends(results, name, "mean_loss")["value"] for name in ("quick", "baseline"))
+    assert (row["value"], row["low"], row["high"]) == (own.median(), own.min(), own.max())
+    expected = welch_interval(own, reference)
+    assert (row["difference"], row["difference_low"], row["difference_high"]) == expected[:3]
+    assert set(ends(found, "baseline", "mean_loss")["finding"]) == {""}
+    assert ends(found, "baseline", "mean_loss")["difference"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("shift", "word"),
+    [(-5.0, "lower"), (5.0, "higher"), (0.01, "not significant"), (math.nan, "not reached")],
+)
+def test_the_finding_is_what_the_interval_leaves(shift, word):
+    base = [1.0, 1.1, 1.2]
+    rows = [("a", "softmax", base), ("b", "tssa", [value + shift for value in base])]
+    results = pd.DataFrame(
+        {
+            "model": model,
+            "task": "t",
+            "attention": name,
+            "seed": seed,
+            "quantity": "q",
+            "value": value,
+            "unit": "",
+        }
+        for model, name, values in rows
+        for seed, value in enumerate(values)
+    )
+    found = versus_baseline(results, {"t": "a"})
+    assert list(found["finding"]) == ["", word]
+
+
+def test_one_seed_tells_nothing_apart():
+    results = ends_and_speed(curves({name: runs[:1] for name, runs in ACCURACY.items()}), 0.7)
+    found = versus_baseline(results, {"digits": "baseline"})
+    assert set(found["finding"]) == {"", "not significant", "not reached"}
+
+
+def test_a_task_without_its_twin_is_refused():
+    with pytest.raises(InputError, match="digits has no baseline"):
+        versus_baseline(ends_and_speed(curves()), {"prose": "baseline"})
+
+
+def test_the_change_is_a_geometric_mean_over_seeds_and_its_difference_a_ratio():
+    frame = curves()
+    found = change_in_training(frame, "baseline", "accuracy").set_index("model")
+    assert set(found["quantity"]) == {"accuracy, 3 / 0"}
+    assert found.loc["baseline", "value"] == pytest.approx(math.sqrt(8 * 9))
+    assert found.loc["quick", "value"] == pytest.approx(math.sqrt(0.85 / 0.2 * 0.95 / 0.1))
+    last, first = pd.Series([0.85, 0.95]), pd.Series([0.2, 0.1])
+    assert found.loc["quick", "low"] == pytest.approx(paired_interval(last, first, ratio=True).low)
+    assert found.loc["quick", "difference"] == pytest.approx(found.loc["quick", "value"] / math.sqrt(72))
+    later = change_in_training(frame, "baseline", "accuracy", first=2).set_index("model")
+    assert later.loc["baseline", "value"] == pytest.approx(math.sqrt(0.8 / 0.7 * 0.9 / 0.6))
+
+
+def test_a_change_of_what_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no accuracy at epoch 7"):
+        change_in_training(curves(), "baseline", "accuracy", first=7)
+    with pytest.raises(InputError, match="no test phi_norm2 of baseline"):
+        change_in_training(curves(), "baseline", "phi_norm2")
+
+
+def errors(model, exact, floor, baseline, chance):
+    """projection-error of one model: the values per image, their means over all, and chance of the error."""
+    rows = []
+    for metric, values in (
+        ("projection_error", exact),
+        ("projection_floor", floor),
+        ("projection_zero_predictor", baseline),
     ):
-        assert all(pair.split("=")[1] in reading for pair in options.split(", "))
-    assert frame["why"].notna().all()
-
-
-def test_a_claim_of_an_operator_s_cost_is_answered_by_the_exponent_on_record():
-    claims = claims_from_records("wu2025").query("analysis == 'operators'").set_index("options")
-    (row,) = claims.loc[["operator=tssa"]].query("measure.str.startswith('memory')").to_dict("records")
-    fits = scaling_exponents(scaling_record())
-    fit = fits.query(
-        "sweep == 'tokens' and operator == 'tssa' and condition == 'forward' and source == 'measured' "
-        "and metric == 'memory_exponent_tokens'"
-    ).iloc[0]
-    assert (row["measured"], row["low"], row["high"]) == (fit["value"], fit["low"], fit["high"])
-    assert row["n"] == fit["points"]
-
-
-def _grown(**powers):
-    """A record of operators whose time and memory grow with these powers of the tokens, and a little unevenly."""
-    frame = scaling_record()
-    frame = frame[frame["operator"].isin(powers) & (frame["sweep"] == "tokens")].copy()
-    uneven = 1 + 0.02 * (np.log2(frame["tokens"].astype(float)) % 2)
-    frame["value"] = frame["tokens"].astype(float) ** frame["operator"].map(powers) * uneven
-    return frame
-
-
-def test_growth_is_judged_by_its_exponent_and_a_saving_by_the_difference(monkeypatch):
-    frame = _grown(tssa=2.1, softmax=2.05)
-    frame.attrs = {"records": ["points.csv"], "provenance": ["the study"]}
-    monkeypatch.setattr(twins, "scaling_record", lambda: frame)
-    claims = claims_from_records("wu2025").query("analysis == 'operators'")
-    times = claims[
-        claims["measure"].str.contains("time_exponent_tokens.*condition=forward]")
-        & claims["measure"].str.contains("sweep=tokens")
-    ].set_index("options")
-    assert times.loc["operator=tssa", "verdict"] == "fails"
-    assert times.loc["operator=tssa", "measured"] == pytest.approx(2.1, abs=0.02)
-    assert times.loc["operator=softmax", "verdict"] == "holds"
-    saving = times.loc["operator=tssa, twin=softmax"]
-    assert saving["measured"] == pytest.approx(0.05, abs=0.02)
-    assert saving["verdict"] == "fails"
-    absent = times.loc["operator=softmax-eager"]
-    assert absent["verdict"] == "not tested at this scale"
-    assert "make scaling" in absent["why"]
-    assert claims.attrs["records"][-1] == "points.csv"
-
-
-def test_claims_of_costs_publish_what_the_paper_s_table_of_complexities_prints():
-    printed = published("wu2025", "1").set_index(["row", "metric"])["value"]
-    rows = {"operator=tssa": "ToST (ours)", "operator=softmax": "ViT", "operator=softmax-eager": "ViT"}
-    claims = stated_claims().query("analysis == 'operators' and published != '' and over == 'sizes'")
-    assert len(claims) == 6
-    for claim in claims.to_dict("records"):
-        metric = claim["measure"].split("[")[0]
-        assert float(claim["published"]) == printed[rows[claim["options"]], metric]
-
-
-def _evaluated(model, **rows):
-    return pd.DataFrame(
-        [{"model": f"bundled:{model}", "protocol": "p", "n": 9, **row} for row in rows["rows"]]
-    )
-
-
-def test_kinds_are_paired_and_single_values_use_their_own_intervals():
-    kinds = [("fog", 0.5, 0.4), ("blur", 0.7, 0.5), ("jpeg", 0.2, 0.2)]
-    first, second = (
-        _evaluated(
-            name,
-            rows=[
-                {"metric": "corruption_error", "kind": kind, "value": values[side]} for kind, *values in kinds
-            ]
-            + [{"metric": "corruption_error", "kind": None, "value": 0.4}],
+        null = (
+            dict(zip(("null_low", "null_high"), chance, strict=True)) if metric == "projection_error" else {}
         )
-        for side, name in enumerate("ab")
+        rows += [{"metric": metric, "value": value, "input": f"i/{at}"} for at, value in enumerate(values)]
+        rows += [{"metric": metric, "value": value, "layer": at} for at, value in enumerate(values)]
+        rows.append({"metric": metric, "value": np.mean(values), **null})
+    return conform(pd.DataFrame([{"model": f"bundled:{model}", **row} for row in rows]))
+
+
+def test_the_exact_share_is_a_ratio_of_means_as_its_bounds_are():
+    both = pd.concat(
+        [
+            errors("baseline", [0.2, 0.3, 0.1], [0.1, 0.1, 0.1], [0.4, 0.4, 0.4], (0.16, 0.24)),
+            errors("quick", [0.5, 0.8, 0.3], [0.1, 0.3, 0.2], [0.5, 1.0, 0.6], (0.4, 0.7)),
+        ]
     )
-    claim = {
-        "analysis": "evaluation", "over": "model - twin", "measure": "corruption_error[protocol=p,kind=each]"
-    }  # fmt: skip
-    found = twins._compare(claim, [first, second])
-    assert (found.value, found.n) == (pytest.approx(0.1), 3)
-    with pytest.raises(MissingResource, match="make records"):
-        twins._compare(claim | {"measure": "aupr[protocol=p]"}, [first, second])
+    found = exact_shares(both, curves(), "baseline").set_index("model")
+    assert list(found["attention"]) == ["softmax", "bilateral"]
+    assert found.loc["baseline", "value"] == pytest.approx(0.2 / 0.4)
+    assert found.loc["quick", "value"] == pytest.approx(1.6 / 2.1)
+    assert found.loc["quick", "difference"] == pytest.approx(1.6 / 2.1 - 0.5)
+    assert found.loc["quick", "floor"] == pytest.approx(0.2 / 0.7)
+    assert found.loc["baseline", ["null_low", "null_high"]].tolist() == pytest.approx([0.4, 0.6])
+    with pytest.raises(InputError, match="no exact error of other"):
+        exact_shares(both, curves(), "other")
+
+
+def test_a_constant_baseline_leaves_the_interval_of_the_error_and_a_constant_share_none():
+    constant = errors("baseline", [0.2, 0.3, 0.1], [0.1] * 3, [0.4] * 3, (0, 1))
+    row = exact_shares(constant, curves(), "baseline").iloc[0]
+    expected = mean_interval(pd.Series([0.5, 0.75, 0.25]))
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+    in_step = errors("baseline", [0.2, 0.4, 0.1], [0.1] * 3, [0.4, 0.8, 0.2], (0, 1))
+    row = exact_shares(in_step, curves(), "baseline").iloc[0]
+    assert (row["low"], row["high"]) == pytest.approx((0.5, 0.5))
+
+
+def test_records_hold_the_twin_first_and_the_variants_of_its_task():
+    frame = recorded_curves(PAIRS, ["tssa", "bilateral"], n=2, epochs=3)
+    assert frame["model"].iloc[0] == "digits-vit"
+    assert set(frame["attention"]) == {"softmax", "tssa", "bilateral"}
+    assert set(frame["seed"]) == {0, 1}
+    assert frame["epoch"].max() == 3
+    assert frame.attrs["baselines"] == {"digits": "digits-vit"}
+    assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == 3
+    own = narrowed(frame, "digits", ["softmax", "tssa", "primal"])
+    assert set(own["model"]) == {"digits-vit", "digits-tssa"}
+    assert [run["model"]["spec"] for run in own.attrs["provenance"]] == [
+        "bundled:digits-vit",
+        "bundled:digits-tssa",
+    ]
+    assert len(own.attrs["records"]) == 2
+    assert len(frame.attrs["records"]) == 3
+
+
+def test_a_seed_and_what_follows_it():
+    assert set(recorded_curves(PAIRS, ["tssa"], seed=1)["seed"]) == {1, 2}
+    with pytest.raises(InputError, match="seeds are 0, 1, 2"):
+        recorded_curves(PAIRS, seed=9)
+    with pytest.raises(InputError, match="epochs 0"):
+        recorded_curves(PAIRS, epochs=0)
+
+
+def test_records_that_there_are_not():
+    with pytest.raises(UnknownName, match="tsa"):
+        recorded_curves(PAIRS, ["tsa"])
+    with pytest.raises(InputError, match="bundled:digits"):
+        recorded_curves([("bundled:digits-vit", "bundled:photos")])
+    with pytest.raises(MissingResource, match="digits-vitt"):
+        recorded_curves([("bundled:digits-vitt", "bundled:digits")])
+    found = recorded_curves([*PAIRS, ("bundled:nowhere", "bundled:prose")], ["tssa"])
+    assert set(found.attrs["absent"]) == {"nowhere"}
+    assert found.attrs["baselines"] == {"digits": "digits-vit"}
+
+
+def test_printed_ends_are_those_of_the_papers_tables():
+    found = printed_ends(recorded_curves(PAIRS)).set_index("attention")
+    assert "softmax" not in found.index
+    assert found.loc["scaled-alpha", ["value", "baseline_value"]].tolist() == pytest.approx([0.7302, 0.7218])
+    table = published("abdullaev2025", "III", "accuracy_top1")
+    clean = table[table["condition"].isna()].set_index("row")["value"]
+    assert found.loc["bilateral", "value"] == clean["DeiT + Bilateral"]
+    assert found.loc["bilateral", "baseline_value"] == clean["DeiT"]
 
 
 def test_every_trained_mechanism_has_the_twin_that_its_claims_name():
-    found = twins.stated_twins()
+    found = stated_baselines()
     assert found["digits-rpc-sym"] == "digits-softmax-sym"
     assert found["prose-tssa-causal"] == "prose-softmax"
     assert "digits-vit" not in found
@@ -145,7 +281,7 @@ def test_errors_are_divided_by_the_twins_type_by_type_and_their_mean_is_geometri
         ignore_index=True,
     )
     frame.attrs["provenance"] = ["here"]
-    found = twins.against_twins(frame, "corruption_error").set_index("kind")
+    found = ratios_to_baseline(frame, "corruption_error").set_index("kind")
     assert found.attrs["provenance"] == ["here"]
     assert set(found["model"]) == {"bundled:digits-rpc-sym"}  # symmetric softmax is nobody's variant
     ratio = found["ratio"].to_dict()
@@ -175,8 +311,8 @@ def test_perplexities_are_divided_at_the_same_share_with_their_own_intervals():
     frame = pd.DataFrame(
         rows("prose-rpc-sym", {0.0: 6.0, 0.1: 9.0}) + rows("prose-softmax", {0.1: 3.0, 0.0: 8.0})
     )
-    found = twins.against_twins(frame, "perplexity").set_index("epsilon")
+    found = ratios_to_baseline(frame, "perplexity").set_index("epsilon")
     assert found["ratio"].to_dict() == pytest.approx({0.0: 0.75, 0.1: 3.0})
-    assert list(found["twin_value"]) == [8.0, 3.0]
+    assert list(found["baseline_value"]) == [8.0, 3.0]
     reach = 2 ** math.sqrt(2)
     assert (found.loc[0.1, "low"], found.loc[0.1, "high"]) == pytest.approx((3 / reach, 3 * reach))

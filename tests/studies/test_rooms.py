@@ -23,7 +23,7 @@ sys.meta_path.insert(0, NoTorch())
 """
 DRAWN = """
 import workbench
-from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, twins_figure, twins_frame
+from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, effects_figure, effects_frame
 from workbench.papers.published import published_pairs
 from workbench.studies import claims_from_records
 from workbench.studies.records import recorded, scaling_record
@@ -32,7 +32,7 @@ from workbench.studies.scaling import printed_exponents, scaling_exponents
 points = scaling_record()
 scaling_figure(points, ["tokens"])
 exponents_figure(scaling_exponents(points), printed_exponents())
-twins_figure(twins_frame(claims_from_records(), published_pairs(), "ratio"), "ratio")
+effects_figure(effects_frame(claims_from_records(), published_pairs(), "ratio"), "ratio")
 evaluated = recorded(["digits-vit", "digits-rpc-sym"], "evaluation")
 print(len(points), len(evaluated))
 """
@@ -121,7 +121,7 @@ def test_what_is_committed_is_read_and_drawn_without_torch():
     assert int(evaluations) > 100
 
 
-@pytest.mark.parametrize("name", ["training_curves", "tost_training"])
+@pytest.mark.parametrize("name", ["training_curves"])
 def test_notebooks_of_records_draw_all_they_have_without_torch(name):
     notebook = notebooks_dir() / f"{name}.ipynb"
     drawn = _run(WITHOUT_TORCH + NOTEBOOK, data_dir().parent, str(notebook))

@@ -421,11 +421,11 @@ def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
         return f"{claim[middle]:.3g}{band}"
 
     published = claim["published"]
-    reading = f" ({claim['reading']})" if claim["reading"] else ""
+    interpretation = f" ({claim['interpretation']})" if claim["interpretation"] else ""
     return {
         "paper": claim["paper"],
         "place": claim["place"],
-        "claim": claim["claim"] + reading,
+        "claim": claim["claim"] + interpretation,
         "published": None if published != published else published,
         "measured [95 %]": interval("measured", "low", "high"),
         "chance [95 %]": interval("null_mean", "null_low", "null_high"),

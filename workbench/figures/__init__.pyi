@@ -14,6 +14,8 @@ from .corruptions import corruptions_figure as corruptions_figure
 from .corruptions import ood_figure as ood_figure
 from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
+from .effects import effects_figure as effects_figure
+from .effects import effects_frame as effects_frame
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_layers_figure as eigenvector_layers_figure
 from .filtering import filter_share_figure as filter_share_figure
@@ -58,8 +60,6 @@ from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .token_attention import token_attention_figure as token_attention_figure
 from .token_norms import token_norms_figure as token_norms_figure
-from .training import beside_twin_figure as beside_twin_figure
 from .training import training_curves_figure as training_curves_figure
+from .training import versus_baseline_figure as versus_baseline_figure
 from .trajectory import trajectory_figure as trajectory_figure
-from .twins import twins_figure as twins_figure
-from .twins import twins_frame as twins_frame

@@ -11,7 +11,7 @@ from workbench.figures.frames import LEGEND_ABOVE
 from workbench.figures.theme import COLOURS, GREY, PAGE, SYMBOLS
 
 _ROW, _BOTTOM = 34, 42  # px of a model, and of the axes below
-# quantity of `workbench.studies.comparisons` → its axis, that of differences, factor
+# quantity of `workbench.studies.baselines` → its axis, that of differences, factor
 _AXES = {
     "accuracy": ("Test accuracy (%)", "percentage points", 100),
     "loss": ("Test loss (nats)", "nats", 1),
@@ -28,9 +28,9 @@ def ablation_figure(
     differences are diamonds of one colour.
 
     Args:
-        results: rows of `workbench.studies.comparisons.beside_twin` with a column ``label``, the words of a row; rows
+        results: rows of `workbench.studies.baselines.versus_baseline` with a column ``label``, the words of a row; rows
             stand in the order of the frame.
-        seeds: rows of `workbench.studies.comparisons.ends_and_speed` with the same column.
+        seeds: rows of `workbench.studies.baselines.ends_and_speed` with the same column.
         printed: columns label, where, difference: what a paper prints, in the unit of `results`. May be empty.
         quantity: "accuracy" or "loss".
 
@@ -42,7 +42,7 @@ def ablation_figure(
     results, seeds = (frame[frame["quantity"] == quantity] for frame in (results, seeds))
     if results.empty:
         raise InputError(
-            f"the frame has no {quantity}; give the result of workbench.studies.comparisons.beside_twin"
+            f"the frame has no {quantity}; give the result of workbench.studies.baselines.versus_baseline"
         )
     axis, unit, factor = _AXES[quantity]
     labels = list(dict.fromkeys(results["label"]))

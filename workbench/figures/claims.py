@@ -23,7 +23,7 @@ VERDICTS = {
 }
 _NEEDS = ("paper", "place", "claim", "published", "measured", "low", "high", "verdict", "model")
 _FONT, _LINE, _PAD = 10, 12.5, 6  # px; a table's layout follows its letters, so their size is fixed
-_READING, _WIDE_READING, _PUBLISHED = 238, 360, 58  # px; wide where one model leaves the room
+_WORDS, _WIDE_WORDS, _PUBLISHED = 238, 360, 58  # px; wide where one model leaves the room
 _MOST = 3  # models beside each other
 _LETTER = 4.9  # px that a letter takes on average
 _MARGIN = 8
@@ -31,7 +31,7 @@ PAGE_HEIGHT = 850  # px, 8.9 in: what a printed page has room for above a captio
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
-    """A heading per claim; under it a line per reading: the published value, and for each model verdict and numbers.
+    """A heading per claim, under it a line per interpretation: published value, and verdict and numbers of each model.
 
     Measured values stand with their interval, chance with its band. The verdict has a marker, a colour and a word.
 
@@ -45,7 +45,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """
     frame, models = _checked(frame)
     table = _Table(_edges(len(models)))
-    table.head(["Claim and reading", "Published", *(short_name(model) for model in models)])
+    table.head(["Claim and interpretation", "Published", *(short_name(model) for model in models)])
     for block in _blocks(frame, models):
         table.block(block)
     return table.figure()
@@ -84,18 +84,20 @@ def _checked(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     for verdict in frame["verdict"].unique():
         if verdict not in VERDICTS:
             raise UnknownName("verdict", str(verdict), VERDICTS)
-    return frame.assign(reading=frame["reading"].fillna("") if "reading" in frame else ""), models
+    return frame.assign(
+        interpretation=frame["interpretation"].fillna("") if "interpretation" in frame else ""
+    ), models
 
 
 def _edges(models: int) -> list[float]:
     """Left edge of every column, and the right edge of the last."""
-    reading = _WIDE_READING if models == 1 else _READING
-    room = (PAGE - 2 * _MARGIN - reading - _PUBLISHED) / models
-    return [0, reading, *(reading + _PUBLISHED + room * index for index in range(models + 1))]
+    words = _WIDE_WORDS if models == 1 else _WORDS
+    room = (PAGE - 2 * _MARGIN - words - _PUBLISHED) / models
+    return [0, words, *(words + _PUBLISHED + room * index for index in range(models + 1))]
 
 
 class _Block:
-    """One claim: its heading, and for each reading the cells of a line."""
+    """One claim: its heading, and for each interpretation the cells of a line."""
 
     def __init__(self, rows: pd.DataFrame, models: list[str], several: bool) -> None:
         self.rows = rows
@@ -105,11 +107,11 @@ class _Block:
         heading = _wrap(f"{place}: {first['claim']}", edges[-1] * 0.95)
         self.heading = [f"<b>{line}</b>" for line in heading]
         self.lines = []
-        for reading, own in rows.groupby("reading", sort=False):
+        for interpretation, own in rows.groupby("interpretation", sort=False):
             by_model = [own[own["model"] == model] for model in models]
             found = [None if part.empty else part.iloc[0] for part in by_model]
             cells = [
-                _wrap(str(reading), edges[1] - 10),
+                _wrap(str(interpretation), edges[1] - 10),
                 _published(own["published"]),
                 *([] if row is None else _result(row, edges[3] - edges[2]) for row in found),
             ]

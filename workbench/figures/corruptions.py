@@ -1,4 +1,4 @@
-"""Corrupted and foreign images: errors by corruption relative to the twin, and how well foreign images are told."""
+"""Corrupted and foreign images: errors by corruption relative to the baseline, and how well foreign images are told."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LINE, _ROW = 21, 15  # px per corruption, per model
 def corruptions_figure(
     ratios: pd.DataFrame, groups: Mapping[str, Sequence[str]], published: pd.DataFrame | None = None
 ) -> go.Figure:
-    """Error under each corruption divided by that of the twin, a panel per group of variants; less than one is better.
+    """Error under each corruption relative to the baseline's, a panel per group of variants; lower is better.
 
     Bars are 95 % intervals. The last line is the geometric mean of all types.
 
     Args:
-        ratios: the result of `workbench.studies.baselines.against_twins` for corruption_error, with the column
+        ratios: the result of `workbench.studies.baselines.ratios_to_baseline` for corruption_error, with the column
             attention.
         groups: title → attention variants of a panel; those that have no rows are left out.
         published: columns attention, kind (a corruption, or `ALL`) and ratio.
@@ -43,7 +43,7 @@ def corruptions_figure(
     held = {title: names for title, names in held.items() if names}
     if not held:
         raise InputError(
-            "no errors relative to a twin; give the result of `against_twins` for corruption_error"
+            "no errors relative to a baseline; give the result of `ratios_to_baseline` for corruption_error"
         )
     kinds = [kind for kind in dict.fromkeys(rows["kind"]) if kind != ALL] + [ALL]
     places = {kind: len(kinds) - 1 - number for number, kind in enumerate(kinds)}
@@ -61,7 +61,7 @@ def corruptions_figure(
         fig.add_vline(x=1, line={"color": GREY, "width": 0.75, "dash": "dot"}, row=1, col=column)
     words = [f"{ratio:g}" for ratio in _RATIOS]
     fig.update_xaxes(type="log", tickmode="array", tickvals=_RATIOS, ticktext=words, tickangle=0)
-    fig.update_xaxes(title_text="Error over the twin's (ratio)", row=1, col=(len(held) + 1) // 2)
+    fig.update_xaxes(title_text="Error relative to baseline (ratio)", row=1, col=(len(held) + 1) // 2)
     fig.update_yaxes(
         tickmode="array", tickvals=list(places.values()), ticktext=list(places), range=[-0.6, len(kinds) - 0.4],
         ticks="", showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,

@@ -1,4 +1,4 @@
-"""Perplexities of trained variants: clean, with swapped words, and relative to the softmax twin."""
+"""Perplexities of trained variants: clean, with swapped words, and relative to the softmax baseline."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def perplexity_figure(
     """Test perplexity of every training seed, and perplexity against the share of swapped words.
 
     Left a row per model; right, above, the perplexity of everything and of what no swapped word touches; below, the
-    same divided by the twin's. Bands are 95 % intervals over texts. Panels about which nothing is on record say so.
+    same divided by the baseline's. Bands are 95 % intervals over texts. Panels about which nothing is on record say so.
 
     Args:
         frame: rows of word-swap with the column attention, as `workbench.studies.records.recorded` gives them.
-        ratios: the results of `workbench.studies.baselines.against_twins` for both perplexities, under one another.
+        ratios: the results of `workbench.studies.baselines.ratios_to_baseline` for both perplexities, joined.
         training: the training record of the models, all of which get a row.
         now: rows of `workbench.studies.evaluate` for one model, drawn as stars above.
 
@@ -80,7 +80,7 @@ def perplexity_figure(
     fig.update_xaxes(title_text="Perplexity", nticks=4, tickangle=0, row=1, col=1)
     fig.update_xaxes(title_text="Words swapped (%)", row=2)
     fig.update_yaxes(title_text="Perplexity", row=1, col=2)
-    fig.update_yaxes(title_text="Over the twin's (ratio)", row=2, col=2)
+    fig.update_yaxes(title_text="Ratio to baseline", row=2, col=2)
     fig.update_yaxes(
         tickmode="array", tickvals=list(range(len(names))),
         ticktext=[look_of(name).label for name in reversed(names)], range=[-0.6, len(names) - 0.4], ticks="",

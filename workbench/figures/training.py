@@ -1,4 +1,4 @@
-"""Training of several attention variants: their curves, and what the curves come to, beside the softmax twin."""
+"""Training of several attention variants: their curves, and what the curves come to, beside the softmax baseline."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def training_curves_figure(
     )
 
 
-def beside_twin_figure(
+def versus_baseline_figure(
     frame: pd.DataFrame,
     panels: Mapping[str, str],
     *,
@@ -110,14 +110,14 @@ def beside_twin_figure(
     side: Mapping[str, str] | None = None,
     side_title: str = "",
 ) -> go.Figure:
-    """A row per variant, a panel per quantity: the value with its range, filled where it differs from the twin's.
+    """A row per variant, a panel per quantity: the value with its range, filled where it differs from the baseline's.
 
-    A filled marker says that the difference from the softmax twin is told apart from none, an open one that it is
-    not; where there is no value stands why. The twin's own is filled, and a dotted line goes through it. A grey bar
+    A filled marker says that the difference from the softmax baseline is significant, an open one that it is
+    not; where there is no value stands why. The baseline's own is filled, and a dotted line goes through it. A grey bar
     shows chance and a stroke the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
 
     Args:
-        frame: rows of `workbench.studies.comparisons` (its `COLUMNS`), one model per variant.
+        frame: rows of `workbench.studies.baselines` (its `COLUMNS`), one model per variant.
         panels: quantity → title of its panel, in order. Accuracies are drawn in per cent.
         log: the quantities with logarithmic axes.
         lines: quantity → where its dotted line stands instead, e.g. at 1 for no change.
@@ -188,7 +188,7 @@ def _log_axis(values: pd.Series) -> dict:
 
 
 def _row(attention: str, row: pd.Series, y: int) -> list[go.Scatter]:
-    """Chance and floor where there are any, and the value with its range, open where it is like the twin's."""
+    """Chance and floor where there are any; the value with its range, open where its difference is not significant."""
     look = look_of(attention)
     value = row["value"]
     low, high = row[["low", "high"]].astype(float).fillna(value)
@@ -240,7 +240,7 @@ def _stroke(value: float, y: int) -> go.Scatter:
 def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:
     """The variants in the order of figures, each of which must stand for one model."""
     if rows.empty:
-        raise InputError(f"{nothing}; give the result of workbench.studies.comparisons")
+        raise InputError(f"{nothing}; give the result of workbench.studies.baselines")
     models = rows.groupby("attention")["model"].unique()
     for attention, own in models.items():
         if len(own) > 1:

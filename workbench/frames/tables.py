@@ -17,10 +17,10 @@ _KEYS = (
 )  # fmt: skip
 # What is part of a quantity's name where a table has a column for each.
 _PARTS = ("axis", "statistic", "convention", "candidate")
-_CLAIM = ("place", "claim", "reading", "model", "published", "measured", "low", "high", "verdict")
+_CLAIM = ("place", "claim", "interpretation", "model", "published", "measured", "low", "high", "verdict")
 _COSTS = ("source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio")
 _SHORT = {"parameters": "parameters", "macs": "MACs", "seconds_per_sample": "time", "peak_memory": "memory"}
-_TWINS = ("group", "label", "source", "value", "low", "high", "verdict")
+_EFFECTS = ("group", "label", "source", "value", "low", "high", "verdict")
 _EVALUATION = ("model", "protocol", "kind", "epsilon", "severity", "metric", "value", "low", "high")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
 _NORMS = ("Linf", "L2", "words")  # what a budget bounds: it needs no saying beside the protocol
@@ -46,8 +46,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         return _claims_table(data)
     if set(_COSTS) <= set(data.columns):
         return _costs_table(data)
-    if set(_TWINS) <= set(data.columns):
-        return _twins_table(data)
+    if set(_EFFECTS) <= set(data.columns):
+        return _effects_table(data)
     if set(_EVALUATION) <= set(data.columns):
         return _evaluation_table(data)
     if set(_BESIDE) <= set(data.columns):
@@ -91,7 +91,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
-    shown = data[["place", "claim", "reading", "model", "published"]].copy()
+    shown = data[["place", "claim", "interpretation", "model", "published"]].copy()
     shown["measured [95 %]"] = [
         None if pd.isna(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
         for value, low, high in data[["measured", "low", "high"]].itertuples(index=False)
@@ -117,7 +117,7 @@ def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, a column per quantity: value, its range, and whether it is told apart from the twin's."""
+    """A row per variant, a column per quantity: value, its range, and a significant difference from the baseline."""
     words = [
         None
         if pd.isna(value)
@@ -165,7 +165,7 @@ def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
             index=False
         )
     ]
-    # In a comparison with twins the interval is the ratio's.
+    # In a comparison with baselines the interval is the ratio's.
     value = "ratio" if "ratio" in shown else "value"
     cells = [_with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
     names = shown["model"].str.removeprefix("bundled:")
@@ -183,7 +183,7 @@ def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), None)
 
 
-def _twins_table(data: pd.DataFrame) -> pd.DataFrame:
+def _effects_table(data: pd.DataFrame) -> pd.DataFrame:
     """A row per comparison: measured, verdict, and the range of what is published."""
     rows = []
     for _, own in data.groupby(["group", "label"], sort=False):

@@ -16,7 +16,7 @@ from workbench.frames.results import join_frames, provenance_of
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints
 from workbench.papers import verdicts
-from workbench.papers.published import RECORDED, published, stated_claims
+from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, Chance
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
@@ -25,7 +25,7 @@ from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
 _OF_ONE_MODEL = ("inputs", "layers")
-_OF_TWO_RUNS = ("model / twin", "last layer / first layer")
+_OF_TWO_RUNS = ("model / baseline", "last layer / first layer")
 _SAMPLING = "softmax-sampling"
 """What ``claims.csv`` says in ``analysis`` of a claim about random logits, of no model."""
 _TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
@@ -57,15 +57,16 @@ def claims(
 ) -> pd.DataFrame:
     """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
 
-    Claims that one mechanism is better than another need trained twins: those are `claims_from_records`.
+    Claims that one mechanism is better than another need trained models: `workbench.studies.claims_from_records`.
 
-    One row per claim and reading, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights: over
-    layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
-    columns hold the null distribution. ``verdict`` follows from the interval: "holds" where all of it
-    meets ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this
-    scale" where the paper speaks of something else than this model (its own table's models, training on ImageNet,
-    checkpoints that this model has not got), and ``why`` says which. Thresholds that the paper does not give are
-    ours, and ``reading`` says so. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
+    One row per claim and interpretation, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights:
+    over layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms. The null
+    columns hold the null distribution. ``verdict`` follows from the interval: "holds" where all of it meets
+    ``comparison`` and ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this scale"
+    where the paper speaks of something else than this model (its own table's models, training on ImageNet, checkpoints
+    that this model has not got), and ``why`` says which. Thresholds that the paper does not give are ours, and
+    ``interpretation`` says so; ``primary`` marks the one that counts. ``arguments`` go to `analyze` (``batch_size``,
+    ``device``, …).
 
     Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
     ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
@@ -118,27 +119,27 @@ def _follows_training(claim: Mapping[str, str]) -> bool:
 
 
 def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
-    """The runs that a claim is about: one, or one per alternative of its options, or one for each of two twins."""
+    """The runs that a claim is about: one, one per alternative of its options, or those of a model and its baseline."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
     checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"
     known = ANALYSES[name].options if name in ANALYSES else {}
     runs = []
     for text in claim["options"].split(" | "):
-        chosen: dict[str, Any] = dict(pair.split("=") for pair in text.split(", ") if pair)
+        chosen: dict[str, Any] = dict(claim_options(text))
         if name == _SAMPLING:
             return [_Run(name, tuple(chosen.items()))]
-        twins = [chosen.pop(key) for key in ("model", "twin") if key in chosen]
+        pair = [chosen.pop(key) for key in ("model", "baseline") if key in chosen]
         entry = catalog.find(model)
-        if twins and (entry is None or entry.alias != twins[0]):
-            raise _NotTested(f"it is about {' beside '.join(twins)}")
+        if pair and (entry is None or entry.alias != pair[0]):
+            raise _NotTested(f"it is about {' versus '.join(pair)}")
         layers = chosen.pop("layers", None)
         if "null_samples" in known:
             chosen["null_samples"] = (
                 int(chosen.get("null_samples", null_samples)) if checkpoints == "last" else 0
             )
         options = tuple(sorted(check_request(name, chosen).items()))
-        models = [f"bundled:{twin}" for twin in twins] or [None]
+        models = [f"bundled:{name}" for name in pair] or [None]
         runs += [_Run(name, options, checkpoints, own, layers) for own in models]
     return runs
 

@@ -17,10 +17,10 @@ COLUMNS = (
     "standardize", "value", "spread", "unit", "note",
 )  # fmt: skip
 CLAIM_COLUMNS = (
-    "paper", "place", "claim", "reading", "setting", "analysis", "options", "measure", "over", "comparison",
-    "threshold", "published", "needs",
+    "paper", "place", "claim", "interpretation", "primary", "setting", "analysis", "options", "measure", "over",
+    "comparison", "threshold", "published", "needs",
 )  # fmt: skip
-PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "twin")
+PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "baseline_model")
 PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
 PRINTED_ONLY = {
     "eigenvalue_profile_change": "change of an eigenvalue_profile where the keys are left as they are",
@@ -85,22 +85,30 @@ def published(
 
 
 def stated_claims(paper: str | None = None) -> pd.DataFrame:
-    """The papers' claims, one row per claim and reading, as text; columns are `CLAIM_COLUMNS`.
+    """The papers' claims, one row per claim and interpretation; columns are `CLAIM_COLUMNS`.
 
-    Raises `UnknownName` for a paper without claims here.
+    ``primary`` says whether the interpretation is the one that counts: of every claim one is, the nearest to what the
+    paper defines and measures. All else is text. Raises `UnknownName` for a paper without claims here.
     """
     frame = _read("claims.csv", CLAIM_COLUMNS)
+    frame["primary"] = frame["primary"] == "yes"
     if paper is not None and paper not in set(frame["paper"]):
         raise UnknownName("paper with claims", paper, frame["paper"].unique())
     return frame if paper is None else frame[frame["paper"] == paper].reset_index(drop=True)
 
 
+def claim_options(text: str) -> dict[str, str]:
+    """The options that ``claims.csv`` gives for a claim, "name=word, name=word", as a table."""
+    return dict(pair.split("=") for pair in text.split(", ") if pair)
+
+
 def published_pairs(paper: str | None = None) -> pd.DataFrame:
     """Every number that a paper prints of a mechanism and of the model without it, beside each other.
 
-    Columns are those of `published` with, in the place of ``model``, the bundled counterpart of the row, ``twin``
-    that of its ``baseline`` (both null where none is bundled); ``baseline_value``, ``difference`` (value less
-    baseline's) and ``ratio`` (value over baseline's). The pairs stand in ``data/published/pairs.csv``.
+    Columns are those of `published` with, in the place of ``model``, the bundled counterpart of the row; ``baseline``,
+    the row that it is compared with, and ``baseline_model``, the bundled counterpart of that (both counterparts null
+    where none is bundled); ``baseline_value``, ``difference`` (value less baseline's) and ``ratio`` (value over
+    baseline's). The pairs stand in ``data/published/pairs.csv``.
 
     Raises `UnknownName` for a paper without pairs.
     """
@@ -108,7 +116,8 @@ def published_pairs(paper: str | None = None) -> pd.DataFrame:
     if paper is not None and paper not in set(pairs["paper"]):
         raise UnknownName("paper with a baseline", paper, pairs["paper"].unique())
     pairs = (pairs if paper is None else pairs[pairs["paper"] == paper]).astype("string")
-    pairs[["model", "twin"]] = pairs[["model", "twin"]].mask(pairs[["model", "twin"]] == "")
+    counterparts = pairs[["model", "baseline_model"]]
+    pairs[["model", "baseline_model"]] = counterparts.mask(counterparts == "")
     numbers = _numbers().drop(columns=["model", "spec"])
     place = ["paper", "table", "data", "condition", "metric", "statistic"]
     base = numbers[[*place, "row", "value"]].rename(columns={"row": "baseline", "value": "baseline_value"})
@@ -142,9 +151,22 @@ def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
         frame = pd.read_csv(paths.data_dir() / "published" / name, dtype=str, keep_default_na=False)
     except ValueError as error:
         raise InputError(f"data/published/{name} is not a table: {error}") from None
+    frame = _renamed(frame) if name == "claims.csv" else frame
     if list(frame.columns) != list(columns):
         raise InputError(f"data/published/{name} has columns {list(frame.columns)}, not {list(columns)}")
     return frame
+
+
+def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Claims in today's words: of a table with older ones, the first interpretation of a claim is the primary one."""
+    if "reading" not in frame:
+        return frame
+    first = ~frame.duplicated(["paper", "place", "claim"])
+    frame = frame.rename(columns={"reading": "interpretation"}).assign(
+        primary=first.map({True: "yes", False: ""})
+    )
+    words = {"over": {r"\btwin\b": "baseline"}, "options": {r"\btwin=": "baseline="}}
+    return frame.replace(words, regex=True)[list(CLAIM_COLUMNS)]
 
 
 def _expect(what: str, names: pd.Series, known: Iterable[str]) -> None:

@@ -18,11 +18,11 @@ NOT_TESTED = "not tested at this scale"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
 OVER = (
-    "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - twin", "model / twin",
+    "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - baseline", "model / baseline",
     "last layer / first layer", "tokens", "sizes",
 )  # fmt: skip
 COLUMNS = (
-    "paper", "place", "claim", "reading", "setting", "model", "inputs", "analysis", "measure", "over",
+    "paper", "place", "claim", "interpretation", "primary", "setting", "model", "inputs", "analysis", "measure", "over",
     "comparison", "threshold", "published", "measured", "low", "high", "n", "null", "null_mean", "null_low",
     "null_high", "verdict", "why",
 )  # fmt: skip

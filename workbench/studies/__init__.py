@@ -9,7 +9,8 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "baselines": ["claims_from_records"],
+        "baselines": ["versus_baseline"],
+        "claims": ["claims_from_records"],
         "evaluation": ["evaluate"],
         "records": ["evaluation_record", "scaling_record", "training_record"],
         "scaling": ["scaling_study"],

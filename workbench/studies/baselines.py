@@ -1,19 +1,20 @@
-"""``claims_from_records``: what the papers claim of one attention mechanism against another, from committed records.
+"""Trained variants versus their baseline: the bundled model that was trained alike but for the attention.
 
-Twins are two bundled models trained alike but for their attention. Their records of training (three seeds each)
-and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read; nothing is
-trained, attacked or timed here.
+`versus_baseline` and its like give one row per model and quantity, `COLUMNS`: the value with its range, and how it
+differs from the baseline's, with the 95 % confidence interval of that difference. `ratios_to_baseline` divides what
+was evaluated. All of it is read from committed records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from workbench.core.errors import InputError, MissingResource
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
     Finding,
     mean_interval,
@@ -22,107 +23,44 @@ from workbench.core.intervals import (
     share_interval,
     welch_interval,
 )
-from workbench.papers import verdicts
-from workbench.papers.published import RECORDED, stated_claims
-from workbench.papers.verdicts import COLUMNS, Term
-from workbench.studies.records import (
-    OPERATORS,
-    evaluation_record,
-    scaling_record,
-    trained_models,
-    training_record,
-)
-from workbench.studies.scaling import scaling_exponents
+from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
+from workbench.studies.records import recorded, trained_alike, training_record
 
-MODELS = "committed records"
-
-
-class _Sample(NamedTuple):
-    """One side of a comparison: values by seed or by kind, or one value with its interval over inputs or sizes."""
-
-    values: pd.Series
-    low: float = math.nan
-    high: float = math.nan
-    n: int = 0
+COLUMNS = (
+    "model", "task", "attention", "quantity", "unit", "value", "low", "high", "n", "over", "difference",
+    "difference_low", "difference_high", "finding",
+)  # fmt: skip
+NOT_SIGNIFICANT, UNREACHED = "not significant", "not reached"
+_CLEAN = {
+    "accuracy_top1": "ImageNet-1K",
+    "perplexity": "WikiText-103 test",
+    "cross_entropy": "OpenWebText, LAMBADA, WikiText, PTB",
+}
 
 
-def claims_from_records(paper: str | None = None) -> pd.DataFrame:
-    """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
-
-    Columns as those of `workbench.claims`, and ``options``, which names the two twins (so does ``reading``);
-    ``model`` is "committed records" throughout. ``measured`` is the first model's value less the twin's
-    ("model - twin"), or divided by it ("model / twin"), or the change of one model's value from its first to its last
-    epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one operator's less
-    the other's. The 95 % interval is
-
-    - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
-      change. Three seeds a side make it wide;
-    - of evaluation with a value for each kind (corruptions, foreign inputs): a paired t-interval over kinds;
-    - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
-      side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
-      as independent although they are the same;
-    - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
-
-    Raises `UnknownName` for a paper without claims.
-    """
-    stated = stated_claims(paper)
-    stated = stated[stated["analysis"].isin(RECORDED)]
-    rows = []
-    training: dict[str, pd.DataFrame] = {}
-    evaluation: pd.DataFrame | None = None
-    exponents: pd.DataFrame | None = None
-    for claim in stated.to_dict("records"):
-        names = _names(claim["options"])
-        told = {"reading": _reading(claim, names), "model": MODELS, "inputs": None}
-        try:
-            if claim["analysis"] == "training":
-                for name in names:
-                    if name not in training:
-                        training[name] = _trained(name)
-                frames = [training[name] for name in names]
-            elif claim["analysis"] == OPERATORS:
-                exponents = _exponents() if exponents is None else exponents
-                frames = [exponents[exponents["operator"] == name] for name in names]
-            else:
-                evaluation = evaluation_record() if evaluation is None else evaluation
-                frames = [_evaluated(evaluation, name) for name in names]
-            finding = _compare(claim, frames)
-        except MissingResource as reason:
-            why = str(reason).splitlines()[0]
-            found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
-            found |= dict.fromkeys(("measured", "low", "high"), math.nan)
-        else:
-            found = _judged(claim, finding)
-        rows.append({**claim, **told, **found, "published": _number(claim["published"])})
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
-    held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
-    frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
-    frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
-    return frame
-
-
-def stated_twins() -> dict[str, str]:
-    """Bundled model → the twin that the papers' claims compare it with."""
+def stated_baselines() -> dict[str, str]:
+    """Bundled model → the baseline that the papers' claims compare it with."""
     stated = stated_claims()
-    compared = stated["analysis"].isin(RECORDED) & (stated["analysis"] != OPERATORS)
-    pairs = [_names(options) for options in stated.loc[compared, "options"]]
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    options = [claim_options(text) for text in stated.loc[stated["analysis"].isin(RECORDED), "options"]]
+    return {pair["model"]: pair["baseline"] for pair in options if {"model", "baseline"} <= set(pair)}
 
 
-def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One metric of an evaluation divided by that of each model's twin, where both are in the frame.
+def ratios_to_baseline(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One metric of an evaluation divided by that of each model's baseline, where both are in the frame.
 
-    The rows of `frame` with ``twin``, ``twin_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95 %
-    interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A ``corruption_error`` has
-    none of its own: it gets Wilson's of a share of the n images, as if its five severities were one, which is wide. The
-    row without a kind becomes the geometric mean of the kinds' ratios with its paired t-interval. Where a value is
-    zero there is no ratio (NaN), and the mean leaves it out.
+    The rows of `frame` with ``baseline``, ``baseline_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95
+    % confidence interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A
+    ``corruption_error`` has none of its own: it gets Wilson's of a share of the n images, as if its five severities
+    were one, which is wide. The row without a kind becomes the geometric mean of the kinds' ratios with its paired
+    t-interval. Where a value is zero there is no ratio (NaN), and the mean leaves it out.
     """
-    twins = {f"bundled:{model}": f"bundled:{twin}" for model, twin in stated_twins().items()}
+    baselines = {f"bundled:{model}": f"bundled:{baseline}" for model, baseline in stated_baselines().items()}
     rows = frame[frame["metric"] == metric]
-    keys = ["twin", "protocol", "kind", "epsilon", "severity"]
-    side = rows.assign(twin=rows["model"])[[*keys, "value", "low", "high"]]
-    joined = rows.assign(twin=rows["model"].map(twins)).merge(side, on=keys, suffixes=("", "_twin"))
+    keys = ["baseline", "protocol", "kind", "epsilon", "severity"]
+    side = rows.assign(baseline=rows["model"])[[*keys, "value", "low", "high"]]
+    joined = rows.assign(baseline=rows["model"].map(baselines)).merge(
+        side, on=keys, suffixes=("", "_baseline")
+    )
     ratios = [_ratio(row) for row in joined.to_dict("records")]
     joined = joined.assign(
         **{name: [getattr(found, name) for found in ratios] for name in ("low", "high")},
@@ -134,7 +72,9 @@ def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
             mean = mean_interval(kinds["ratio"], ratio=True)
             whole = own.index[own["kind"].isna()]
             joined.loc[whole, ["ratio", "low", "high"]] = mean[:3]
-    joined = joined.rename(columns={"value_twin": "twin_value"}).drop(columns=["low_twin", "high_twin"])
+    joined = joined.rename(columns={"value_baseline": "baseline_value"}).drop(
+        columns=["low_baseline", "high_baseline"]
+    )
     joined.attrs = dict(frame.attrs)
     return joined
 
@@ -142,7 +82,7 @@ def against_twins(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 def _ratio(row: Mapping[str, Any]) -> Finding:
     sides = [
         Finding(*(float(row[name + of]) for name in ("value", "low", "high")), int(row["n"]))
-        for of in ("", "_twin")
+        for of in ("", "_baseline")
     ]
     if not min(side.value for side in sides) > 0:
         return Finding(math.nan, math.nan, math.nan, int(row["n"]))
@@ -151,99 +91,275 @@ def _ratio(row: Mapping[str, Any]) -> Finding:
     return newcombe_interval(*sides, ratio=True)
 
 
-def _names(options: str) -> list[str]:
-    """The models or operators of "model=NAME, twin=NAME", first the one the claim speaks of."""
-    pairs = dict(pair.split("=") for pair in options.split(", "))
-    return [pairs[key] for key in ("model", "operator", "twin") if key in pairs]
+def recorded_curves(
+    pairs: Iterable[tuple[str, str]],
+    variants: Iterable[str] | None = None,
+    *,
+    seed: int = 0,
+    n: int | None = None,
+    epochs: int | None = None,
+) -> pd.DataFrame:
+    """Training records of baselines and of the models alike but for the attention; rows as `training_record`.
 
+    Args:
+        pairs: (baseline, inputs): a bundled model, and the bundled inputs of its task, for instance
+            ("bundled:digits-vit", "bundled:digits"). ``frame.attrs["baselines"]`` is ``{task: baseline}``; one that is
+            not on record is listed in ``frame.attrs["absent"]``, ``{model: reason}``.
+        variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. The baseline
+            is always there.
+        seed: the first seed to take.
+        n: how many seeds of each model; all from ``seed`` on by default.
+        epochs: the first so many epochs; all by default.
 
-def _reading(claim: Mapping[str, str], names: list[str]) -> str:
-    words = {"model - twin": " less ", "model / twin": " over ", "last - first": "", "sizes": ""}[
-        claim["over"]
-    ]
-    who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
-    return ", ".join(filter(None, (claim["reading"], who)))
-
-
-def _trained(name: str) -> pd.DataFrame:
-    if name not in trained_models():
-        raise MissingResource(f"the training of {name} is not on record; make it with: make train")
-    return training_record(name)
-
-
-def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    rows = frame[frame["model"] == f"bundled:{name}"]
-    if rows.empty:
-        raise MissingResource(f"the evaluation of {name} is not on record; make it with: make records")
-    return rows
-
-
-def _exponents() -> pd.DataFrame:
-    record = scaling_record()
-    frame = scaling_exponents(record).rename(columns={"points": "n"})
-    frame.attrs = dict(record.attrs)
+    Raises:
+        UnknownName: a variant that no record of these tasks has.
+        InputError: other inputs than the task's, no such seed, or no epoch.
+        MissingResource: no baseline is on record.
+    """
+    names = {spec.removeprefix("bundled:"): inputs for spec, inputs in pairs}
+    absent = recorded(list(names), "training").attrs["absent"]
+    baselines = [name for name in names if name not in absent]
+    if not baselines:
+        raise MissingResource("; ".join(f"{name}: {reason}" for name, reason in absent.items()))
+    about = training_record().drop_duplicates("model").set_index("model")
+    for name in baselines:
+        task = about.loc[name, "task"]
+        if names[name] != f"bundled:{task}":
+            raise InputError(
+                f"{name} was trained and tested on bundled:{task}, and its record holds no other inputs; "
+                f"got {names[name]!r}"
+            )
+    alike = {other for name in baselines for other in trained_alike(name)}
+    others = about[about.index.isin(alike - set(baselines))]
+    if variants is not None:
+        wanted, known = set(variants), {*others["attention"], *about.loc[baselines, "attention"]}
+        for variant in sorted(wanted - known):
+            raise UnknownName("attention on record for these tasks", variant, known)
+        others = others[others["attention"].isin(wanted)]
+    frame = training_record([*baselines, *others.index])
+    seeds = sorted(number for number in frame["seed"].unique() if number >= seed)[:n]
+    if not seeds or (epochs is not None and epochs < 1):
+        raise InputError(
+            f"no such rows on record: seed {seed}, n {n}, epochs {epochs}; "
+            f"seeds are {', '.join(map(str, sorted(frame['seed'].unique())))}"
+        )
+    held = frame.attrs
+    frame = frame[frame["seed"].isin(seeds) & (frame["epoch"] <= (math.inf if epochs is None else epochs))]
+    frame.attrs = {
+        **held,
+        "absent": absent,
+        "baselines": {about.loc[name, "task"]: name for name in baselines},
+    }
     return frame
 
 
-def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
-    (term,) = verdicts.parse_measure(claim["measure"])
-    if claim["over"] == "last - first":
-        frame = frames[0]
-        last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
-        return paired_interval(last.values, first.values)
-    samples = [_sample(frame, term) for frame in frames]
-    ratio = claim["over"] == "model / twin"
-    if claim["analysis"] == "training":
-        return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
-    if len(samples[0].values) > 1:
-        return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
-    sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
-    return sides[0] if claim["over"] == "sizes" else newcombe_interval(*sides, ratio=ratio)
+def narrowed(frame: pd.DataFrame, task: str, variants: Iterable[str]) -> pd.DataFrame:
+    """The rows of one task and of these variants, where they are on record, with the origin of no other model."""
+    chosen = frame[(frame["task"] == task) & frame["attention"].isin(set(variants))]
+    specs = {f"bundled:{name}" for name in chosen["model"].unique()}
+    held = [
+        (file, run)
+        for file, run in zip(frame.attrs["records"], frame.attrs["provenance"], strict=True)
+        if run["model"]["spec"] in specs
+    ]
+    chosen.attrs["records"] = [file for file, _ in held]
+    chosen.attrs["provenance"] = [run for _, run in held]
+    return chosen
 
 
-def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
-    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
-    rows = frame[frame["metric"] == term.metric]
-    for column, word in term.where.items():
-        if word == "each":
-            rows = rows[rows[column].notna()]
-        elif word == "none":
-            rows = rows[rows[column].isna()]
-        else:
-            number = pd.api.types.is_numeric_dtype(rows[column])
-            rows = rows[rows[column] == (float(word) if number else word)]
-    if "epoch" in rows:
-        rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
-        return _Sample(rows.set_index("seed")["value"])
-    if rows.empty:
-        target = "scaling" if "operator" in frame else "records"
-        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make {target}")
-    if "each" in term.where.values():
-        return _Sample(rows.set_index("kind")["value"])
-    if len(rows) > 1:
-        raise InputError(f"{term.metric}{dict(term.where)} is {len(rows)} rows of the record; say which")
-    row = rows.iloc[0]
-    return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
+def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] = 0.9) -> pd.DataFrame:
+    """What each test curve comes to: columns model, task, attention, seed, quantity, value, unit.
+
+    Quantities are ``accuracy``, ``loss`` and (of language) ``perplexity`` at the last epoch; ``mean_loss``, the area
+    under the loss curve by the trapezoidal rule over the number of epochs; and ``epochs_to_threshold``, where the
+    curve of accuracy, straight between epochs, first comes to that test accuracy (of the task, where they differ),
+    NaN where it does not.
+
+    Raises `InputError` for a frame without test accuracy and loss.
+    """
+    rows = []
+    keys = ["model", "task", "attention", "seed"]
+    for key, part in frame[frame["split"] == "test"].groupby(keys, sort=False):
+        curves = {
+            metric: own.set_index("epoch")["value"].sort_index() for metric, own in part.groupby("metric")
+        }
+        missing = {"accuracy", "loss"} - set(curves)
+        if missing:
+            raise InputError(f"{key[0]} has no test {' or '.join(sorted(missing))} in this frame")
+        least = threshold if isinstance(threshold, float | int) else threshold[key[1]]
+        loss, accuracy = curves["loss"], curves["accuracy"]
+        width = loss.index[-1] - loss.index[0]
+        found = {
+            "accuracy": (accuracy.iloc[-1], ""),
+            "loss": (loss.iloc[-1], "nats"),
+            "mean_loss": (np.trapezoid(loss, loss.index) / width if width else loss.iloc[-1], "nats"),
+            "epochs_to_threshold": (_first_reaching(accuracy, least), "epochs"),
+        }
+        if "perplexity" in curves:
+            found["perplexity"] = (curves["perplexity"].iloc[-1], "")
+        rows += [
+            dict(zip(keys, key, strict=True)) | {"quantity": name, "value": float(value), "unit": unit}
+            for name, (value, unit) in found.items()
+        ]
+    if not rows:
+        raise InputError("the frame has no rows of the test split; give the result of recorded_curves")
+    return pd.DataFrame(rows, columns=[*keys, "quantity", "value", "unit"])
 
 
-def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
-    allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
-    by_record = {"training": "seeds", OPERATORS: "sizes"}
-    over = by_record.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
-    why = (
-        f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
-        f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
-    )
-    why += {"inputs": "; one training seed each", "sizes": "; of one device"}.get(over, "")
+def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """Median, least and largest value over seeds of every quantity, and the mean difference from the task's baseline.
+
+    ``difference`` has Welch's 95 % interval; ``finding`` is "lower" or "higher" where that leaves 0 out, "not
+    significant" where it does not, "not reached" where a seed has no value, and empty for the baseline itself. No
+    allowance is made for asking of several variants. ``baselines`` is ``{task: model}``. Columns are `COLUMNS`.
+
+    Raises `InputError` for a task whose baseline is not in the frame.
+    """
+    rows = []
+    for task, own in results.groupby("task", sort=False):
+        baseline = baselines.get(str(task))
+        if baseline not in set(own["model"]):
+            raise InputError(f"task {task} has no baseline in this frame; baselines are {dict(baselines)}")
+        values = {key: part.set_index("seed")["value"] for key, part in own.groupby(["model", "quantity"])}
+        for row in own.drop_duplicates(["model", "quantity"]).to_dict("records"):
+            here = values[row["model"], row["quantity"]]
+            reference = values[baseline, row["quantity"]]
+            apart = {} if row["model"] == baseline else _apart(welch_interval(here, reference))
+            rows.append(
+                {name: row[name] for name in ("model", "task", "attention", "quantity", "unit")}
+                | {"value": here.median(), "low": here.min(), "high": here.max(), "n": int(here.count())}
+                | {"over": "seeds"}
+                | apart
+                | ({"finding": UNREACHED} if here.isna().any() else {})
+            )
+    return _results(rows)
+
+
+def change_in_training(
+    frame: pd.DataFrame, baseline: str, metric: str, *, first: int | None = None, split: str = "test"
+) -> pd.DataFrame:
+    """A metric at the last epoch over that at epoch ``first`` (the frame's first by default), mean over seeds.
+
+    The geometric mean with its 95 % paired t-interval; ``difference`` is that of the mean logarithms from the
+    baseline's, Welch's interval, given as a ratio: 2 is twice the baseline's growth. The quantity is "METRIC, last /
+    first".
+
+    Raises `InputError` for an epoch or metric that a model lacks.
+    """
+    chosen = frame[(frame["metric"] == metric) & (frame["split"] == split)]
+    tables = {}
+    for model, own in chosen.groupby("model", sort=False):
+        table = own.pivot(index="seed", columns="epoch", values="value").dropna(axis="columns", how="all")
+        begin = table.columns.min() if first is None else first
+        if begin not in table:
+            raise InputError(f"{model} has no {metric} at epoch {begin}; its last is {table.columns.max()}")
+        tables[model] = table[begin], table[table.columns.max()]
+    if baseline not in tables:
+        raise InputError(
+            f"the frame has no {split} {metric} of {baseline}, which the others are compared with"
+        )
+    growth = {model: last / begin for model, (begin, last) in tables.items()}
+    rows = []
+    for row in chosen.drop_duplicates("model").to_dict("records"):
+        begin, last = tables[row["model"]]
+        rows.append(
+            {name: row[name] for name in ("model", "task", "attention")}
+            | {"quantity": f"{metric}, {last.name} / {begin.name}", "unit": "", "over": "seeds"}
+            | paired_interval(last, begin, ratio=True)._asdict()
+            | (
+                {}
+                if row["model"] == baseline
+                else _apart(welch_interval(growth[row["model"]], growth[baseline], ratio=True), nothing=1)
+            )
+        )
+    return _results(rows)
+
+
+def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Mean exact projection error over that of the zero predictor, with floor and null distribution over the same.
+
+    The quantity is ``exact_share``. Its interval is over inputs, that of a ratio of means by linearisation (Cochran
+    1977, ch. 6), and the difference from the baseline's is taken input by input. Beside `COLUMNS` there are ``floor``
+    and, of the null distribution, ``null_low`` and ``null_high``, its 95 % band.
+
+    Args:
+        errors: projection-error of several bundled models, convention "exact" with one null, without per_head.
+        frame: a training record that tells their attention.
+        baseline: the model that the others are compared with.
+
+    Raises:
+        InputError: no exact errors of the baseline.
+    """
+    about = frame.drop_duplicates("model").set_index("model")
+    shares: dict[str, tuple[pd.Series, dict[str, float]]] = {}
+    for spec, own in errors.groupby("model", sort=False):
+        level = own[["layer", "head"]].isna().all(axis=1)
+        per_input = own[level & own["input"].notna()].drop_duplicates(["metric", "input"])
+        values = per_input.pivot(index="input", columns="metric", values="value")
+        whole = own[level & own["input"].isna()].drop_duplicates("metric").set_index("metric")
+        exact, zero = whole.loc["projection_error"], whole.loc["projection_zero_predictor", "value"]
+        bounds = {"floor": whole.loc["projection_floor", "value"] / zero} | {
+            name: exact[name] / zero for name in ("null_low", "null_high")
+        }
+        shares[str(spec).removeprefix("bundled:")] = (
+            _linearised(values["projection_error"], values["projection_zero_predictor"]),
+            bounds,
+        )
+    if baseline not in shares:
+        raise InputError(f"there is no exact error of {baseline}, which the others are compared with")
+    rows = []
+    for name, (values, bounds) in shares.items():
+        apart = {} if name == baseline else _apart(paired_interval(values, shares[baseline][0]))
+        row = {"model": name, **about.loc[name, ["task", "attention"]], "quantity": "exact_share", "unit": ""}
+        rows.append(row | mean_interval(values)._asdict() | {"over": "inputs"} | apart | bounds)
+    return _results(rows, "floor", "null_low", "null_high")
+
+
+def printed_ends(frame: pd.DataFrame) -> pd.DataFrame:
+    """What the papers print of these variants at the end of training, beside their own baselines, on clean data.
+
+    The first pair of `published_pairs` that has the model as its counterpart, which is the nearest to it: its columns
+    and ``attention``, one row per model of the frame. Language models of wu2025 have a mean loss of four texts.
+    """
+    attention = frame.drop_duplicates("model").set_index("model")["attention"]
+    pairs = published_pairs()
+    clean = (pairs["metric"].map(_CLEAN) == pairs["data"]).fillna(False) & pairs["condition"].isna()
+    pairs = pairs[clean & pairs["model"].isin(attention.index)]
+    pairs = pairs.drop_duplicates("model").reset_index(drop=True)
+    return pairs.assign(attention=pairs["model"].map(attention))
+
+
+def _first_reaching(curve: pd.Series, level: float) -> float:
+    """Where a curve, straight between the places of its index, first comes to a level; NaN where it does not."""
+    reached = np.flatnonzero(curve >= level)
+    if not len(reached):
+        return math.nan
+    before, after = max(reached[0] - 1, 0), reached[0]
+    return float(np.interp(level, curve.iloc[[before, after]], curve.index[[before, after]]))
+
+
+def _linearised(over: pd.Series, under: pd.Series) -> pd.Series:
+    """Values whose mean is the ratio of means R, and whose spread is that of R: R + (x − R y) / mean(y)."""
+    ratio = over.mean() / under.mean()
+    return ratio + (over - ratio * under) / under.mean()
+
+
+def _apart(found: Finding, nothing: float = 0) -> dict[str, object]:
+    """Columns of a difference, and whether its interval leaves out ``nothing``, the value of no difference."""
+    if found.high < nothing:
+        word = "lower"
+    elif found.low > nothing:
+        word = "higher"
+    else:
+        word = NOT_SIGNIFICANT
     return {
-        "verdict": verdicts.decide(finding, allowed),
-        "why": why,
-        "n": finding.n,
-        "measured": finding.value,
-        "low": finding.low,
-        "high": finding.high,
+        "difference": found.value,
+        "difference_low": found.low,
+        "difference_high": found.high,
+        "finding": word,
     }
 
 
-def _number(text: str) -> float:
-    return float(text) if text else math.nan
+def _results(rows: list[dict], *more: str) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, *more])
+    return frame.assign(finding=frame["finding"].astype(object).where(frame["finding"].notna(), ""))

@@ -27,7 +27,7 @@ from workbench.studies.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS,
 
 COMMAND = "python -m workbench.studies.evaluation.records"
 REFERENCE = "bundled:digits-vit"
-"""The softmax twin: mCE is relative to its errors."""
+"""The softmax baseline: mCE is relative to its errors."""
 SEED = 0
 ALL_TEST_IMAGES = 445
 RUNS = {
@@ -51,7 +51,7 @@ DEAR = dict.fromkeys(
     ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
 )
 """Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
-and its symmetric twin, and they take five times as long as all others together."""
+and its symmetric baseline, and they take five times as long as all others together."""
 
 
 def record(

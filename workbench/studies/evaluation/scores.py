@@ -1,4 +1,4 @@
-"""From logits to numbers: accuracies with their intervals, and how well foreign inputs are told apart."""
+"""From logits to numbers: accuracies with their intervals, and how well out-of-distribution inputs are recognised."""
 
 from __future__ import annotations
 

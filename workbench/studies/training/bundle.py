@@ -53,7 +53,7 @@ MODELS: dict[str, Bundled] = {
     "digits-bilateral-boost": Bundled("digits", "bilateral", boost=True),
     **{f"prose-{name}": Bundled("prose", name) for name in _PROSE},
     "prose-bilateral-boost": Bundled("prose", "bilateral", boost=True),
-    # wu2025: ToST beside its twins, and (Table 8) without normalisation and with ISTA in the place of the MLP.
+    # wu2025: ToST beside its baselines, and (Table 8) without normalisation and with ISTA in the place of the MLP.
     "photos-vit": Bundled("photos"),
     **{
         f"{task}-{name}": Bundled(task, recipe=f"{task}-{name}")

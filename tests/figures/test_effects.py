@@ -6,14 +6,14 @@ import pytest
 
 from tests.figures.study import named, titles
 from workbench.core.errors import InputError
-from workbench.figures import twins_figure, twins_frame
+from workbench.figures import effects_figure, effects_frame
 
-PAIR = "model=digits-rpc-sym, twin=digits-softmax-sym"
+PAIR = "model=digits-rpc-sym, baseline=digits-softmax-sym"
 NAN = float("nan")
 
 
 def claim(
-    measure, measured, low, high, comparison=">", over="model - twin", options=PAIR, verdict="undecided"
+    measure, measured, low, high, comparison=">", over="model - baseline", options=PAIR, verdict="undecided"
 ):
     return {
         "options": options, "measure": measure, "over": over, "comparison": comparison, "measured": measured,
@@ -36,9 +36,15 @@ def claims():
             claim("accuracy_top1[protocol=pgd,epsilon=0.02]", 0.05, -0.01, 0.11),
             claim("corruption_error[protocol=corruptions,kind=each]", -0.02, -0.05, 0.01, "<"),
             claim("accuracy[split=test]", -0.01, -0.03, -0.005, verdict="fails"),
-            claim("macs[split=model]", 1.1, 1.1, 1.1, "<=", "model / twin"),
+            claim("macs[split=model]", 1.1, 1.1, 1.1, "<=", "model / baseline"),
             claim(
-                "perplexity[split=test]", 1.2, 1.1, 1.3, "<", "model / twin", "model=prose-x, twin=prose-y"
+                "perplexity[split=test]",
+                1.2,
+                1.1,
+                1.3,
+                "<",
+                "model / baseline",
+                "model=prose-x, baseline=prose-y",
             ),
         ]
     )
@@ -64,7 +70,7 @@ def pairs():
 
 
 def test_differences_are_in_points_and_positive_where_the_mechanism_is_better(claims, pairs):
-    frame = twins_frame(claims, pairs, "difference")
+    frame = effects_frame(claims, pairs, "difference")
     here = frame[frame["source"] == "here"].set_index("label")
     assert here["value"].to_dict() == pytest.approx(
         {"clean images, three seeds": -1, "PGD, ε = 0.02": 5, "corruptions, mean of types": 2}
@@ -75,7 +81,7 @@ def test_differences_are_in_points_and_positive_where_the_mechanism_is_better(cl
 
 
 def test_published_configurations_stand_beside_the_claim_of_the_same_condition(claims, pairs):
-    frame = twins_frame(claims, pairs, "difference")
+    frame = effects_frame(claims, pairs, "difference")
     theirs = frame[(frame["source"] == "published") & frame["group"].str.startswith("digits")]
     found = theirs.groupby("label")["value"].apply(list).to_dict()
     assert set(found) == {"PGD, ε = 0.02", "clean images, three seeds", "corruptions, mean of types"}
@@ -84,7 +90,7 @@ def test_published_configurations_stand_beside_the_claim_of_the_same_condition(c
 
 
 def test_a_pair_without_a_counterpart_is_a_group_of_its_own_at_the_end(claims, pairs):
-    frame = twins_frame(claims, pairs, "difference")
+    frame = effects_frame(claims, pairs, "difference")
     assert list(frame["group"].unique()) == [
         "digits-rpc-sym less digits-softmax-sym",
         "Asym less SymViT (published only)",
@@ -93,15 +99,15 @@ def test_a_pair_without_a_counterpart_is_a_group_of_its_own_at_the_end(claims, p
 
 
 def test_ratios_are_of_perplexities_and_losses_only(claims, pairs):
-    frame = twins_frame(claims, pairs, "ratio")
+    frame = effects_frame(claims, pairs, "ratio")
     assert list(frame["group"].unique()) == ["prose-x over prose-y"]
     assert frame.set_index("source")["value"].to_dict() == pytest.approx({"here": 1.2, "published": 0.75})
 
 
 def test_what_nobody_measured_keeps_its_line_and_its_verdict(claims, pairs):
     unknown = claims.assign(measured=NAN, low=NAN, high=NAN, verdict="not tested at this scale")
-    frame = twins_frame(unknown, pairs, "difference")
-    fig = twins_figure(frame, "difference")
+    frame = effects_frame(unknown, pairs, "difference")
+    fig = effects_figure(frame, "difference")
     (dots,) = named(fig, "measured")
     assert np.isnan(list(dots.x)).all()
     assert len(fig.layout.yaxis.tickvals) == 4
@@ -109,7 +115,7 @@ def test_what_nobody_measured_keeps_its_line_and_its_verdict(claims, pairs):
 
 
 def test_a_line_shows_interval_published_values_and_verdict_at_the_same_height(claims, pairs):
-    fig = twins_figure(twins_frame(claims, pairs, "difference"), "difference")
+    fig = effects_figure(effects_frame(claims, pairs, "difference"), "difference")
     heights = dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True))
     (dots,), (diamonds,) = named(fig, "measured"), named(fig, "published")
     place = list(dots.y).index(heights["PGD, ε = 0.02"])
@@ -123,4 +129,4 @@ def test_a_line_shows_interval_published_values_and_verdict_at_the_same_height(c
 
 def test_nothing_to_compare_is_refused(claims, pairs):
     with pytest.raises(InputError, match="no comparison"):
-        twins_figure(twins_frame(claims[:0], pairs[:0], "difference"), "difference")
+        effects_figure(effects_frame(claims[:0], pairs[:0], "difference"), "difference")

@@ -1,4 +1,4 @@
-"""What a mechanism changes: measured on bundled twins, and as the papers print it, claim by claim."""
+"""What a mechanism changes: measured on bundled models, and as the papers print it, claim by claim."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workbench.papers.verdicts import parse_measure
 
 COLUMNS = ("group", "label", "source", "row", "value", "low", "high", "n", "verdict", "why")
 Over = Literal["difference", "ratio"]
-_OVER = {"difference": "model - twin", "ratio": "model / twin"}
+_OVER = {"difference": "model - baseline", "ratio": "model / baseline"}
 _ALONE = "(published only)"
 _WORDS = {
     "accuracy": "clean images, three seeds",
     "corruption_error": "corruptions, mean of types",
-    "aupr": "foreign images, AUPR",
+    "aupr": "out-of-distribution images, AUPR",
     "perplexity": "clean text, three seeds",
     "loss": "clean text, loss, three seeds",
 }
@@ -33,12 +33,13 @@ _RATIOS = (0.2, 0.5, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3, 5)  # ticks
 _ROW, _GAP = 15, 9  # px per line, and between groups
 
 
-def twins_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.DataFrame:
+def effects_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.DataFrame:
     """Measured and published effects of mechanisms under the same words, one per row.
 
     ``group`` names the two models, ``label`` under what they were compared, ``source`` is "here" or "published",
     ``row`` the published model. A difference is positive where the mechanism is the better one, in percentage points;
-    a ratio is the mechanism's value over its twin's. Only claims about accuracies, AUPR, perplexity and loss have rows.
+    a ratio is the mechanism's value over its baseline's. Only claims about accuracies, AUPR, perplexity and loss have
+    rows.
 
     Args:
         claims: the result of `workbench.studies.claims_from_records`.
@@ -66,21 +67,21 @@ def twins_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.Dat
     return frame.reset_index(drop=True)
 
 
-def twins_figure(frame: pd.DataFrame, over: Over) -> go.Figure:
+def effects_figure(frame: pd.DataFrame, over: Over) -> go.Figure:
     """A line per comparison, grouped by the two models: the effect measured here, the published ones, the verdict.
 
     The measured value has its 95 % interval; every published configuration is a diamond. Right of the upright line
     (zero, or a ratio of one) the mechanism has the higher value.
 
     Args:
-        frame: the result of `twins_frame`.
+        frame: the result of `effects_frame`.
         over: what its values are; ratios have a logarithmic axis.
 
     Raises:
         InputError: no rows.
     """
     if frame.empty:
-        raise InputError("no comparison to draw; give the result of `twins_frame`")
+        raise InputError("no comparison to draw; give the result of `effects_frame`")
     groups = [(name, own) for name, own in frame.groupby("group", sort=False)]
     places: dict[tuple[str, str], float] = {}
     heads, y = {}, 0.0
@@ -112,10 +113,10 @@ def twins_figure(frame: pd.DataFrame, over: Over) -> go.Figure:
         ticks="", showline=False, showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
     )  # fmt: skip
     if over == "difference":
-        fig.update_xaxes(title_text="Better than the twin by (percentage points)")
+        fig.update_xaxes(title_text="Gain over baseline (pp)")
     else:
         fig.update_xaxes(
-            title_text="Over that of the twin (ratio; less is better)", type="log", tickmode="array",
+            title_text="Ratio to baseline (lower is better)", type="log", tickmode="array",
             tickvals=_RATIOS, ticktext=[f"{ratio:g}" for ratio in _RATIOS],
         )  # fmt: skip
     top, bottom = 22, 40
@@ -146,7 +147,7 @@ def _measured(claims: pd.DataFrame, over: Over) -> Iterator[dict]:
         yield {
             "kind": protocol or "clean",
             "models": models["model"],
-            "group": f"{models['model']} {'less' if over == 'difference' else 'over'} {models['twin']}",
+            "group": f"{models['model']} {'less' if over == 'difference' else 'over'} {models['baseline']}",
             "label": label,
             "source": "here",
             "value": scale * claim["measured"],

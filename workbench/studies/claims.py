@@ -1,0 +1,193 @@
+"""``claims_from_records``: what the papers claim of one attention mechanism against another, from committed records.
+
+A bundled model and its baseline were trained alike but for their attention. Their records of training (three seeds
+each) and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read;
+nothing is trained, attacked or timed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.core.intervals import Finding, newcombe_interval, paired_interval, welch_interval
+from workbench.papers import verdicts
+from workbench.papers.published import RECORDED, claim_options, stated_claims
+from workbench.papers.verdicts import COLUMNS, Term
+from workbench.studies.records import (
+    OPERATORS,
+    evaluation_record,
+    scaling_record,
+    trained_models,
+    training_record,
+)
+from workbench.studies.scaling import scaling_exponents
+
+MODELS = "committed records"
+
+
+class _Sample(NamedTuple):
+    """One side of a comparison: values by seed or by kind, or one value with its interval over inputs or sizes."""
+
+    values: pd.Series
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+
+
+def claims_from_records(paper: str | None = None) -> pd.DataFrame:
+    """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
+
+    Columns as those of `workbench.claims`, and ``options``, which names the model and its baseline (so does
+    ``interpretation``); ``model`` is "committed records" throughout. ``measured`` is the first model's value less the
+    baseline's ("model - baseline"), or divided by it ("model / baseline"), or the change of one model's value from its
+    first to its last epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one
+    operator's less the other's. The 95 % confidence interval is
+
+    - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
+      change. Three seeds a side make it wide;
+    - of evaluation with a value for each kind (corruptions, out-of-distribution inputs): a paired t-interval over
+      kinds;
+    - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
+      side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
+      as independent although they are the same;
+    - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
+
+    Raises `UnknownName` for a paper without claims.
+    """
+    stated = stated_claims(paper)
+    stated = stated[stated["analysis"].isin(RECORDED)]
+    rows = []
+    training: dict[str, pd.DataFrame] = {}
+    evaluation: pd.DataFrame | None = None
+    exponents: pd.DataFrame | None = None
+    for claim in stated.to_dict("records"):
+        names = _names(claim["options"])
+        told = {"interpretation": _interpretation(claim, names), "model": MODELS, "inputs": None}
+        try:
+            if claim["analysis"] == "training":
+                for name in names:
+                    if name not in training:
+                        training[name] = _trained(name)
+                frames = [training[name] for name in names]
+            elif claim["analysis"] == OPERATORS:
+                exponents = _exponents() if exponents is None else exponents
+                frames = [exponents[exponents["operator"] == name] for name in names]
+            else:
+                evaluation = evaluation_record() if evaluation is None else evaluation
+                frames = [_evaluated(evaluation, name) for name in names]
+            finding = _compare(claim, frames)
+        except MissingResource as reason:
+            why = str(reason).splitlines()[0]
+            found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
+            found |= dict.fromkeys(("measured", "low", "high"), math.nan)
+        else:
+            found = _judged(claim, finding)
+        rows.append({**claim, **told, **found, "published": _number(claim["published"])})
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
+    held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
+    frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
+    frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
+    return frame
+
+
+def _names(options: str) -> list[str]:
+    """The models or operators of "model=NAME, baseline=NAME", first the one the claim speaks of."""
+    pairs = claim_options(options)
+    return [pairs[key] for key in ("model", "operator", "baseline") if key in pairs]
+
+
+def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
+    words = {"model - baseline": " less ", "model / baseline": " over ", "last - first": "", "sizes": ""}[
+        claim["over"]
+    ]
+    who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
+    return ", ".join(filter(None, (claim["interpretation"], who)))
+
+
+def _trained(name: str) -> pd.DataFrame:
+    if name not in trained_models():
+        raise MissingResource(f"the training of {name} is not on record; make it with: make train")
+    return training_record(name)
+
+
+def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    rows = frame[frame["model"] == f"bundled:{name}"]
+    if rows.empty:
+        raise MissingResource(f"the evaluation of {name} is not on record; make it with: make records")
+    return rows
+
+
+def _exponents() -> pd.DataFrame:
+    record = scaling_record()
+    frame = scaling_exponents(record).rename(columns={"points": "n"})
+    frame.attrs = dict(record.attrs)
+    return frame
+
+
+def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if claim["over"] == "last - first":
+        frame = frames[0]
+        last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
+        return paired_interval(last.values, first.values)
+    samples = [_sample(frame, term) for frame in frames]
+    ratio = claim["over"] == "model / baseline"
+    if claim["analysis"] == "training":
+        return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
+    if len(samples[0].values) > 1:
+        return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
+    sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
+    return sides[0] if claim["over"] == "sizes" else newcombe_interval(*sides, ratio=ratio)
+
+
+def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
+    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+    rows = frame[frame["metric"] == term.metric]
+    for column, word in term.where.items():
+        if word == "each":
+            rows = rows[rows[column].notna()]
+        elif word == "none":
+            rows = rows[rows[column].isna()]
+        else:
+            number = pd.api.types.is_numeric_dtype(rows[column])
+            rows = rows[rows[column] == (float(word) if number else word)]
+    if "epoch" in rows:
+        rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
+        return _Sample(rows.set_index("seed")["value"])
+    if rows.empty:
+        target = "scaling" if "operator" in frame else "records"
+        raise MissingResource(f"the record has no {term.metric} of {dict(term.where)}; run make {target}")
+    if "each" in term.where.values():
+        return _Sample(rows.set_index("kind")["value"])
+    if len(rows) > 1:
+        raise InputError(f"{term.metric}{dict(term.where)} is {len(rows)} rows of the record; say which")
+    row = rows.iloc[0]
+    return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
+
+
+def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
+    by_record = {"training": "seeds", OPERATORS: "sizes"}
+    over = by_record.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
+    why = (
+        f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
+        f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
+    )
+    why += {"inputs": "; one training seed each", "sizes": "; of one device"}.get(over, "")
+    return {
+        "verdict": verdicts.decide(finding, allowed),
+        "why": why,
+        "n": finding.n,
+        "measured": finding.value,
+        "low": finding.low,
+        "high": finding.high,
+    }
+
+
+def _number(text: str) -> float:
+    return float(text) if text else math.nan
