@@ -15,7 +15,8 @@ changed on purpose in ``changes.csv``, with its reason; both are told apart from
                  statistic, convention, model, error, …) renames its values, and "column=value" as the new name moves
                  a value to another column. ``analysis``, ``argument``, ``argument.NAME``, ``option``, ``option.NAME``,
                  ``function``, ``mechanism``, ``variant``, ``variant option``, ``site`` and ``part`` say what the
-                 recorder must call. The column ``analysis``, by the name in `record.OPTIONS`, limits a row to one.
+                 recorder must call; it records under the old name. The column ``analysis``, by the name in
+                 `record.OPTIONS`, limits a row to one. Of several names for an old one the newest stands first.
 ``changes.csv``  section, source, analysis, case, metric, reason: which rows are another number now; empty means any.
 """
 
@@ -78,7 +79,7 @@ def renamed(base: pd.DataFrame) -> pd.DataFrame:
             here = of & (base[name.where] == name.old).fillna(False)
             column, equals, value = name.new.rpartition("=")
             moves.append((here, name.where, column if equals else name.where, value))
-    for here, old, new, value in moves:  # of what stood there before: a name may be given to something else
+    for here, old, new, value in reversed(moves):  # the newest of several names has the last word
         if new not in frame:
             frame[new] = pd.Series(pd.NA, frame.index, dtype="string")
         if new != old:

@@ -130,17 +130,41 @@ def names() -> list[Name]:
         return [Name(**row) for row in csv.DictReader(file)]
 
 
-def renamed(where: str, old: str, known: Any = None, analysis: str = "") -> str:
-    """What ``old`` is called on the commit that runs: the new name where it is ``known`` there."""
-    for name in names():
-        if (name.where, name.old) == (where, old) and name.analysis in ("", analysis):
-            return name.new if known is None or name.new in known else old
-    return old
+def spellings(where: str, old: str, analysis: str = "") -> list[str]:
+    """What ``old`` may be called, the newest name first and it itself last."""
+    new = [
+        name.new
+        for name in names()
+        if (name.where, name.old) == (where, old) and name.analysis in ("", analysis)
+    ]
+    return [*new, old]
+
+
+def renamed(where: str, old: str, known: Any, analysis: str = "") -> str:
+    """What ``old`` is called on the commit that runs: the newest of its names that is ``known`` there."""
+    return next((name for name in spellings(where, old, analysis) if name in known), old)
+
+
+def renamed_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an analysis by their names of this commit."""
+    known = workbench.ANALYSES[analysis_name(label)].options
+    return {renamed("option", key, known, label): value for key, value in options.items()}
+
+
+def load(key: str) -> Any:
+    """One of `MODELS`."""
+    *newer, oldest = spellings("model", MODELS[key][0])
+    for spec in newer:
+        try:
+            return workbench.load(spec)
+        except workbench.WorkbenchError:
+            continue
+    return workbench.load(oldest)
 
 
 def public(name: str) -> Callable[..., Any]:
     """A function of the workbench by its dotted name, or where it lives now."""
-    for place in (renamed("function", name), name):
+    for place in spellings("function", name):
         module, _, attribute = place.rpartition(".")
         try:
             return getattr(importlib.import_module(module), attribute)
@@ -151,11 +175,10 @@ def public(name: str) -> Callable[..., Any]:
 
 def mechanism(name: str) -> Callable[..., Any]:
     """A free function of ``workbench.attention`` by its name, whatever file it is in."""
-    wanted = renamed("mechanism", name)
     package = workbench.attention
     for part in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         module = importlib.import_module(part.name)
-        for candidate in (wanted, name):
+        for candidate in spellings("mechanism", name):
             found = vars(module).get(candidate)
             if found is not None and found.__module__ == module.__name__:
                 return found
@@ -171,11 +194,11 @@ def call(function: Callable[..., Any], *given: Any, analysis: str = "", **settin
     options = workbench.ANALYSES[found].options if (found := analysis_name(analysis)) else {}
     chosen, older = {}, {}
     for key, value in settings.items():
-        argument = key in own or renamed("argument", key) in own
+        argument = renamed("argument", key, own) in own
         where = "argument" if argument else "option"
         name = renamed(where, key, own if argument else options, analysis)
         chosen[name] = value
-        if isinstance(value, str) and (other := renamed(f"{where}.{key}", value, None, analysis)) != value:
+        if isinstance(value, str) and (other := spellings(f"{where}.{key}", value, analysis)[0]) != value:
             chosen[name], older[name] = other, value
     try:
         return function(*given, **chosen)
@@ -275,7 +298,7 @@ def chosen_inputs(recording: Recording, key: str, model: Any) -> Any:
 
 def of_model(recording: Recording, key: str) -> None:
     """Every registered analysis of one model."""
-    model = workbench.load(renamed("model", MODELS[key][0]))
+    model = load(key)
     given = chosen_inputs(recording, key, model)
     for analysis in labels():
         asked = OPTIONS.get(analysis, [{}])
@@ -321,11 +344,16 @@ def captured(model: Any, given: Any) -> dict[str, Tensor]:
         "after_attn",
         "hidden",
     )
+    try:
+        called = {site: spellings("site", site)[0] for site in sites}
+        taken = workbench.capture(model, given, sites=list(called.values()))
+    except workbench.WorkbenchError:
+        called = {site: site for site in sites}
+        taken = workbench.capture(model, given, sites=list(sites))
     held: dict[str, Tensor] = {}
-    taken = workbench.capture(model, given, sites=[renamed("site", site) for site in sites])
     for record in taken:
-        for site in sites:
-            value = getattr(record, renamed("site", site), None)
+        for site, attribute in called.items():
+            value = getattr(record, attribute, None)
             if value is None:
                 continue
             value = torch.as_tensor(value).double()
@@ -337,8 +365,8 @@ def captured(model: Any, given: Any) -> dict[str, Tensor]:
 
 def ways_of_asking(recording: Recording, model: Any, given: Any) -> None:
     """The other arguments of `analyze`, on the ViT."""
-    spec, inputs, _ = MODELS["vit"]
-    named = {"model": renamed("model", spec), "inputs": inputs, "preprocessing": "paper", "seed": 3, "n": 3}
+    inputs = MODELS["vit"][1]
+    named = {"model": model.spec, "inputs": inputs, "preprocessing": "paper", "seed": 3, "n": 3}
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         "by name": ("gram-spectrum", named | {"max_rank": 3, "draws": 2, "layers": "1"}),
         "a checkpoint": ("projection-error", named | {"checkpoint": "epoch-000", "draws": 0, "layers": [-1]}),
@@ -410,15 +438,11 @@ def of_sweep(recording: Recording) -> None:
         "token-similarity": {},
         "membership": {"draws": 2},
     }
-    specs = [renamed("model", MODELS[key][0]) for key in ("vit", "characters")]
+    specs = [load(key).spec for key in ("vit", "characters")]
     shared = {"layers": "0,2", "seed": 0, "preprocessing": "paper"}
     for case, per_input, workers in (("two workers", False, 2), ("per input", True, 1)):
         folder = recording.folder / case.replace(" ", "-")
-        analyses = [
-            (analysis_name(name), {renamed("option", key, workbench.ANALYSES[analysis_name(name)].options, name): value
-             for key, value in options.items()})
-            for name, options in asked.items()
-        ]  # fmt: skip
+        analyses = [(analysis_name(name), renamed_options(name, options)) for name, options in asked.items()]
         call(
             workbench.sweep, specs, ["bundled:digits", "bundled:prose"], analyses, folder, n=4, shards=2,
             workers=workers, per_input=per_input, batch_size=min(2, recording.batch_size), **shared,
@@ -455,7 +479,7 @@ def of_watch(recording: Recording) -> None:
     folder = recording.folder / "watch"
     watch = call(
         workbench.watch, model, pictures, out=folder, every=2, max_cost=None, name="small",
-        analyses={analysis_name(name): options for name, options in analyses.items()},
+        analyses={analysis_name(name): renamed_options(name, options) for name, options in analyses.items()},
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model.train()
@@ -594,8 +618,7 @@ def of_modules(recording: Recording) -> None:
     width = HEADS * WIDTH
     x, weight = numbers(BATCH, TOKENS, width, seed=30), numbers(BATCH, TOKENS, width, seed=31)
     real = torch.arange(TOKENS) < torch.tensor([TOKENS, TOKENS - 2])[:, None]
-    known = [renamed("variant", name, workbench.attention.VARIANTS) for name in workbench.attention.VARIANTS]
-    for name in known:
+    for name in workbench.attention.VARIANTS:
         old = renamed_back("variant", name)
         for options in MODULE_OPTIONS.get(old, [{}]):
             for case, extra, given in (
@@ -611,7 +634,8 @@ def of_modules(recording: Recording) -> None:
 
 def built(name: str, width: int, options: Mapping[str, Any]) -> nn.Module:
     make = workbench.attention.attention_module
-    options = {renamed("variant option", key): value for key, value in options.items()}
+    known = workbench.attention.VARIANTS[name].options
+    options = {renamed("variant option", key, known): value for key, value in options.items()}
     twins = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -645,7 +669,7 @@ def fill(module: nn.Module, twin: nn.Module | None = None) -> nn.Module:
 
 def of_replaced(recording: Recording) -> None:
     """Every mechanism in the place of one layer's attention in the ViT, in float64."""
-    model = workbench.load(renamed("model", MODELS["vit"][0]))
+    model = load("vit")
     module = model.module.double()
     pictures = numbers(2, 1, 16, 16, seed=40)
     for name in workbench.attention.VARIANTS:
