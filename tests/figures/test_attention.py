@@ -59,8 +59,8 @@ def test_the_image_lies_exactly_under_the_patches():
         image_capture(), layers=[0], heads=[0, 1], image=np.zeros((20, 30, 3), np.uint8)
     )
     assert len(fig.layout.images) == 3  # the input itself, and one under each head
-    for picture in fig.layout.images:
-        assert (picture.x, picture.y, picture.sizex, picture.sizey) == (-0.5, -0.5, 3, 2)
+    for image in fig.layout.images:
+        assert (image.x, image.y, image.sizex, image.sizey) == (-0.5, -0.5, 3, 2)
     assert list(fig.layout.yaxis.range) == [1.5, -0.5]  # row 0 is at the top
 
 

@@ -21,12 +21,12 @@ def claims(model="bundled:digits-vit", **more):
     return pd.DataFrame([row, {**second, "verdict": "not tested at this scale"}]).assign(**more)
 
 
-def test_a_claim_shows_what_was_published_measured_and_chance():
+def test_a_claim_shows_what_was_published_measured_and_the_null():
     text = titles(claims_figure(claims()))
     assert "0.32" in text
     (verdict,) = [line for line in text if "fails" in line]
     assert verdict.endswith("0.344 [0.33, 0.36]")
-    assert any("chance 1.5·10<sup>−7</sup>" in line for line in text)
+    assert any("null 1.5·10<sup>−7</sup>" in line for line in text)
     assert "–" in text
 
 

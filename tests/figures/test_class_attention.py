@@ -1,4 +1,4 @@
-"""The class token's attention over pictures, over words, and as measures by layer."""
+"""The class token's attention over images, over words, and as measures by layer."""
 
 import numpy as np
 import pandas as pd
@@ -56,13 +56,13 @@ def over_text(words=WORDS, layers=(0, 5), **more):
     )
 
 
-def pictures(count=2):
+def images(count=2):
     return [np.full((8, 20, 3), 40 * number, np.uint8) for number in range(count)]
 
 
 def test_every_map_is_its_row_on_a_grid_that_is_no_square_without_the_prefix():
     frame = over_images()
-    fig = class_attention_figure(frame, pictures())
+    fig = class_attention_figure(frame, images())
     drawn = [trace for trace in fig.data if trace.z[0][0] is not None]
     assert len(drawn) == 2 * 2 * len(CANDIDATES)  # inputs, layers, maps
     for trace in drawn:
@@ -78,9 +78,9 @@ def test_every_map_is_its_row_on_a_grid_that_is_no_square_without_the_prefix():
 
 
 def test_maps_lie_over_the_faded_picture_and_heads_come_before_mean_and_rollout():
-    fig = class_attention_figure(over_images().iloc[::-1], pictures())
+    fig = class_attention_figure(over_images().iloc[::-1], images())
     assert len(fig.layout.images) == 2 * (1 + 2 * len(CANDIDATES))
-    assert len({picture.source for picture in fig.layout.images}) == 4  # each as it is, and faded
+    assert len({image.source for image in fig.layout.images}) == 4  # each as it is, and faded
     titles = [note.text for note in fig.layout.annotations]
     named = [*(f"head {head}" for head in range(HEADS)), "mean", "rollout"]
     assert titles[:11] == ["input", *named, *named]
@@ -92,7 +92,7 @@ def test_maps_lie_over_the_faded_picture_and_heads_come_before_mean_and_rollout(
 def test_models_stand_side_by_side_and_a_long_name_is_broken():
     one = over_images("timm:xcit_small_12_p16_224", [12])
     both = pd.concat([one[one["candidate"] == "mean"], over_images(layers=[3])])
-    titles = [note.text for note in class_attention_figure(both, pictures()).layout.annotations]
+    titles = [note.text for note in class_attention_figure(both, images()).layout.annotations]
     assert titles[1:7] == ["mean", "head 0", "head 1", "head 2", "mean", "rollout"]
     assert titles[7:] == ["xcit_small_12_p16_224,<br>layer 12<br> ", "digits-vit, layer 3<br> "]
 
@@ -106,8 +106,8 @@ def test_maps_that_cannot_be_drawn_are_refused():
         InputError, match=r"no column kind; give the frame of `workbench\.class_attention_frame`"
     ):
         class_attention_figure(over_images().drop(columns="kind"))
-    with pytest.raises(InputError, match="3 pictures for 2 inputs"):
-        class_attention_figure(over_images(), pictures(3))
+    with pytest.raises(InputError, match="3 images for 2 inputs"):
+        class_attention_figure(over_images(), images(3))
     frame = over_images()
     with pytest.raises(InputError, match="layer 1, mean: 10 values for 2 inputs of 2 × 5 patches"):
         class_attention_figure(

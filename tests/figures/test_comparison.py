@@ -1,4 +1,4 @@
-"""Measured, published and chance side by side."""
+"""Measured, published and the null distribution side by side."""
 
 import pandas as pd
 import pytest
@@ -44,12 +44,15 @@ def test_the_bar_can_be_the_standard_deviation():
 
 def test_each_null_is_a_bar_of_its_own_beside_the_dot():
     fig = comparison_figure(similarities())
-    gaussian, permuted = named(fig, "chance: Gaussian")[0], named(fig, "chance: permuted")[0]
+    gaussian, permuted = (
+        named(fig, "null distribution: Gaussian")[0],
+        named(fig, "null distribution: permuted")[0],
+    )
     assert list(gaussian.x) == [0.28, 0.3, 0.33]
     assert list(permuted.x) == [0.19, 0.2, 0.22]
     assert gaussian.y[0] > named(fig, "measured")[0].y[0] > permuted.y[0]
     assert gaussian.line.color != permuted.line.color
-    assert sum(trace.showlegend for trace in named(fig, "chance")) == 2
+    assert sum(trace.showlegend for trace in named(fig, "null distribution")) == 2
 
 
 def test_a_published_value_without_a_statistic_stands_beside_every_reading():

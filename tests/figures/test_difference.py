@@ -22,7 +22,7 @@ def patch_maps(fig):
     return [z for z in found if z.shape == GRID]
 
 
-def told(fig):
+def texts(fig):
     return fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
 
 
@@ -63,14 +63,14 @@ def test_the_distance_is_half_the_sum_of_what_differs():
     first, second = np.eye(9), np.eye(9)
     second[3] = np.roll(second[3], 1)  # one query of the seven real ones looks elsewhere altogether
     fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2, token=3)
-    assert f"distance: {1 / 7:.3f} over all queries; from on: 1.000" in told(fig)
+    assert f"distance: {1 / 7:.3f} over all queries; from on: 1.000" in texts(fig)
 
 
 def test_vectors_over_patches_are_maps_of_one_query():
     first, second = pair(8)
     fig = difference_figure(first, second, NAMES, (picture_tokens(),) * 2)
     np.testing.assert_allclose(patch_maps(fig)[2], (second - first)[2:].reshape(GRID))
-    assert f"distance: {np.abs(second - first).sum() / 2:.3f}." in told(fig)
+    assert f"distance: {np.abs(second - first).sum() / 2:.3f}." in texts(fig)
 
 
 def test_two_pictures_lie_under_their_own_maps():
@@ -94,7 +94,7 @@ def test_what_cannot_be_subtracted_stands_side_by_side_with_the_reason(shapes, t
     first, second = (rows_that_sum_to_one(size, size) for size in shapes)
     fig = difference_figure(first, second, NAMES, tokens, token=1)
     assert len(fig.data) == 2
-    assert re.search(says, told(fig))
+    assert re.search(says, texts(fig))
 
 
 def test_unknown_tokens_are_refused():
@@ -109,6 +109,6 @@ def test_weights_that_are_not_finite_have_no_distance():
     first, second = pair(9, 9)
     second[2] = np.inf
     fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2)
-    assert "9 of 162 weights are not finite" in told(fig)
-    assert "distance" not in told(fig)
+    assert "9 of 162 weights are not finite" in texts(fig)
+    assert "distance" not in texts(fig)
     assert np.isfinite([fig.layout.coloraxis.cmax, fig.layout.coloraxis2.cmax]).all()

@@ -37,8 +37,8 @@ def eigen_frame(model="bundled:digits-vit", layers=(None, 0, 1, 2)):
             ]
     frame = study(*rows, model=model)
     residuals = (frame["metric"] == "eigen_residual") & (frame["candidate"] == "values")
-    chance = {"null": "gaussian", "null_mean": 0.8, "null_low": 0.7, "null_high": 0.9}
-    return pd.concat([frame[~residuals], frame[residuals].assign(**chance)])
+    null_level = {"null": "gaussian", "null_mean": 0.8, "null_low": 0.7, "null_high": 0.9}
+    return pd.concat([frame[~residuals], frame[residuals].assign(**null_level)])
 
 
 def test_a_line_per_candidate_and_axis_in_every_panel():
@@ -66,9 +66,9 @@ def test_rounding_and_the_size_of_gamma_stand_in_the_absolute_panel_alone():
 
 
 def test_the_residual_of_v_stands_beside_its_chance():
-    (chance,) = named(eigenvector_figure(eigen_frame()), "chance")
-    assert chance.xaxis == "x3"
-    assert set(chance.y) == {0.8}
+    (null_level,) = named(eigenvector_figure(eigen_frame()), "null distribution")
+    assert null_level.xaxis == "x3"
+    assert set(null_level.y) == {0.8}
 
 
 def test_one_convention_of_the_relative_difference_is_drawn():

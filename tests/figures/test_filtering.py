@@ -44,7 +44,7 @@ def test_a_line_for_each_kernel_and_a_panel_for_each_model():
 
 def test_chance_is_that_of_the_kernel_that_gains_most_from_it():
     fig = filter_share_figure(shares())
-    (line,) = named(fig, "chance")
+    (line,) = named(fig, "null distribution")
     assert list(line.y) == pytest.approx([4e-3] * 3)
 
 
@@ -56,9 +56,9 @@ def test_single_heads_and_other_frames_are_refused():
 
 
 def test_pictures_stand_under_their_names_with_their_psnr():
-    pictures = {name: np.full((4, 6, 1), level) for name, level in (("noisy", 0.2), ("filter", 1.4))}
+    images = {name: np.full((4, 6, 1), level) for name, level in (("noisy", 0.2), ("filter", 1.4))}
     rows = [{"filter": "noisy", "psnr": 20.04}, {"filter": "filter", "psnr": 25.06}]
-    held = SimpleNamespace(clean=np.zeros((4, 6, 1)), pictures=pictures, rows=rows)
+    held = SimpleNamespace(clean=np.zeros((4, 6, 1)), images=images, rows=rows)
     fig = filtered_figure(held, columns=2)
     assert titles(fig) == ["clean", "noisy<br>20.0 dB", "filter<br>25.1 dB"]
     assert [trace.name for trace in fig.data] == ["clean", "noisy", "filter"]

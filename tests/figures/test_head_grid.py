@@ -95,17 +95,17 @@ def test_chance_is_marked_on_the_bar_and_in_the_hover_text():
     fig = head_grid_figure(both, "MOC")
     bar = fig.layout.coloraxis.colorbar
     ticks = dict(zip(bar.ticktext, bar.tickvals, strict=True))
-    assert ticks["chance"] == pytest.approx(0.2)
+    assert ticks["null distribution"] == pytest.approx(0.2)
     assert "0.2" not in ticks  # whose place it takes
     assert "0.4" in ticks
-    assert "chance, gaussian: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
-    assert "chance, permutation: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
+    assert "null distribution, gaussian: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
+    assert "null distribution, permutation: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
 
 
 def test_a_mean_over_inputs_has_no_z():
     _, frame = measured("MOC", inputs=2, statistic="mean", axis="features", null_mean=0.2, z=4.0)
     text = cells(head_grid_figure(frame, "MOC")).hovertext[0][0]
-    assert "chance: 0.2" in text
+    assert "null distribution: 0.2" in text
     assert "z =" not in text
 
 

@@ -41,11 +41,13 @@ def test_chance_of_the_chosen_layer_is_drawn_and_of_no_other():
     _, frame = spectra()
     level = frame["layer"].astype(float) + 0.5
     frame = frame.assign(null="gaussian", null_mean=level, null_low=level - 0.25, null_high=level + 0.25)
-    (chance,) = (trace for trace in head_spectrum_figure(frame, 3).data if trace.name == "chance")
-    assert set(chance.y) == {3.5}
+    (null_level,) = (
+        trace for trace in head_spectrum_figure(frame, 3).data if trace.name == "null distribution"
+    )
+    assert set(null_level.y) == {3.5}
     (band,) = (trace for trace in head_spectrum_figure(frame, 3).data if trace.fill == "toself")
     assert set(band.y) == {3.25, 3.75}
-    assert "chance" not in {trace.name for trace in head_spectrum_figure(spectra()[1], 3).data}
+    assert "null distribution" not in {trace.name for trace in head_spectrum_figure(spectra()[1], 3).data}
 
 
 def test_what_is_lost_in_rounding_is_drawn_at_the_floor():

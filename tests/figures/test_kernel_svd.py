@@ -1,4 +1,4 @@
-"""Spectra of attention against rank, and by layer, beside chance."""
+"""Spectra of attention against rank, and by layer, beside the null distribution."""
 
 import pandas as pd
 import pytest
@@ -51,7 +51,7 @@ def test_spectra_are_means_over_inputs_with_their_middle_half_and_chance():
     assert list(thin[0].y) == pytest.approx([1, 0.9, 0.81])
     assert thin[0].line.color == lines[0].line.color
     assert (fig.layout.yaxis.type, fig.layout.xaxis.type, fig.layout.yaxis2.type) == ("log", "log", None)
-    assert len(named(fig, "chance")) == 1
+    assert len(named(fig, "null distribution")) == 1
 
 
 def test_a_spectrum_without_chance_has_no_thin_line():
@@ -68,7 +68,8 @@ def test_layers_have_their_own_panels_and_a_model_without_values_has_none_for_th
     assert len(named(fig, "digits-primal")) == 4
     for trace in named(fig, "digits-vit"):
         assert list(trace.x) == [0, 1]
-    # two chance levels make two rows of a value, which is drawn once; chance is the one of permuted tokens
+    # two null distributions make two rows of a value, which is drawn once; the null distribution is the one of
+    # permuted tokens
     last = named(fig, "digits-vit")[-1]
     assert list(last.y) == [0.4, 0.6]
     thin = [trace for trace in fig.data if trace.line.width == 0.75 and trace.x[0] is not None]

@@ -1,4 +1,4 @@
-"""Membership maps beside pictures, and the agreement of heads with masks."""
+"""Membership maps beside images, and the agreement of heads with masks."""
 
 import numpy as np
 import pandas as pd
@@ -23,13 +23,13 @@ def maps(model="bundled:digits-tssa", layers=(1, 4), inputs=("a", "b"), heads=HE
     return frame.assign(value=values, model=model).sample(frac=1, random_state=1)
 
 
-def pictures(count=2):
+def images(count=2):
     return [np.full((8, 20, 3), 40 * number, np.uint8) for number in range(count)]
 
 
 def test_every_panel_holds_its_own_map_on_its_own_grid():
     frame = maps().sort_values("input")
-    fig = membership_figure(frame, pictures())
+    fig = membership_figure(frame, images())
     drawn = [trace for trace in fig.data if trace.z[0][0] is not None]
     assert len(drawn) == 2 * 2 * HEADS  # inputs, layers, heads
     assert len(fig.layout.images) == 2
@@ -49,17 +49,17 @@ def test_every_panel_holds_its_own_map_on_its_own_grid():
 def test_one_head_of_one_layer_and_input_lies_over_its_picture():
     one = maps(layers=(4,), inputs=("b",))
     one = one[one["head"] == 2]
-    fig = membership_figure(one, pictures(1), overlay=True)
+    fig = membership_figure(one, images(1), overlay=True)
     beside, over = fig.layout.images
     assert beside.source != over.source  # the one beneath the map is faded
     (drawn,) = (trace for trace in fig.data if trace.z[0][0] is not None)
     assert (over.xref, over.sizex, over.sizey) == (drawn.xaxis, COLUMNS, ROWS)
     assert "head 2" in drawn.name
-    assert len(membership_figure(one, pictures(1)).layout.images) == 1
+    assert len(membership_figure(one, images(1)).layout.images) == 1
 
 
 def test_heads_stand_above_their_columns_and_layers_above_their_heads():
-    fig = membership_figure(maps(), pictures())
+    fig = membership_figure(maps(), images())
     titles = [note.text for note in fig.layout.annotations]
     heads = [f"head {head}" for head in range(HEADS)]
     layers = {
@@ -76,8 +76,8 @@ def test_heads_stand_above_their_columns_and_layers_above_their_heads():
 
 
 def test_maps_that_do_not_fit_together_are_refused():
-    with pytest.raises(InputError, match="3 pictures for 2 inputs"):
-        membership_figure(maps(), pictures(3))
+    with pytest.raises(InputError, match="3 images for 2 inputs"):
+        membership_figure(maps(), images(3))
     other = maps("b")
     with pytest.raises(InputError, match="different patch grids"):
         membership_figure(pd.concat([maps(), other[other["column"] < 3]]))

@@ -62,7 +62,7 @@ def test_shares_of_five_that_add_up_and_the_cross_terms_beside_chance():
     fig = position_share_figure(pd.concat([shares(), shares("bundled:b")]))
     lines = [trace.name for trace in fig.data if trace.name and trace.showlegend]
     assert lines == [
-        "token–token", "token–position", "position–token", "position–position", "covariances", "chance",
+        "token–token", "token–position", "position–token", "position–position", "covariances", "null distribution",
     ]  # fmt: skip
     second = next(trace for trace in fig.data if trace.name == "token–position")
     assert list(second.y) == pytest.approx([0.1, 1.1, 2.1])

@@ -12,11 +12,11 @@ QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
 
 
 def errors(model="bundled:digits-vit", scale=1.0, **more):
-    chance = {"null": "gaussian", "null_mean": 0.07, "null_low": 0.06, "null_high": 0.08}
+    null_level = {"null": "gaussian", "null_mean": 0.07, "null_low": 0.06, "null_high": 0.08}
     layers, inputs = np.array([1.0, 2.0, 3.0]) * scale, np.array([1.5, 2.5]) * scale
     rows = []
     for convention, factor, null in (
-        ("exact", 0.05, chance),
+        ("exact", 0.05, null_level),
         ("saritas2025", 4.0, {}),
         ("teo2024-text", -3.0, {}),
         ("teo2024-code", 1.5, {}),
@@ -67,9 +67,11 @@ def test_the_exact_error_stands_between_floor_and_zero_predictor_of_which_it_is_
     np.testing.assert_allclose(lower.y, [0.05 / 0.03] * 3)
     np.testing.assert_allclose(named(fig, "floor")[0].y, [1 / 3] * 3)
     np.testing.assert_allclose(named(fig, "zero predictor")[0].y, [1] * 3)
-    np.testing.assert_allclose(named(fig, "chance")[0].y, 0.07 / np.array([0.03, 0.06, 0.09]))
+    np.testing.assert_allclose(named(fig, "null distribution")[0].y, 0.07 / np.array([0.03, 0.06, 0.09]))
     assert fig.layout.yaxis2.type is None
-    dashes = {trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("chance")}
+    dashes = {
+        trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("null distribution")
+    }
     assert len(dashes) >= 5
 
 
@@ -136,7 +138,7 @@ def test_training_has_a_panel_for_each_way_to_look():
     assert places["‖h‖²"] == places["|‖φ‖² − ‖h‖²|"] == "x"
     assert places["teo2024's code"] == "x2"
     assert {trace.xaxis for trace in named(fig, "exact J")} == {"x3"}
-    assert places["floor: true projections"] == places["chance"] == "x3"
+    assert places["floor: true projections"] == places["null distribution"] == "x3"
     assert places["error over ‖φ‖²"] == places["error over ‖h‖²"] == "x4"
     assert [axis.type for axis in fig.select_yaxes()] == ["log", None, None, "log"]
 

@@ -16,10 +16,10 @@ ROWS, COLUMNS = 4, 5
 def maps(inputs=4):
     marked = np.zeros((inputs, ROWS, COLUMNS), dtype=bool)
     marked[:, 1:3, 2:5] = True
-    pictures = np.random.default_rng(0).random((2, inputs, 2 * ROWS, 2 * COLUMNS, 1))
+    images = np.random.default_rng(0).random((2, inputs, 2 * ROWS, 2 * COLUMNS, 1))
     values = np.random.default_rng(1).random((3, inputs, ROWS, COLUMNS))
     return SimpleNamespace(
-        values=values, marked=marked, pictures=(list(pictures[0]), list(pictures[1])),
+        values=values, marked=marked, images=(list(images[0]), list(images[1])),
         ids=[f"digits/{number}" for number in range(inputs)],
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_every_measure_and_kind_has_a_panel_with_a_row_for_each_candidate():
     assert list(fig.layout.yaxis.ticktext) == ["keys, from their mean", "S"]
     dots = named(fig, "measured")
     assert [round(dot.x[0], 9) for dot in dots[:4]] == [0.6, 0.7, 0.7, 0.8]
-    assert len(named(fig, "chance: permuted")) == 8
+    assert len(named(fig, "null distribution: permuted")) == 8
     first, second = (axis.range for axis in fig.select_xaxes(row=1))
     assert first == second
 

@@ -53,20 +53,20 @@ def test_sampling_stands_above_and_models_below():
     }
     assert len(colours) == 4  # spread 1 and spread 10, and each model its own
     assert fig.layout.xaxis.type == "log"
-    assert len(named(fig, "chance")) == 1
+    assert len(named(fig, "null distribution")) == 1
 
 
 def test_random_logits_and_models_have_a_legend_each():
     fig = softmax_sensitivity_figure(
         sampled(), FIT, pd.concat([measured(), measured("bundled:prose-softmax")])
     )
-    told = {}
+    legends = {}
     for trace in fig.data:
         if trace.name and trace.showlegend is not False:
-            told.setdefault(trace.legend or "legend", []).append(trace.name)
-    assert told == {
+            legends.setdefault(trace.legend or "legend", []).append(trace.name)
+    assert legends == {
         "legend": ["pairs, spread 1", "fit a/√N + b", "spread 1", "spread 10"],
-        "legend2": ["digits-vit", "prose-softmax", "chance"],
+        "legend2": ["digits-vit", "prose-softmax", "null distribution"],
     }
     assert (fig.layout.legend.title.text.strip(), fig.layout.legend2.title.text.strip()) == (
         "Random logits:",

@@ -54,10 +54,12 @@ def test_checkpoints_of_one_model_are_named():
 def test_chance_is_drawn_where_the_frame_carries_it():
     frame = cosines().assign(null_mean=0.1, null_low=0.05, null_high=0.15)
     fig = similarity_depth_figure(frame)
-    chance = next(trace for trace in fig.data if trace.name == "chance")
-    assert list(chance.y) == pytest.approx([0.1] * 5)
+    null_level = next(trace for trace in fig.data if trace.name == "null distribution")
+    assert list(null_level.y) == pytest.approx([0.1] * 5)
     assert max(max(trace.y) for trace in fig.data[:1]) == pytest.approx(0.15)
-    assert not [trace for trace in similarity_depth_figure(cosines()).data if trace.name == "chance"]
+    assert not [
+        trace for trace in similarity_depth_figure(cosines()).data if trace.name == "null distribution"
+    ]
 
 
 def test_the_scale_holds_zero_and_one():
@@ -127,4 +129,4 @@ def test_of_moments_the_band_is_the_deviation_around_the_mean():
     assert list(line.y) == pytest.approx([0.3] * 3)
     band = next(trace for trace in fig.data if trace.fill == "toself")
     assert list(band.y) == pytest.approx([0.4] * 3 + [0.2] * 3)
-    assert next(trace for trace in fig.data if trace.name == "chance").y[0] == 0
+    assert next(trace for trace in fig.data if trace.name == "null distribution").y[0] == 0

@@ -1,4 +1,4 @@
-"""Blocks of directions, and their coherence beside chance."""
+"""Blocks of directions, and their coherence beside the null distribution."""
 
 import itertools
 
@@ -61,8 +61,8 @@ def test_coherence_by_layer_and_angles_by_rank():
     lines = [trace for trace in fig.data if trace.name == "a"]
     assert [list(trace.x) for trace in lines] == [[0, 1, 2], [0, 1, 2], [1, 2]]
     assert list(lines[2].y) == [2, 3]  # mean over the layers
-    chance = [trace for trace in fig.data if trace.name == "chance"]
-    assert [trace.showlegend for trace in chance] == [True] + 5 * [False]  # a panel and model each
+    null_level = [trace for trace in fig.data if trace.name == "null distribution"]
+    assert [trace.showlegend for trace in null_level] == [True] + 5 * [False]  # a panel and model each
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]
     with pytest.raises(InputError, match="no values of coherence_inside"):

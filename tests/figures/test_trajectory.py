@@ -34,7 +34,7 @@ def test_each_panel_is_the_figure_of_its_metric():
         np.testing.assert_allclose(drawn.y, alone.y)
         np.testing.assert_allclose(drawn.y, frame.groupby("layer")["value"].mean())
     assert [trace.yaxis for trace in curves(fig)] == ["y", "y2"]
-    assert sum(trace.name == "chance" for trace in fig.data) == 1
+    assert sum(trace.name == "null distribution" for trace in fig.data) == 1
 
 
 @pytest.mark.parametrize(("layer", "side"), [(0, "left"), (3, "right")])

@@ -15,13 +15,13 @@ from workbench.core.selection import Numbers, parse_numbers, ranges
 from workbench.figures.frames import (
     axis_title,
     band,
-    chance_traces,
+    null_traces,
     rows_of,
     series_of,
     spread,
     whole_numbers,
 )
-from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
+from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
 from workbench.figures.tokens import PREFIX, as_array
 
@@ -122,8 +122,8 @@ def _over_image(
         vertical_spacing=0.02,
         column_titles=[*(["input"] if lead else []), *(f"head {head}" for head in heads)],
     )
-    plain = None if image is None else picture(image)
-    faded = None if image is None else picture(image, fade=True)
+    plain = None if image is None else data_uri(image)
+    faded = None if image is None else data_uri(image, fade=True)
     frame = under_cells(rows, columns)
     for i, layer in enumerate(layers):
         if lead:
@@ -218,7 +218,8 @@ def attention_summary_figure(
     """Entropy and mean distance of attention through depth: a panel per metric, a line per model.
 
     The line is the mean over heads and inputs. With one model each head is a dot (mean over inputs); with
-    several, a band holds the middle half of the heads. Chance is drawn in grey where the frame carries a null.
+    several, a band holds the interquartile range of the heads. The null distribution is drawn in grey where the frame
+    carries a null.
 
     Raises:
         InputError: the frame holds none of the metrics, or no layers.
@@ -232,7 +233,7 @@ def attention_summary_figure(
         for index, (label, part) in enumerate(series):
             place = {"row": 1, "col": column}
             style = series_style(index)
-            for trace in chance_traces(part, "layer", show=index == 0 and column == 1):
+            for trace in null_traces(part, "layer", show=index == 0 and column == 1):
                 fig.add_trace(trace, **place)
             by_head = part.groupby(["layer", "head"], dropna=False, sort=True)["value"].mean().reset_index()
             level = spread(by_head, "layer")

@@ -33,7 +33,8 @@ PAGE_HEIGHT = 850  # px, 8.9 in: what a printed page has room for above a captio
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """A heading per claim, under it a line per interpretation: published value, and verdict and numbers of each model.
 
-    Measured values stand with their interval, chance with its band. The verdict has a marker, a colour and a word.
+    Measured values stand with their interval, the null distribution with its band. The verdict has a marker, a colour
+    and a word.
 
     Args:
         frame: the result of `workbench.claims`, for one model or several under one another; `claim_pages` cuts it
@@ -137,7 +138,7 @@ def _wrap(text: str, width: float) -> list[str]:
 
 
 def _result(row: pd.Series, width: float) -> list[str]:
-    """Verdict with the measured value, beneath it where both do not fit, then chance.
+    """Verdict with the measured value, beneath it where both do not fit, then the null distribution.
 
     The first line leaves room for the verdict's marker.
     """
@@ -148,8 +149,8 @@ def _result(row: pd.Series, width: float) -> list[str]:
     fits = letters * _LETTER < width or not measured
     lines = [f"{first} {measured}"] if fits else [first, measured]
     if "null_mean" in row and pd.notna(row["null_mean"]):
-        chance = _with_band(row["null_mean"], row["null_low"], row["null_high"])
-        lines.append(f'<span style="color:{GREY}">chance {chance}</span>')
+        null_level = _with_band(row["null_mean"], row["null_low"], row["null_high"])
+        lines.append(f'<span style="color:{GREY}">null {null_level}</span>')
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What the class token attends to: over pictures, word by word over a text, and as measures by layer."""
+"""What the class token attends to: over images, word by word over a text, and as measures by layer."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ LINE = 15  # px, a head's row of words
 
 
 def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
-    """A row per input: the picture, then what each head gives to the patches, their mean, and the rollout.
+    """A row per input: the image, then what each head gives to the patches, their mean, and the rollout.
 
-    Models and layers stand side by side; all maps share one colour scale, and lie over the faded picture. Cells are the
+    Models and layers stand side by side; all maps share one colour scale, and lie over the faded image. Cells are the
     model's patches, as they are (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
 
     Args:
         frame: what `workbench.class_attention_frame` returns for images, of one or several models on the same inputs;
             keep the layers, heads and candidates to be shown.
-        images: a picture per input, in the order in which the frame names them first; without, maps alone.
+        images: a image per input, in the order in which the frame names them first; without, maps alone.
 
     Raises:
-        InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or pictures and inputs
+        InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
             in their number.
     """
     need_columns(frame, COLUMNS, SOURCE)

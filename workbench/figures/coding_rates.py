@@ -30,7 +30,7 @@ _PANELS = (
 
 
 def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
-    """Coding rates against layer: mean over inputs, and a band that holds their middle half (wu2025 Fig. 4a).
+    """Coding rates against layer: mean over inputs, and a band that holds their interquartile range (wu2025 Fig. 4a).
 
     Four panels: R_c^var of each layer's output with that layer's U_k; by how much attention changes it, from what it
     receives to the stream after it; R and ΔR of the outputs. A colour per model and way of grouping the tokens

@@ -1,4 +1,4 @@
-"""Measured, published and chance side by side: a panel per quantity, a row per model."""
+"""Measured, published and the null distribution side by side: a panel per quantity, a row per model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SHORT = {
     "contamination_auc": "AUC",
     "contamination_share": "Energy share",
 }
-# Chance by kind of null: its place in the row (above or below the dot), colour and words.
+# The null distribution by kind of null: its place in the row (above or below the dot), colour and words.
 _NULLS = {
     "gaussian": (0.2, "#8A8A8A", "Gaussian V"),
     "permutation": (-0.2, "#D9A400", "permuted tokens"),
 }
-_OTHER = (0.0, "#8A8A8A", "chance")
+_OTHER = (0.0, "#8A8A8A", "null distribution")
 _ROW, _DENSE_ROW, _DENSE = 15, 11.5, 6  # px per model; less from so many models on
 
 
@@ -45,11 +45,11 @@ def comparison_figure(
     log: bool = False,
     spread: Literal["interval", "deviation"] = "interval",
 ) -> go.Figure:
-    """A dot per model for every quantity in the frame, beside what was published and what chance gives.
+    """A dot per model for every quantity in the frame, beside what was published and the null distribution.
 
     A quantity is a metric with its axis, statistic, convention and candidate; filter the frame to choose. The dot is
     the value over all inputs, layers and heads; its bar the 95 % t interval over inputs, or their standard
-    deviation. Chance is the 95 % band of the same average under each null, with a tick at its mean.
+    deviation. The null distribution is the 95 % band of the same average under each null, with a tick at its mean.
 
     Args:
         frame: rows without rank from `analyze` or `survey`, over everything (null input, layer and head) and, for
@@ -83,7 +83,7 @@ def comparison_figure(
         vertical_spacing=room / total if lines > 1 else 0,
         subplot_titles=[_title(key) for key, _ in panels],
     )
-    told: set[str] = set()
+    shown_once: set[str] = set()
     for index, (_, part) in enumerate(panels):
         place = {"row": index // columns + 1, "col": index % columns + 1}
         reach: list[float] = []
@@ -93,13 +93,13 @@ def comparison_figure(
                 continue
             y = len(series) - 1 - line
             for trace in [
-                *_chance(here, y),
+                *_null_level(here, y),
                 *_published(here, published, y),
                 _measured(here, y, label, spread),
             ]:
                 reach += _reach(trace)
-                trace.update(showlegend=trace.legendgroup not in told)
-                told.add(trace.legendgroup)
+                trace.update(showlegend=trace.legendgroup not in shown_once)
+                shown_once.add(trace.legendgroup)
                 fig.add_trace(trace, **place)
         bounds = METRICS.get(part["metric"].iloc[0])
         fig.update_xaxes(**_range(reach, log, bounds), **place)
@@ -196,7 +196,7 @@ def _measured(rows: pd.DataFrame, y: int, label: str, spread: str) -> go.Scatter
     )
 
 
-def _chance(rows: pd.DataFrame, y: int) -> list[go.Scatter]:
+def _null_level(rows: pd.DataFrame, y: int) -> list[go.Scatter]:
     """A bar from null_low to null_high with a tick at the mean, for each null of the overall value."""
     if "null_mean" not in rows or rows["null_mean"].isna().all():
         return []
@@ -205,9 +205,9 @@ def _chance(rows: pd.DataFrame, y: int) -> list[go.Scatter]:
         if pd.isna(row["null_mean"]):
             continue
         kind = row["null"] if "null" in row and not pd.isna(row["null"]) else ""
-        shift, colour, words = _NULLS.get(kind, (*_OTHER[:2], kind or "chance"))
-        group = f"chance-{kind}"
-        hover = f"chance, {words}<br>mean {row['null_mean']:.4g}<extra></extra>"
+        shift, colour, words = _NULLS.get(kind, (*_OTHER[:2], kind or "null distribution"))
+        group = f"null-{kind}"
+        hover = f"null distribution, {words}<br>mean {row['null_mean']:.4g}<extra></extra>"
         # Points between the two ends, so that the pointer finds the bar anywhere.
         traces.append(
             go.Scatter(
@@ -221,7 +221,7 @@ def _chance(rows: pd.DataFrame, y: int) -> list[go.Scatter]:
                     "color": colour,
                     "line": {"width": 1.6, "color": colour},
                 },
-                name=f"chance: {words} (95 %)",
+                name=f"null distribution: {words} (95 %)",
                 legendgroup=group,
                 legendrank=1001,
                 hovertemplate=hover,

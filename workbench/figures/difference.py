@@ -38,7 +38,7 @@ def difference_figure(
 ) -> go.Figure:
     """Two attention maps on one scale from 0, and second − first on a symmetric one, white or transparent at 0.
 
-    Over a picture, attention from one token (the mean over queries without one) is laid over the patches; else the
+    Over a image, attention from one token (the mean over queries without one) is laid over the patches; else the
     whole query × key matrices are drawn. Maps that do not fit each other, in their shapes, patch grids or words, stand
     side by side without a difference, and a sentence says why. Where they fit, another gives their total variation
     distance per query, ½ Σ_j |second_ij − first_ij|: the mean over queries, and that of the chosen token.
@@ -132,14 +132,14 @@ def _maps(
     panels = [Panel(name, f"{name}, {whence} to", row) for name, row in zip(names, rows, strict=True)]
     panels.append(Panel("second − first", "difference, at", change, "coloraxis2"))
     if image is None or isinstance(image, np.ndarray):
-        pictures: list[np.ndarray | None] = [image] * 3
+        images: list[np.ndarray | None] = [image] * 3
     else:
-        pictures = [*image, None]  # the difference of two pictures' maps belongs to neither
-    if len(pictures) != 3:
-        raise InputError(f"give one picture for both maps or a pair; got {len(pictures) - 1}")
+        images = [*image, None]  # the difference of two images' maps belongs to neither
+    if len(images) != 3:
+        raise InputError(f"give one image for both maps or a pair; got {len(images) - 1}")
     shown = [row[view.patches] for row in rows]
     scales = _scales(shown, change[view.patches], notes, image is not None, f"Attention weight, {whence}")
-    return patch_panels(view, panels, pictures, scales, place)
+    return patch_panels(view, panels, images, scales, place)
 
 
 def _matrices(

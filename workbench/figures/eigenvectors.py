@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import band, chance_traces, legend_rows, log_ticks, rows_of, series_of
+from workbench.figures.frames import band, legend_rows, log_ticks, null_traces, rows_of, series_of
 from workbench.figures.levels import at_level, values_once
 from workbench.figures.spectra import add_depth_key
 from workbench.figures.theme import COLOURS, GREY, depth_colours, translucent
@@ -35,7 +35,8 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "text") -> go.Figu
 
     Lines are means over inputs, layers and heads; a band reaches one standard deviation over pairs of tokens above
     its line. In the absolute panel the dash-dotted line is mean |γ| of the true axes, which the differences are to be
-    read against, and the grey dotted line what rounding alone gives. Grey bands in the last panel are chance.
+    read against, and the grey dotted line what rounding alone gives. Grey bands in the last panel are the null
+    distribution.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -61,7 +62,7 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "text") -> go.Figu
             place = {"row": line, "col": column}
             part = rows[rows["metric"] == metric]
             if metric == "eigen_residual":  # the nulls replace V
-                for trace in chance_traces(part[part["candidate"] == "values"], "rank", show=line == 1):
+                for trace in null_traces(part[part["candidate"] == "values"], "rank", show=line == 1):
                     fig.add_trace(trace, **place)
             values = values_once(part)
             drawn = [

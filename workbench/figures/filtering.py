@@ -12,12 +12,12 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
-    chance_traces,
+    null_traces,
     rows_of,
     series_of,
     whole_numbers,
 )
-from workbench.figures.overlays import picture
+from workbench.figures.overlays import data_uri
 from workbench.figures.theme import PAGE, series_style
 
 # (candidate, convention) → what a legend calls it, in the order of the lines.
@@ -34,7 +34,7 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Share of attention that each fitted kernel explains, by layer: a panel per model.
 
     Lines are means over heads and inputs; the dotted line and its band are the same with the kernel's tokens permuted,
-    of the kernel that gains most from chance.
+    of the kernel that gains most from the null distribution.
 
     Args:
         frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``.
@@ -57,8 +57,8 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     fig.update_annotations(font={"size": None})
     for column, (_, part) in enumerate(panels, start=1):
         place = {"row": 1, "col": column}
-        by_chance = part.loc[part.groupby("layer")["null_high"].transform("max") == part["null_high"]]
-        for trace in chance_traces(by_chance, "layer", show=column == 1):
+        by_null = part.loc[part.groupby("layer")["null_high"].transform("max") == part["null_high"]]
+        for trace in null_traces(by_null, "layer", show=column == 1):
             fig.add_trace(trace, **place)
         for number, ((kernel, content), name) in enumerate(_FILTERS.items()):
             own = part[part["candidate"] == kernel]
@@ -79,7 +79,7 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
                 **place,
             )
         fig.update_xaxes(title_text="Layer", **whole_numbers(int(part["layer"].max()) + 1), **place)
-    # Shares differ a thousandfold, and chance gives a small one too.
+    # Shares differ a thousandfold, and the null distribution gives a small one too.
     fig.update_yaxes(type="log", range=[-4, 0], dtick=1)
     fig.update_yaxes(title_text=axis_title("filter_share"), col=1)
     return fig.update_layout(
@@ -92,15 +92,15 @@ def filtered_figure(filtered: Any, columns: int = 4) -> go.Figure:
 
     Args:
         filtered: the result of `workbench.studies.evaluation.filtering.filter_photograph`.
-        columns: pictures in a row.
+        columns: images in a row.
 
     Raises:
         InputError: fewer than one column.
     """
     if columns < 1:
-        raise InputError(f"at least one column of pictures is shown; got {columns}")
+        raise InputError(f"at least one column of images is shown; got {columns}")
     psnr = {row["filter"]: row["psnr"] for row in filtered.rows}
-    shown = {"clean": filtered.clean, **filtered.pictures}
+    shown = {"clean": filtered.clean, **filtered.images}
     titles = [f"{name}<br>{psnr[name]:.1f} dB" if name in psnr else name for name in shown]
     lines = -(-len(shown) // columns)
     room = 34  # px above each row, for two lines of words
@@ -116,7 +116,7 @@ def filtered_figure(filtered: Any, columns: int = 4) -> go.Figure:
     fig.update_annotations(font={"size": None})
     for number, (name, values) in enumerate(shown.items()):
         place = {"row": number // columns + 1, "col": number % columns + 1}
-        fig.add_trace(go.Image(source=picture(values.clip(0, 1)), name=name, hoverinfo="name"), **place)
+        fig.add_trace(go.Image(source=data_uri(values.clip(0, 1)), name=name, hoverinfo="name"), **place)
     fig.update_xaxes(visible=False)
     fig.update_yaxes(visible=False)
     return fig.update_layout(

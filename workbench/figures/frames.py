@@ -1,4 +1,4 @@
-"""What every figure asks of a result frame, and how a metric's spread and chance level are drawn."""
+"""What every figure asks of a result frame, and how a metric's spread and null distribution are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.theme import CHANCE, GREY, PAGE
+from workbench.figures.theme import GREY, NULL_BAND, PAGE
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS
 
@@ -116,7 +116,7 @@ def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def quartiles(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
-    """Columns low, median and high at each place of `by`: the middle half of the rows.
+    """Columns low, median and high at each place of `by`: the interquartile range of the rows.
 
     Of a frame without rows per input its own quartiles over inputs, of all heads together.
 
@@ -151,8 +151,8 @@ def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object
     )
 
 
-def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object) -> list[go.Scatter]:
-    """The level that chance gives: a grey band from null_low to null_high, a dotted line at null_mean.
+def null_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object) -> list[go.Scatter]:
+    """The null distribution: a grey band from null_low to null_high, a dotted line at null_mean.
 
     Empty where the frame carries no null. Several rows at one place are averaged.
     """
@@ -164,7 +164,7 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
     level = rows.groupby(by, sort=True)[columns].mean().reset_index()
     traces = []
     if {"null_low", "null_high"} <= set(columns):
-        traces.append(band(level[by], level["null_low"], level["null_high"], CHANCE, **more))
+        traces.append(band(level[by], level["null_low"], level["null_high"], NULL_BAND, **more))
     if "null_mean" in columns:
         traces.append(
             go.Scatter(
@@ -172,8 +172,8 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
                 y=level["null_mean"],
                 mode="lines",
                 line={"color": GREY, "dash": "dot"},
-                name="chance",
-                legendgroup="chance",
+                name="null distribution",
+                legendgroup="null distribution",
                 showlegend=show,
                 **more,
             )
@@ -181,23 +181,26 @@ def chance_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object
     return traces
 
 
-def chance_line(x: Iterable, y: Iterable, colour: str) -> go.Scatter:
-    """The mean under chance of one of several models, thin in its colour: bands of many would hide each other."""
+def null_line(x: Iterable, y: Iterable, colour: str) -> go.Scatter:
+    """The mean of the null distribution of one of several models, thin in its colour: bands of many would hide each
+    other."""
     return go.Scatter(
         x=x,
         y=y,
         mode="lines",
         line={"color": colour, "dash": "solid", "width": 0.75},
         showlegend=False,
-        hovertemplate="chance<br>%{x}: %{y:.3g}<extra></extra>",
+        hovertemplate="null distribution<br>%{x}: %{y:.3g}<extra></extra>",
     )
 
 
-def name_chance(fig: go.Figure) -> None:
-    """The legend's key to the lines of `chance_line`: a curve that is nowhere."""
+def name_null(fig: go.Figure) -> None:
+    """The legend's key to the lines of `null_line`: a curve that is nowhere."""
     style = {"color": GREY, "dash": "solid", "width": 0.75}
     fig.add_trace(
-        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="chance", legendrank=1001), row=1, col=1
+        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="null distribution", legendrank=1001),
+        row=1,
+        col=1,
     )
 
 

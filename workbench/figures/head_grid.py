@@ -36,10 +36,10 @@ def head_grid_figure(
     Layers go downwards from 0, heads to the right; a metric of whole layers (token similarity, coding rates) has one
     column, "all heads". Colours run from the metric's lowest possible value (`workbench.METRICS`; from 0 where that is
     negative and no value is) to its highest. Where one of these is infinite they run from the data's lowest value to
-    the highest, chance included, and by the logarithm where these span more than three decades. A tick "chance"
-    marks the mean chance level on the colour bar; each cell's own, and with one input its z, are in its hover text.
-    A cell without a value is blank, and its hover text says why. ``customdata`` of a cell is [layer, head], head None
-    for all heads.
+    the highest, the null distribution included, and by the logarithm where these span more than three decades. A tick
+    "null distribution" marks the mean null distribution on the colour bar; each cell's own, and with one input its z,
+    are in its hover text. A cell without a value is blank, and its hover text says why. ``customdata`` of a cell is
+    [layer, head], head None for all heads.
 
     Args:
         frame: what `workbench.analyze` returns, of one model and checkpoint; with ``per_head`` where that is an option.
@@ -58,8 +58,8 @@ def head_grid_figure(
     last = int(rows["layer"].max()) + 1
     shape = max(last, layers or 0), int(rows["head"].max()) + 1 if by_head else 1
     values = _means(rows, "value", shape)
-    chances = _chances(rows, shape)
-    mark = float(np.nanmean([chance.mean for chance in chances])) if chances else None
+    null_levels = _null_levels(rows, shape)
+    mark = float(np.nanmean([null_level.mean for null_level in null_levels])) if null_levels else None
     low, high, by_log = _ends(metric, values, mark, by_data)
     scale = np.log10([low, high]) if by_log else np.array([low, high])
     if mark is not None and by_log:
@@ -74,7 +74,7 @@ def head_grid_figure(
         xgap=1,
         ygap=1,
         customdata=[[[layer, head if by_head else None] for head in heads] for layer in depth],
-        hovertext=_words(values, label, rows["input"].nunique(), by_head, chances),
+        hovertext=_words(values, label, rows["input"].nunique(), by_head, null_levels),
         hovertemplate="%{hovertext}<extra></extra>",
     )
     inner = min(max(24 * len(depth), 112), 420)
@@ -136,7 +136,7 @@ def _means(rows: pd.DataFrame, column: str, shape: tuple[int, int]) -> np.ndarra
     """Mean over inputs of a column, (layer, head); NaN where there is none."""
     once = rows.drop_duplicates(
         ["layer", "head", "input"]
-    )  # a value with two chance levels stands in two rows
+    )  # a value with two null distributions stands in two rows
     once = once[once[column].notna()]
     place = once["layer"].to_numpy(int), once["head"].fillna(0).to_numpy(int)
     total, count = np.zeros(shape), np.zeros(shape)
@@ -145,9 +145,13 @@ def _means(rows: pd.DataFrame, column: str, shape: tuple[int, int]) -> np.ndarra
     return np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
 
 
-def _ends(metric: str, values: np.ndarray, chance: float | None, by_data: bool) -> tuple[float, float, bool]:
+def _ends(
+    metric: str, values: np.ndarray, null_level: float | None, by_data: bool
+) -> tuple[float, float, bool]:
     """Where the colours begin and end, and whether they go by the logarithm."""
-    held = values[~np.isnan(values)] if chance is None else np.append(values[~np.isnan(values)], chance)
+    held = (
+        values[~np.isnan(values)] if null_level is None else np.append(values[~np.isnan(values)], null_level)
+    )
     lowest, highest = float(held.min()), float(held.max())
     known = METRICS.get(metric)
     if known is not None and np.isfinite([known.low, known.high]).all() and not by_data:
@@ -157,21 +161,21 @@ def _ends(metric: str, values: np.ndarray, chance: float | None, by_data: bool) 
     return lowest, highest if highest > lowest else lowest + 1.0, False
 
 
-class _Chance(NamedTuple):
-    """A chance level by name, (layer, head), mean over inputs, and the z of the only input, else None."""
+class _NullLevel(NamedTuple):
+    """A null distribution by name, (layer, head), mean over inputs, and the z of the only input, else None."""
 
     name: str
     mean: np.ndarray
     z: np.ndarray | None
 
 
-def _chances(rows: pd.DataFrame, shape: tuple[int, int]) -> list[_Chance]:
+def _null_levels(rows: pd.DataFrame, shape: tuple[int, int]) -> list[_NullLevel]:
     held = rows[rows["null_mean"].notna()]
     names = held["null"].astype(object).where(held["null"].notna(), "")
     single = held["input"].nunique() <= 1  # z of a mean is not the mean of z
     return [
-        _Chance(
-            f"chance, {name}" if name else "chance",
+        _NullLevel(
+            f"null distribution, {name}" if name else "null distribution",
             _means(held[names == name], "null_mean", shape),
             _means(held[names == name], "z", shape) if single else None,
         )
@@ -180,7 +184,7 @@ def _chances(rows: pd.DataFrame, shape: tuple[int, int]) -> list[_Chance]:
 
 
 def _words(
-    values: np.ndarray, label: str, inputs: int, by_head: bool, chances: Sequence[_Chance]
+    values: np.ndarray, label: str, inputs: int, by_head: bool, null_levels: Sequence[_NullLevel]
 ) -> list[list[str]]:
     """What every cell says."""
     over = f" (mean over {inputs} inputs)" if inputs > 1 else ""
@@ -190,7 +194,7 @@ def _words(
         if np.isnan(value):
             return f"{place}<br>{reasons[layer]}"
         said = [place, f"{label}: {value:.4g}{over}"]
-        for name, mean, z in chances:
+        for name, mean, z in null_levels:
             if not np.isnan(mean[layer, head]):
                 score = "" if z is None or np.isnan(z[layer, head]) else f" (z = {z[layer, head]:.3g})"
                 said.append(f"{name}: {mean[layer, head]:.4g}{score}")
@@ -211,14 +215,19 @@ def _absence(row: np.ndarray) -> str:
     return f"no value: this layer has heads {ranges(held)} (heads that share keys count once)"
 
 
-def _ticks(scale: np.ndarray, by_log: bool, chance: float | None, room: float) -> dict:
-    """About five round numbers along the bar, and chance; it takes the place of one within ``room``, a share of it."""
+def _ticks(scale: np.ndarray, by_log: bool, null_level: float | None, room: float) -> dict:
+    """About five round numbers along the bar, and the null distribution; it takes the place of one within ``room``, a
+    share of it."""
     low, high = float(scale[0]), float(scale[1])
     places = list(_round_numbers(low, high))
-    near = [] if chance is None or not low <= chance <= high else [chance]
+    near = [] if null_level is None or not low <= null_level <= high else [null_level]
     kept = [place for place in places if all(abs(place - level) > room * (high - low) for level in near)]
     said = [f"10<sup>{place:g}</sup>".replace("-", "−") if by_log else f"{place:g}" for place in kept]
-    return {"tickmode": "array", "tickvals": [*kept, *near], "ticktext": [*said, *(["chance"] * len(near))]}
+    return {
+        "tickmode": "array",
+        "tickvals": [*kept, *near],
+        "ticktext": [*said, *(["null distribution"] * len(near))],
+    }
 
 
 def _round_numbers(low: float, high: float) -> Iterator[float]:

@@ -13,8 +13,8 @@ from workbench.core.selection import ranges
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
-    chance_traces,
     log_ticks,
+    null_traces,
     rows_of,
     without_provenance,
 )
@@ -27,13 +27,13 @@ from workbench.figures.tokens import as_array
 def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Gram eigenvalues of one head against rank, on a log axis: one layer thick, the others thin behind it.
 
-    Others go from dark for the first to light for the last. Where the frame has chance levels, those of the layer are
-    drawn as a grey band with a dotted line. Several inputs give medians. What is at or below rounding (N ε λ₁) is
-    drawn there.
+    Others go from dark for the first to light for the last. Where the frame has null distributions, those of the
+    layer are drawn as a grey band with a dotted line. Several inputs give medians. What is at or below rounding (N ε
+    λ₁) is drawn there.
 
     Args:
         frame: the result of ``gram-spectrum`` for one head (rows of ``eigenvalue``, or of ``eigenvalue_share``), with
-            option ``null_samples`` for chance.
+            option ``null_samples`` for the null distribution.
         layer: number of the layer that is drawn thick.
 
     Raises:
@@ -63,7 +63,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     ]
     front = layers.index(layer)
     look[front] = {"line": {"color": COLOURS[2], "dash": "solid", "width": 3}, "name": f"layer {layer}"}
-    traces = chance_traces(levels, "rank")
+    traces = null_traces(levels, "rank")
     traces += [
         go.Scatter(
             x=ranks,

@@ -11,10 +11,10 @@ from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
     band,
-    chance_line,
     legend_rows,
     log_ticks,
-    name_chance,
+    name_null,
+    null_line,
     rows_of,
     series_of,
     spread,
@@ -26,7 +26,7 @@ from workbench.figures.theme import series_style, translucent
 SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
 _CURVES = ("singular_value_relative", "explained_variance")
 _LOGARITHMIC = ("effective_rank", "rank_90")
-# metric, the rows meant, the chance level drawn
+# metric, the rows meant, the null distribution drawn
 _BY_LAYER = (
     ("effective_rank", {}, "gaussian", "Effective rank"),
     ("rank_90", {}, "gaussian", "Rank of 90 % of the variance"),
@@ -40,8 +40,8 @@ _BY_LAYER = (
 def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Singular values over the largest, and cumulative explained variance, against rank (chen2023 Fig. 1).
 
-    A line per model: the mean over inputs, of each the mean over its heads and layers; the band is their middle half,
-    the thin line of the same colour the mean under chance.
+    A line per model: the mean over inputs, of each the mean over its heads and layers; the band is their
+    interquartile range, the thin line of the same colour the mean of the null distribution.
 
     Args:
         frame: the result of ``attention-spectrum``, of one or several models; of one layer, for the paper's figure.
@@ -72,10 +72,10 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
                 ),
                 **place,
             )
-            chance = at_level(part, "overall").dropna(subset=["null_mean"])
-            if len(chance):
-                fig.add_trace(chance_line(chance["rank"], chance["null_mean"], colour), **place)
-    name_chance(fig)
+            null_level = at_level(part, "overall").dropna(subset=["null_mean"])
+            if len(null_level):
+                fig.add_trace(null_line(null_level["rank"], null_level["null_mean"], colour), **place)
+    name_null(fig)
     last = int(rows["rank"].max())
     fig.update_xaxes(type="log", title_text="Rank", range=[-0.02, np.log10(last) + 0.02])
     fig.update_xaxes(**log_ticks(pd.Series([1.0, min(last, 35.0)])))
@@ -89,8 +89,9 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
 def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     """Ranks of attention, the share of the r-scores left out, and V beside the right singular vectors, by layer.
 
-    A line per model: the mean over inputs and heads; thin in its colour the mean under chance: random queries and
-    keys for the ranks, random directions for the r-scores, tokens of V permuted for V. Primal-Attention has no V.
+    A line per model: the mean over inputs and heads; thin in its colour the mean of the null distribution: random
+    queries and keys for the ranks, random directions for the r-scores, tokens of V permuted for V. Primal-Attention
+    has no V.
 
     Args:
         frame: the result of ``attention-spectrum`` over all layers, of one or several models.
@@ -120,7 +121,7 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
             fig.update_yaxes(type="log", **log_ticks(chosen["value"]), **place)
         else:
             fig.update_yaxes(rangemode="tozero", **place)
-    name_chance(fig)
+    name_null(fig)
     fig.update_yaxes(title_text="radians", row=2, col=3)
     fig.update_xaxes(**whole_numbers(int(rows["layer"].max()) + 1))
     fig.update_xaxes(title_text="Layer", row=2)

@@ -1,4 +1,4 @@
-"""Means by layer as marks, each model's beside the others', over bars of their chance."""
+"""Means by layer as marks, each model's beside the others', over bars of their null distribution."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.figures.frames import axis_title, series_of, whole_numbers
-from workbench.figures.theme import CHANCE, series_style
+from workbench.figures.theme import NULL_BAND, series_style
 
 
 def layer_marks_figure(rows: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
-    """A panel per metric: a mark per model and layer, and the 95 % band of its chance where there is one.
+    """A panel per metric: a mark per model and layer, and the 95 % band of its null distribution where there is one.
 
     ``rows`` are those of one level (`workbench.figures.levels.at_level`), one for each model, layer and metric.
     """
@@ -21,7 +21,7 @@ def layer_marks_figure(rows: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
     across = 3 if len(metrics) == 3 else min(len(metrics), 2)
     lines = -(-len(metrics) // across)
     fig = make_subplots(lines, across, horizontal_spacing=0.3 / across, vertical_spacing=0.24 / lines)
-    told = False  # the legend names chance once
+    shown_once = False  # the legend names the null distribution once
     for panel, metric in enumerate(metrics):
         place = {"row": panel // across + 1, "col": panel % across + 1}
         for index, (label, part) in enumerate(series):
@@ -34,15 +34,15 @@ def layer_marks_figure(rows: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
                         base=own["null_low"],
                         y=own["null_high"] - own["null_low"],
                         width=0.12,
-                        marker={"color": CHANCE, "line": {"width": 0}},
-                        name="chance (95 %)",
-                        legendgroup="chance",
-                        showlegend=not told,
+                        marker={"color": NULL_BAND, "line": {"width": 0}},
+                        name="null distribution (95 %)",
+                        legendgroup="null distribution",
+                        showlegend=not shown_once,
                         hoverinfo="skip",
                     ),
                     **place,
                 )
-                told = True
+                shown_once = True
             style = series_style(index)
             fig.add_trace(
                 go.Scatter(

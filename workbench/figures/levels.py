@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures.frames import chance_line
+from workbench.figures.frames import null_line
 
 Level = Literal["layer", "input", "overall"]
 _SET = {"layer": {"layer"}, "input": {"input"}, "overall": set()}
@@ -19,8 +19,8 @@ _NULL = ("null", "null_mean", "null_low", "null_high", "z")
 def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
     """The rows that average over everything but `level`: layers and heads, inputs and heads, or all three.
 
-    Raises `InputError` where there are none, as in the result of an analysis run with ``per_head``: chance of a mean
-    comes from means of null samples, which single heads no longer hold.
+    Raises `InputError` where there are none, as in the result of an analysis run with ``per_head``: the null
+    distribution of a mean comes from means of null samples, which single heads no longer hold.
     """
     chosen = pd.Series(True, index=rows.index)
     for column in ("input", "layer", "head"):
@@ -35,7 +35,7 @@ def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
 
 
 def values_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each value once: a value with two chance levels stands in two rows, which differ in nothing else."""
+    """Each value once: a value with two null distributions stands in two rows, which differ in nothing else."""
     return rows.drop_duplicates([name for name in rows.columns if name not in _NULL])
 
 
@@ -55,10 +55,10 @@ def layer_traces(
         hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
         **style,
     )
-    chance = rows[(rows["null"] == null) & rows["null_mean"].notna()]
-    if chance.empty:
+    null_level = rows[(rows["null"] == null) & rows["null_mean"].notna()]
+    if null_level.empty:
         return [line]
-    return [line, chance_line(chance["layer"], chance["null_mean"], style["line"]["color"])]
+    return [line, null_line(null_level["layer"], null_level["null_mean"], style["line"]["color"])]
 
 
 def interval(values: pd.Series) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Memberships of tokens in heads: maps beside the pictures, words as boxes, and agreement with segmentations."""
+"""Memberships of tokens in heads: maps beside the images, words as boxes, and agreement with segmentations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LINES = 3
 def membership_figure(
     frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None, overlay: bool = False
 ) -> go.Figure:
-    """A row per input: the picture, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
+    """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
     All maps share one colour scale, from the 1st to the 99th percentile of all values: memberships of a trained ToST
     lie close to each other, and a few that do not would hide them. Cells are the model's patches, as they are.
@@ -34,11 +34,11 @@ def membership_figure(
     Args:
         frame: what `MembershipMaps.frame` of `workbench.membership_maps` returns, of one or several models on the same
             inputs.
-        images: a picture per input, in the order in which the frame names them first; without, maps alone.
-        overlay: lay the maps over the faded pictures.
+        images: a image per input, in the order in which the frame names them first; without, maps alone.
+        overlay: lay the maps over the faded images.
 
     Raises:
-        InputError: a column is missing, layers differ in their patch grids, or pictures and inputs in their number.
+        InputError: a column is missing, layers differ in their patch grids, or images and inputs in their number.
     """
     need_columns(frame, COLUMNS, "workbench.membership_maps")
     titles = [f"head {head}" for head in sorted(frame["head"].unique())]
@@ -110,7 +110,7 @@ AGREEMENTS = ("membership_ari", "membership_iou")
 
 
 def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
-    """Agreement of heads with the segments of masks by layer: a mark per model, a grey bar for its chance.
+    """Agreement of heads with the segments of masks by layer: a mark per model, a grey bar for its null distribution.
 
     The bar is the 95 % band of the same mean with the patches of the masks permuted.
 

@@ -43,7 +43,7 @@ def cells(values: np.ndarray | list[list[None]], label: str, **more: Any) -> go.
 
 
 def shared_scale(scale: Any, highest: float, title: str, lowest: float = 0.0) -> dict:
-    """The colour axis of all maps, from `lowest` to `highest`, with its bar; `scale` None is the theme's own."""
+    """The colour axis of all maps, from `lowest` to `highest`, with its bar; `scale` None is theme's own."""
     return {
         **({"colorscale": scale} if scale else {}),
         "cmin": lowest,
@@ -52,7 +52,7 @@ def shared_scale(scale: Any, highest: float, title: str, lowest: float = 0.0) ->
     }
 
 
-def picture(image: np.ndarray, fade: bool = False) -> str:
+def data_uri(image: np.ndarray, fade: bool = False) -> str:
     """The image as PNG in a data address; faded to light greys to carry an overlay.
 
     Raises InputError unless it is height × width (× 1 or 3), uint8 or float from 0 to 1.
@@ -83,7 +83,7 @@ def picture(image: np.ndarray, fade: bool = False) -> str:
 
 
 def under_cells(rows: int, columns: int) -> dict:
-    """Where a picture lies in a panel of `cells`, as `go.Figure.add_layout_image` takes it: exactly under them."""
+    """Where a image lies in a panel of `cells`, as `go.Figure.add_layout_image` takes it: exactly under them."""
     return {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
 
 
@@ -155,22 +155,22 @@ def map_plate(
     ends: tuple[float, float] | None = None,
     overlay: bool = False,
 ) -> go.Figure:
-    """A row per input: its picture, then its maps, side by side for each model and layer.
+    """A row per input: its image, then its maps, side by side for each model and layer.
 
     All maps share one colour scale, from 0 to the largest value unless its ``ends`` are given. With ``overlay`` they
-    lie over the faded picture.
+    lie over the faded image.
 
     Args:
         frame: a row per number, with the columns model, layer, input, title (what stands above a map, a categorical in
             the order of the maps), row, column and value; every input has the same maps.
-        images: a picture per input, in the order in which the frame names them first; without, maps alone.
+        images: a image per input, in the order in which the frame names them first; without, maps alone.
 
     Raises:
-        InputError: layers differ in their patch grids, pictures and inputs in their number, or inputs in their maps.
+        InputError: layers differ in their patch grids, images and inputs in their number, or inputs in their maps.
     """
     inputs = list(dict.fromkeys(frame["input"]))
     if images is not None and len(images) != len(inputs):
-        raise InputError(f"{len(images)} pictures for {len(inputs)} inputs; give one each")
+        raise InputError(f"{len(images)} images for {len(inputs)} inputs; give one each")
     parts = [
         (f"{model_label(frame, model)}, layer {layer}", part)
         for model, of_model in frame.groupby("model", sort=False)
@@ -181,7 +181,7 @@ def map_plate(
         raise InputError(f"maps of different patch grids do not fit one figure: {sorted(grids)}")
     rows, columns = grid = grids.pop()
     groups = [(name, _maps(part, inputs, grid)) for name, part in parts]
-    # one list for all columns of the multi-panel figure: the picture, gaps (None), and (group, title)
+    # one list for all columns of the multi-panel figure: the image, gaps (None), and (group, title)
     plan: list[tuple[int, str] | str | None] = [] if images is None else ["input"]
     for number, (_, maps) in enumerate(groups):
         plan += [None] * bool(plan) + [(number, title) for title in maps]
@@ -201,14 +201,14 @@ def map_plate(
         vertical_spacing=0.05 / len(inputs),
         specs=[[None if column is None else {} for column in plan]] * len(inputs),
     )
-    beneath = None if images is None or not overlay else [picture(image, fade=True) for image in images]
+    beneath = None if images is None or not overlay else [data_uri(image, fade=True) for image in images]
     for i, name in enumerate(inputs):
         for j, column in enumerate(plan):
             place = {"row": i + 1, "col": j + 1}
             if column == "input" and images is not None:
-                # an invisible map gives the panel its axes; without a trace plotly would not draw the picture
+                # an invisible map gives the panel its axes; without a trace plotly would not draw the image
                 fig.add_trace(cells([[None] * columns] * rows, str(name)), **place)
-                fig.add_layout_image(source=picture(images[i]), **place, **under_cells(rows, columns))
+                fig.add_layout_image(source=data_uri(images[i]), **place, **under_cells(rows, columns))
             elif isinstance(column, tuple):
                 (group, maps), title = groups[column[0]], column[1]
                 fig.add_trace(cells(maps[title][i], f"{name}<br>{group}, {title}"), **place)

@@ -1,4 +1,4 @@
-"""Numbers of the tokens of a picture side by side: maps of the patches, and beneath them the tokens of no place."""
+"""Numbers of the tokens of a image side by side: maps of the patches, and beneath them the tokens of no place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.figures.overlays import cells, frame_shape, outline, picture, scale_lines, under_cells
+from workbench.figures.overlays import cells, data_uri, frame_shape, outline, scale_lines, under_cells
 from workbench.figures.tokens import TokenView
 
 WIDTH = 560  # px, for which heights are composed: between a column and a page
@@ -45,14 +45,14 @@ def patch_panels(
     scales: Mapping[str, dict],
     chosen: int | None = None,
 ) -> go.Figure:
-    """A map per panel, over its faded picture where it has one, and a strip of the class and register tokens.
+    """A map per panel, over its faded image where it has one, and a strip of the class and register tokens.
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell carries its
     token's number as ``customdata``; the token at the place ``chosen`` of the view is framed. ``scales`` are the colour
     axes that the panels name, as `workbench.figures.overlays.flat_scale` gives them.
 
     Raises:
-        InputError: the picture is not one; see `workbench.figures.overlays.picture`.
+        InputError: the image is not one; see `workbench.figures.overlays.data_uri`.
     """
     assert view.grid is not None
     rows, columns = view.grid
@@ -61,7 +61,7 @@ def patch_panels(
     left, right = panel_domains(len(panels))[0]
     unit = (WIDTH - 16) * (right - left) / columns  # px, of a patch
     strip = _Strip(rows, columns, len(prefix), unit)
-    faded: dict[int, str] = {}  # a picture that several panels share is faded once
+    faded: dict[int, str] = {}  # a image that several panels share is faded once
     traces: list[go.Heatmap | go.Scatter] = []
     layout: dict = {"shapes": [], "images": [], "annotations": [], **scales}
     places = zip(panels, images, panel_domains(len(panels)), strict=True)
@@ -82,7 +82,7 @@ def patch_panels(
             layout["shapes"] += outline(*_corners(chosen, patches, prefix, columns, strip), axes)
         if image is not None:
             if id(image) not in faded:
-                faded[id(image)] = picture(image, fade=True)
+                faded[id(image)] = data_uri(image, fade=True)
             where = {"xref": axes["xaxis"], "yref": axes["yaxis"]}
             layout["images"].append({"source": faded[id(image)], **where, **under_cells(rows, columns)})
         layout["annotations"].append(

@@ -10,8 +10,8 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
-    chance_traces,
     legend_rows,
+    null_traces,
     rows_of,
     series_of,
     whole_numbers,
@@ -88,7 +88,8 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def position_share_figure(frame: pd.DataFrame) -> go.Figure:
-    """Shares of the logit variance by layer, and the correlation of the cross terms with the others beside chance.
+    """Shares of the logit variance by layer, and the correlation of the cross terms with the others beside the null
+    distribution.
 
     A row of panels per model: the four terms and their covariances, which add up to 1 (mean over inputs and heads); and
     mean |r| over inputs and heads of both cross terms together, with that of shuffled positions (95 % band).
@@ -132,7 +133,7 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
             )
         found = part[(part["metric"] == "logit_correlation") & (part["statistic"] == "abs")]
         found = found[found["candidate"] == "cross"].sort_values("layer")
-        for trace in chance_traces(found, "layer", show=line == 1):
+        for trace in null_traces(found, "layer", show=line == 1):
             fig.add_trace(trace, row=line, col=2)
         fig.add_trace(
             go.Scatter(

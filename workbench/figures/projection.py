@@ -11,9 +11,9 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     band,
-    chance_traces,
     legend_rows,
     log_ticks,
+    null_traces,
     rows_of,
     series_of,
     whole_numbers,
@@ -44,8 +44,8 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
 
     Where teo2024's text gives a negative number its size is drawn with an open marker. Its code's values are
     logarithms; drawn is the exponential of their mean. The lower panel shows the exact error between its floor (the
-    true projections) and 1 (outputs of zeros), which an output of large norm exceeds; grey is chance. Models stand
-    side by side.
+    true projections) and 1 (outputs of zeros), which an output of large norm exceeds; grey is the null distribution.
+    Models stand side by side.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -113,7 +113,8 @@ def _add_convention(
 
 
 def share_of_zero_predictor(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Exact error, floor and chance as shares of the zero predictor's at each place of `by`; empty without one."""
+    """Exact error, floor and the null distribution as shares of the zero predictor's at each place of `by`; empty
+    without one."""
     columns = ["value", *(name for name in ("null_mean", "null_low", "null_high") if name in rows)]
     zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
     exact = rows[_is(rows, "exact")].groupby(by)[columns].mean().rename(columns={"value": "exact"})
@@ -122,8 +123,8 @@ def share_of_zero_predictor(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def add_share(fig: go.Figure, share: pd.DataFrame, by: str, place: dict[str, int], legend: bool) -> None:
-    """Chance, floor, and the zero predictor itself, behind the exact error that the caller draws."""
-    for trace in chance_traces(share, by, show=legend):
+    """The null distribution, floor, and the zero predictor itself, behind the exact error that the caller draws."""
+    for trace in null_traces(share, by, show=legend):
         fig.add_trace(trace, **place)
     bounds = share.assign(zero_predictor=1.0)
     for name, (words, colour, dash) in BOUNDS.items():

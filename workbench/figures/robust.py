@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from workbench.core.errors import InputError
 from workbench.figures.comparison import comparison_figure
 from workbench.figures.frames import LEGEND_ABOVE, rows_of
-from workbench.figures.overlays import OVERLAY, cells, picture, shared_scale, square_cells, under_cells
+from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
 from workbench.figures.theme import GREY, PAGE, series_style
 
 MOST_IMAGES = 3
@@ -30,12 +30,12 @@ CANDIDATES = {
 def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated one, and the change.
 
-    All maps share one colour scale; the contaminated block is outlined. The pictures of the last row are what was
+    All maps share one colour scale; the contaminated block is outlined. The images of the last row are what was
     changed, |contaminated − clean|.
 
     Args:
         maps: a `workbench.studies.evaluation.contamination.SparseMaps`, or anything with its ``values`` (image,
-            input, row, column), ``marked``, ``pictures`` and ``ids``.
+            input, row, column), ``marked``, ``images`` and ``ids``.
         most: how many images are shown, the first ones.
 
     Raises:
@@ -44,7 +44,7 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     if most < 1:
         raise InputError(f"show at least one image; got most={most}")
     values, marked = np.asarray(maps.values)[:, :most], np.asarray(maps.marked)[:most]
-    clean, after = (images[:most] for images in maps.pictures)
+    clean, after = (images[:most] for images in maps.images)
     changed = [np.abs(now - before) for before, now in zip(clean, after, strict=True)]
     shown = dict(zip(("clean", "contaminated", "change"), (clean, after, changed), strict=True))
     count, rows, columns = values.shape[1:]
@@ -62,7 +62,7 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
             label = f"{name}, {maps.ids[number]}"
             # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
             fig.add_trace(cells([[None] * columns] * rows, label), **beside)
-            fig.add_layout_image(source=picture(images[number]), **beside, **frame)
+            fig.add_layout_image(source=data_uri(images[number]), **beside, **frame)
             fig.add_trace(cells(values[line, number], label), **over)
             for place in (beside, over):
                 fig.add_shape(**_outline(marked[number]), **place)

@@ -30,8 +30,8 @@ _ROW, _PANEL = 15, 150  # px: of an operator among exponents, of a panel of curv
 def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a row of panels per condition, a line per operator.
 
-    Bands hold the middle half of the passes. A cross after the last point of a line says that the next size would
-    take too long, or not fit.
+    Bands hold the interquartile range of the passes. A cross after the last point of a line says that the next size
+    would take too long, or not fit.
 
     Args:
         frame: the result of `workbench.studies.scaling.scaling_study`, or `workbench.studies.records.scaling_record`.
@@ -45,7 +45,7 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
     fig = make_subplots(
         max(1, len(conditions)), len(columns), shared_xaxes=True, horizontal_spacing=0.075, vertical_spacing=0.06
     )  # fmt: skip
-    told: set[str] = set()
+    shown_once: set[str] = set()
     for column, (sweep, metric) in enumerate(columns, start=1):
         rows = frame[frame["sweep"] == sweep]
         drawn = rows[rows["metric"] == metric]
@@ -60,8 +60,8 @@ def scaling_figure(frame: pd.DataFrame, sweeps: Sequence[str]) -> go.Figure:
             here = rows[rows["condition"] == condition]
             for operator in _in_order(here["operator"]):
                 for trace in _curve(here[here["operator"] == operator], operator, metric, axis, factor):
-                    trace.showlegend = trace.showlegend is not False and trace.name not in told
-                    told.add(str(trace.name))
+                    trace.showlegend = trace.showlegend is not False and trace.name not in shown_once
+                    shown_once.add(str(trace.name))
                     fig.add_trace(trace, row=row, col=column)
             place = {"row": row, "col": column}
             values = factor * here.loc[here["metric"] == metric, ["value", "low", "high"]].stack()
@@ -149,7 +149,7 @@ def exponents_figure(exponents: pd.DataFrame, printed: pd.DataFrame) -> go.Figur
     fig = make_subplots(
         2, len(sweeps), shared_yaxes=True, shared_xaxes="rows", horizontal_spacing=0.03, vertical_spacing=0.13
     )  # fmt: skip
-    told: set[str] = set()
+    shown_once: set[str] = set()
     for column, sweep in enumerate(sweeps, start=1):
         for row, quantity in enumerate(("time", "memory"), start=1):
             here = frame[(frame["sweep"] == sweep) & frame["metric"].str.startswith(quantity)]
@@ -160,8 +160,8 @@ def exponents_figure(exponents: pd.DataFrame, printed: pd.DataFrame) -> go.Figur
                     continue
                 y = part["operator"].map(_plain).map(places) + style["shift"]
                 trace = _exponents(part, y, style)
-                trace.showlegend = style["name"] not in told
-                told.add(style["name"])
+                trace.showlegend = style["name"] not in shown_once
+                shown_once.add(style["name"])
                 fig.add_trace(trace, row=row, col=column)
             axis = "d" if here["metric"].str.endswith("head_dim").any() else "n"
             words = f"{quantity.capitalize()}, power of {axis}"

@@ -15,7 +15,7 @@ from workbench.figures.frames import (
     band,
     legend_rows,
     log_ticks,
-    name_chance,
+    name_null,
     rows_of,
     series_of,
     whole_numbers,
@@ -42,7 +42,8 @@ def softmax_sensitivity_figure(
 
     Above, random logits of several spreads: the largest slope of two vectors at the first spread with the fit of it,
     the largest local constant at every spread, beside the exact constant 1/2 and the 1 that the paper cites; the mean
-    perturbation by noise. Below, a model's own logits, mean over inputs and heads; thin the mean under chance.
+    perturbation by noise. Below, a model's own logits, mean over inputs and heads; thin the mean of the null
+    distribution.
 
     Args:
         sampled: what `workbench.sensitivity_frame` returns.
@@ -174,5 +175,5 @@ def _add_layers(fig: go.Figure, rows: pd.DataFrame, first: int) -> None:
             fig.add_hline(y=CONSTANT, line={"color": "black", "width": 0.75}, **place)
             fig.update_yaxes(range=[0, 1.08 * CONSTANT], **place)
         fig.update_xaxes(title_text="Layer", **whole_numbers(int(rows["layer"].max()) + 1), **place)
-    name_chance(fig)
+    name_null(fig)
     fig.data[-1].legend = _MODELS

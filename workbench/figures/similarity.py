@@ -12,8 +12,8 @@ from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,
     band,
-    chance_traces,
     legend_rows,
+    null_traces,
     rows_of,
     series_of,
     spread,
@@ -35,10 +35,10 @@ _ROWS = (
 def similarity_depth_figure(
     frame: pd.DataFrame, metric: str = "token_cosine", relative: bool = False
 ) -> go.Figure:
-    """Mean pairwise cosine of tokens against layer: a line per model, a band for the middle half of the inputs.
+    """Mean pairwise cosine of tokens against layer: a line per model, a band for the interquartile range of the inputs.
 
     The line is the mean over inputs. Of a frame without rows per input the band is mean ± standard deviation. Where the
-    frame carries a null, the level that chance gives is drawn as a grey band with a dotted line. Of a frame of several
+    frame carries a null, the null distribution is drawn as a grey band with a dotted line. Of a frame of several
     sites that after the block is drawn, with all its tokens.
 
     Args:
@@ -56,7 +56,7 @@ def similarity_depth_figure(
         last = max(int(part["layer"].max()), 1)
         part = part.assign(depth=part["layer"].astype(float) / (last if relative else 1))
         line = {"name": label, "showlegend": len(series) > 1, **series_style(index)}
-        fig.add_traces(depth_traces(part, "depth", line, show_chance=index == 0))
+        fig.add_traces(depth_traces(part, "depth", line, show_null=index == 0))
     fig.update_yaxes(title_text=axis_title(metric), range=depth_range(rows, metric))
     if relative:
         fig.update_xaxes(title_text="Depth (share of layers)")
@@ -90,11 +90,12 @@ def depth_range(rows: pd.DataFrame, metric: str) -> list[float]:
 
 
 def depth_traces(
-    part: pd.DataFrame, by: str, line: dict, show_chance: bool = True, **more: str
+    part: pd.DataFrame, by: str, line: dict, show_null: bool = True, **more: str
 ) -> list[go.Scatter]:
-    """One model through depth: chance in grey, the band of the middle half, and the mean in the style ``line``."""
+    """One model through depth: the null distribution in grey, the band of the interquartile range, and the mean in
+    the style ``line``."""
     level = _level(part, by)
-    traces = chance_traces(part, by, show=show_chance, **more)
+    traces = null_traces(part, by, show=show_null, **more)
     if (level["high"] > level["low"]).any():
         colour = translucent(line["line"]["color"], 0.18)
         traces.append(band(level[by], level["low"], level["high"], colour, **more))
@@ -113,8 +114,8 @@ def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
     """Mean cosine and effective rank of tokens by layer, at the attention's input, after attention and after the block.
 
     A column per site; rows for the mean cosine of all tokens, without prefix tokens and without the mean token, and for
-    the effective rank: those that the frame holds. A line per model, the mean over inputs, with a band for their middle
-    half (without rows per input: mean ± standard deviation); chance in grey.
+    the effective rank: those that the frame holds. A line per model, the mean over inputs, with a band for their
+    interquartile range (without rows per input: mean ± standard deviation); the null distribution in grey.
 
     Args:
         frame: the result of ``token-similarity`` with ``sites`` "all", of one or several models.
@@ -140,7 +141,7 @@ def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
             place = {"row": line, "col": column}
             for label, part in series_of(of_row[of_row["candidate"] == site].assign(standardize=pd.NA)):
                 style = series_style(models.index(label))
-                for trace in chance_traces(part, "layer", show=line == column == 1 and label == models[0]):
+                for trace in null_traces(part, "layer", show=line == column == 1 and label == models[0]):
                     fig.add_trace(trace, **place)
                 level = _level(part, "layer")
                 if (level["high"] > level["low"]).any():

@@ -25,8 +25,8 @@ def spectrum_figure(
     """Eigenvalue against rank on a log scale: a line per layer, dark for the first to light for the last.
 
     One panel per model (and checkpoint), or per head with ``heads="panels"`` (at most 12, evenly chosen).
-    A line is the median over inputs, and over heads where they share a panel; the band holds the middle half. A frame
-    without rows per input brings these itself, for all heads together.
+    A line is the median over inputs, and over heads where they share a panel; the band holds the interquartile range.
+    A frame without rows per input brings these itself, for all heads together.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: a line or band that gets there is drawn at that floor, which a dotted line labelled "round-off" marks.

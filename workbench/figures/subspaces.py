@@ -12,8 +12,8 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import (
     axis_title,
     band,
-    chance_traces,
     model_label,
+    null_traces,
     rows_of,
     series_of,
     spread,
@@ -119,8 +119,8 @@ def _add_blocks(fig: go.Figure, part: pd.DataFrame, label: str, row: int, column
 def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHERENCE) -> go.Figure:
     """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
 
-    A line per model. Angles are means over layers and pairs of heads, their band the middle half of these; chance is
-    the 95 % band of random directions (grey), averaged over layers for the angles.
+    A line per model. Angles are means over layers and pairs of heads, their band the interquartile range of these;
+    the null distribution is the 95 % band of random directions (grey), averaged over layers for the angles.
 
     Args:
         frame: the result of ``subspaces``, of one or several models.
@@ -137,7 +137,7 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         series = series_of(rows[rows["metric"] == metric])
         for index, (label, part) in enumerate(series):
             place, style = {"row": 1, "col": column}, series_style(index)
-            for trace in chance_traces(part, by, show=index == 0 and column == 1):
+            for trace in null_traces(part, by, show=index == 0 and column == 1):
                 fig.add_trace(trace, **place)
             level = spread(part, by)
             if (level["high"] > level["low"]).any():

@@ -31,7 +31,7 @@ COLOURS = ("#004488", "#DDAA33", "#BB5566", "#000000", "#77AADD", "#777733")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square-open", "diamond", "triangle-up-open", "cross", "triangle-down")
 GREY = "#666666"
-CHANCE = "rgba(120,120,120,0.22)"
+NULL_BAND = "rgba(120,120,120,0.22)"
 
 SEQUENTIAL = "Cividis"
 # Blue to orange through near-white; both arms darken equally, so that magnitude survives in grey.
@@ -292,7 +292,7 @@ def translucent(colour: str, alpha: float) -> str:
 
 
 def panel_letter(letter: str, x: float, y: float, **place: float | str) -> dict:
-    """Annotation that marks a panel, at paper coordinates (x, y); the theme sets its size."""
+    """Annotation that marks a panel, at paper coordinates (x, y); theme sets its size."""
     return {
         "text": f"<b>{letter}</b>",
         "name": PANEL_LETTER,

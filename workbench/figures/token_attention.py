@@ -1,4 +1,4 @@
-"""From a token and to it: where it attends and what attends to it, over the picture or the text."""
+"""From a token and to it: where it attends and what attends to it, over the image or the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def token_attention_figure(
 ) -> go.Figure:
     """Two linked panels of one head: where a token attends (its row), and what attends to it (its column).
 
-    Over a patch grid two maps, laid over the faded picture where one is given, with the class, distillation and
+    Over a patch grid two maps, laid over the faded image where one is given, with the class, distillation and
     register tokens as cells beneath: the cells of the first panel add up to the row. Colours are scaled to the patches,
     so that one class token does not hide them; a cell beneath has its number written with it. Over a text the words
     in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen one. Padding is

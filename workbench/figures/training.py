@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks
-from workbench.figures.theme import CHANCE, GREY, PAGE, translucent
+from workbench.figures.theme import GREY, NULL_BAND, PAGE, translucent
 from workbench.figures.variants import in_order, look_of
 
 # metric of a training record → what its axis says, factor, logarithmic
@@ -220,7 +220,7 @@ def _row(attention: str, row: pd.Series, y: int) -> list[go.Scatter]:
     behind = []
     if np.isfinite(row["null_low"]):
         ends = [row["null_low"], row["null_high"]]
-        behind.append(band(ends, [y - 0.36] * 2, [y + 0.36] * 2, CHANCE))
+        behind.append(band(ends, [y - 0.36] * 2, [y + 0.36] * 2, NULL_BAND))
     if np.isfinite(row["floor"]):
         behind.append(_stroke(row["floor"], y))
     return [*behind, dot]

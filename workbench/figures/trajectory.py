@@ -26,7 +26,8 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Mean cosine of tokens and their coding rate against the layer, one above the other; a line marks one layer.
 
     Each panel is `similarity_depth_figure` of its metric: a line per model, the mean over inputs with a band for their
-    middle half, chance in grey where the frame has it. A metric that the frame lacks has no panel.
+    interquartile range, the null distribution in grey where the frame has it. A metric that the frame lacks has no
+    panel.
 
     Args:
         frame: the results of ``token-similarity`` and ``coding-rate``, joined.
@@ -50,7 +51,7 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     inner = len(present) * PANEL + (len(present) - 1) * GAP
     traces: list[go.Scatter] = []
     layout: dict = {"legend": LEGEND_ABOVE, "shapes": [], "annotations": []}
-    told = False  # the legend names chance once
+    shown_once = False  # the legend names the null distribution once
     for number, (metric, rows) in enumerate(parts.items()):
         axis = "" if number == 0 else str(number + 1)
         for label, part in series[metric]:
@@ -61,8 +62,8 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
                 "showlegend": len(models) > 1 and number == 0,
                 **style,
             }
-            drawn = depth_traces(part, "layer", line, show_chance=not told, yaxis=f"y{axis}")
-            told = told or any(trace.name == "chance" for trace in drawn)
+            drawn = depth_traces(part, "layer", line, show_null=not shown_once, yaxis=f"y{axis}")
+            shown_once = shown_once or any(trace.name == "null distribution" for trace in drawn)
             traces += drawn
         top = 1 - number * (PANEL + GAP) / inner
         layout[f"yaxis{axis}"] = {
@@ -81,7 +82,7 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     side = {"xanchor": "right", "xshift": -3} if layer > last / 2 else {"xanchor": "left", "xshift": 3}
     layout["annotations"].append({**label, **side, "showarrow": False, "font": {"color": GREY}})
     fig = go.Figure(traces, layout)
-    entries = len(models) > 1 or told
+    entries = len(models) > 1 or shown_once
     top = 8 + (18 * legend_rows(fig, COLUMN) if entries else 0)
     fig.layout.height = inner + top + 38
     fig.layout.margin = {"l": 66, "r": 8, "t": top, "b": 38}

@@ -1,4 +1,4 @@
-"""Pictures: printed by one warm Chrome, and refused if they are not fit to print."""
+"""Images: printed by one warm Chrome, and refused if they are not fit to print."""
 
 import io
 
@@ -50,7 +50,7 @@ def test_what_plotly_cannot_draw_leaves_no_file_and_does_not_stop_the_rest(brows
         "layout": {"width": "wide", "xaxis": {"domain": "none"}},
     }
     empty = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
-    (tmp_path / "empty.png").write_bytes(b"an older picture")
+    (tmp_path / "empty.png").write_bytes(b"an older image")
     jobs = [
         job(tmp_path, empty, "empty", formats=("png",)),
         job(tmp_path, broken, "odd", formats=("svg",)),
@@ -65,12 +65,12 @@ def test_what_plotly_cannot_draw_leaves_no_file_and_does_not_stop_the_rest(brows
 @needs_chrome
 def test_checks_accept_what_chrome_makes_and_refuse_another_size(browser):
     for format in ("pdf", "svg", "png"):
-        picture = browser.picture(FIGURE, format, 312, 200)
-        check_picture(picture, format, 312, 200)
+        image = browser.image(FIGURE, format, 312, 200)
+        check_picture(image, format, 312, 200)
         with pytest.raises(ExportFault, match="not"):
-            check_picture(picture, format, 320, 200)
+            check_picture(image, format, 320, 200)
         with pytest.raises(ExportFault):
-            check_picture(picture[: len(picture) // 3], format, 312, 200)
+            check_picture(image[: len(image) // 3], format, 312, 200)
 
 
 @needs_chrome

@@ -31,7 +31,7 @@ def png_scale(width: int) -> int:
 
 
 class ExportFault(WorkbenchError):
-    """A picture that Chrome did not make, or that is not fit to print."""
+    """A image that Chrome did not make, or that is not fit to print."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,17 @@ class WarmChrome:
             future.cancel()
             raise ExportFault(f"Chrome gave no answer within {seconds:g} s") from error
 
-    def picture(self, figure: Mapping[str, Any], format: str, width: int, height: int) -> bytes:
+    def image(self, figure: Mapping[str, Any], format: str, width: int, height: int) -> bytes:
         """One figure as PDF, SVG or PNG bytes, unchecked."""
-        (content,) = self.pictures(figure, [format], width, height)
+        (content,) = self.images(figure, [format], width, height)
         if isinstance(content, ExportFault):
             raise content
         return content
 
-    def pictures(
+    def images(
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[bytes | ExportFault]:
-        """One figure in several formats, unchecked; a fault stands in the place of a picture that failed."""
+        """One figure in several formats, unchecked; a fault stands in the place of a image that failed."""
         drawn = self._wait(self._draw(figure, formats, width, height), (FILE_SECONDS + 10) * len(formats))
         return [
             # plotly.js, kaleido and choreographer raise types of their own
@@ -123,7 +123,7 @@ class WarmChrome:
     async def _draw(
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[Any]:
-        # At once, in a tab each: a tab loads itself anew after every picture, and the others work meanwhile.
+        # At once, in a tab each: a tab loads itself anew after every image, and the others work meanwhile.
         options = [
             {
                 "format": format,
@@ -211,10 +211,10 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
     formats = [format for format in job.formats if format in STATIC]
     started = time.perf_counter()
     try:
-        pictures = browser.pictures(job.figure, formats, job.width, job.height)
+        images = browser.images(job.figure, formats, job.width, job.height)
     except ExportFault as fault:  # no answer at all
-        pictures = [fault] * len(formats)
-    for format, content in zip(formats, pictures, strict=True):
+        images = [fault] * len(formats)
+    for format, content in zip(formats, images, strict=True):
         path = job.stem.with_name(f"{job.stem.name}.{format}")
         try:
             if isinstance(content, ExportFault):
@@ -223,7 +223,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
             finished = embed(content, format, job.provenance, dpi=96 * png_scale(job.width))
         except ExportFault as fault:
             result.failures[format] = str(fault)
-            path.unlink(missing_ok=True)  # an older picture would pass for this one
+            path.unlink(missing_ok=True)  # an older image would pass for this one
             continue
         result.files[format] = atomic_write(path, finished)
     result.seconds = time.perf_counter() - started
@@ -231,7 +231,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
 
 
 def check_picture(content: bytes, format: str, width: int, height: int) -> None:
-    """Raise `ExportFault` unless the picture has the right size, shows something and (PDF) embeds its fonts."""
+    """Raise `ExportFault` unless the image has the right size, shows something and (PDF) embeds its fonts."""
     checks = {"pdf": check_pdf, "svg": check_svg, "png": check_png}
     checks[format](content, width, height)
 
