@@ -9,9 +9,9 @@ from statistics import median
 import torch
 
 from benchmarks.bench_spectrum import interleaved
-from workbench.analyses.eigenvectors import eigenvector_test, gamma_ratios
+from workbench.analyses.eigenvector_test import eigenvector_test, gamma_ratios
+from workbench.analyses.kernel_pca import principal_axes
 from workbench.analyses.pairs import absolute_differences, relative_differences
-from workbench.analyses.principal_axes import principal_axes
 from workbench.analyses.projection_error import projection_errors
 
 TOKENS, HEAD_DIM, HEADS, DRAWS = 197, 64, 4, 20

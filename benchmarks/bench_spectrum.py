@@ -9,8 +9,8 @@ from statistics import median
 import torch
 
 from workbench.analyses.kernel_pca import centred_gram, gram_spectrum
-from workbench.analyses.leading import iterates, leading_eigenpairs
-from workbench.analyses.similarity import token_cosine_similarity
+from workbench.analyses.linalg import iterates, leading_eigenpairs
+from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.studies.training.measuring import in_turns
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels

@@ -10,9 +10,9 @@ from PIL import Image
 import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, gpt2, same, texts
+from workbench.analyses.masks import patch_foreground
 from workbench.captures.tokens import prefix_kinds
 from workbench.core.errors import InputError, UnknownName
-from workbench.measurements.segments import patch_foreground
 from workbench.runs.analyze import analyze
 
 HEADS, DIM, LAYERS = 3, 5, 2

@@ -8,8 +8,8 @@ import torch
 
 import workbench
 from tests.runs.test_analyze import bert, images, same, texts, vit
-from workbench.analyses.attention_maps import grid_positions
 from workbench.analyses.filter_kernels import fit_filter, squared_distances
+from workbench.analyses.layer import grid_positions
 from workbench.captures import capture
 from workbench.core.errors import InputError
 from workbench.runs.analyze import analyze

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import timm
 import torch
+from workbench.analyses.measurements import attention_spectrum
 
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
-from workbench.analyses.kernel_svd import kernel_svd, left_out, singular_values
+from workbench.analyses.attention_spectrum import kernel_svd, singular_values
+from workbench.analyses.layer import Layer
+from workbench.analyses.linalg import left_out
 from workbench.attention import replace_attention
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError
-from workbench.measurements import Layer, attention_spectrum
 from workbench.runs.analyze import analyze, check_request
 
 HEADS, DIM, TOKENS = 2, 4, 17

@@ -8,12 +8,11 @@ import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, gpt2, same, texts, vit
 from tests.runs.test_analyze import images as pictures
-from workbench.analyses.position_logits import logit_shares, within_rows
+from workbench.analyses.layer import Layer
+from workbench.analyses.position_logits import logit_shares, terms_of_layer, within_rows
 from workbench.captures import capture
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.errors import InputError
-from workbench.measurements import Layer
-from workbench.measurements.position_logits import terms_of_layer
 from workbench.runs.analyze import ANALYSES, analyze
 
 SITES = ANALYSES["position-logits"].sites

@@ -14,13 +14,14 @@ from workbench.analyses.coding_rate import (
     compression_shares,
     variational_compression,
 )
-from workbench.analyses.subspaces import head_bases, mean_coherence, subspace_angles
+from workbench.analyses.layer import Layer
+from workbench.analyses.linalg import head_bases
+from workbench.analyses.masks import patch_segments
+from workbench.analyses.membership import memberships
+from workbench.analyses.subspaces import mean_coherence, subspace_angles
 from workbench.attention import replace_attention
 from workbench.attention.tssa import token_membership
 from workbench.core.errors import InputError
-from workbench.measurements import Layer
-from workbench.measurements.membership import memberships
-from workbench.measurements.segments import patch_segments
 from workbench.runs.analyze import analyze
 
 HEADS, DIM, LAYERS = 3, 5, 2

@@ -6,7 +6,7 @@ import torch
 
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import LAYERS, TOKENS, bert, gpt2, images, same, texts, vit
-from workbench.analyses.similarity import (
+from workbench.analyses.token_similarity import (
     effective_token_rank,
     growth_rate,
     token_cosine_similarity,

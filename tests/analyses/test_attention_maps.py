@@ -4,16 +4,14 @@ import pandas as pd
 import pytest
 import torch
 
-from workbench.analyses.attention_maps import (
-    ReportRules,
+from workbench.analyses.attention_map import (
+    Options,
     attention_entropy,
     attention_report,
-    grid_positions,
     head_maps,
     head_output_norm,
-    positions_of,
-    visible_keys,
 )
+from workbench.analyses.layer import grid_positions, positions_of, visible_keys
 from workbench.core.errors import InputError
 from workbench.frames.results import join_frames, make_frame
 
@@ -207,7 +205,7 @@ def test_report_names_each_finding_with_its_rule():
 def test_a_sink_must_exceed_what_even_attention_gives():
     assert attention_report(report_frame(sink=0.4, uniform=0.33)).empty
     assert len(attention_report(report_frame(sink=0.4, uniform=0.1))) == 1
-    strict = ReportRules(sink_share=0.5)
+    strict = Options(sink_share=0.5)
     assert attention_report(report_frame(sink=0.4, uniform=0.1), strict).empty
 
 

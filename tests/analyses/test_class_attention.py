@@ -6,17 +6,16 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
 
-from workbench.analyses.attention_maps import grid_positions
+from workbench.analyses.attention_map import map_diversity, permuted_heads
 from workbench.analyses.class_attention import (
     attention_rollout,
     concentration,
     head_diversity,
     is_causal,
-    map_diversity,
     mask_share,
-    permuted_heads,
     query_attention,
 )
+from workbench.analyses.layer import grid_positions
 from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, LAYERS = 2, 3, 7, 4

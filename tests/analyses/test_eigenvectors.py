@@ -4,11 +4,10 @@ import math
 import pytest
 import torch
 
-from workbench.analyses import eigenvectors
-from workbench.analyses.eigenvectors import CANDIDATES, eigenvector_test
-from workbench.analyses.kernel_pca import centred_gram
+from workbench.analyses import eigenvector_test as module
+from workbench.analyses.eigenvector_test import CANDIDATES, eigenvector_test
+from workbench.analyses.kernel_pca import centred_gram, kpca_values, principal_axes
 from workbench.analyses.null_values import null_values
-from workbench.analyses.principal_axes import kpca_values, principal_axes
 from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 7, 5, 4
@@ -116,7 +115,7 @@ def test_perturbed_eigenvectors_are_q_of_the_qr(k, v):
         TOKENS,
         VALUE_DIM,
         dtype=torch.float64,
-        generator=torch.Generator().manual_seed(eigenvectors.derived_seed(12, "perturbed")),
+        generator=torch.Generator().manual_seed(module.derived_seed(12, "perturbed")),
     )
     orthogonal = torch.linalg.qr(principal_axes(k[0, 2], SCALE, VALUE_DIM).vectors + errors).Q
     expected = by_definition(centred_gram(k[0, 2], SCALE), orthogonal)
@@ -258,7 +257,7 @@ def test_span_share_of_chance():
     axes = principal_axes(normal(23, 6), 0.4, 8)
     directions = normal(100_000, 23, seed=6)
     directions = directions - directions.mean(-1, keepdim=True)
-    shares = eigenvectors.span_share(axes.vectors, directions[..., None])
+    shares = module.span_share(axes.vectors, directions[..., None])
     assert float(shares.mean()) == pytest.approx(8 / 22, rel=5e-3)
     found = eigenvector_test(normal(23, 6), normal(23, 8, seed=7), 0.4)
     assert float(found.span_chance) == pytest.approx(8 / 22, rel=1e-15)

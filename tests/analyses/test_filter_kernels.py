@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.attention_maps import grid_positions
 from workbench.analyses.filter_kernels import KERNELS, fit_filter, squared_distances
+from workbench.analyses.layer import grid_positions
 from workbench.core.errors import InputError, UnknownName
 
 HEADS, ROWS, COLUMNS, WIDTH = 3, 4, 5, 6

@@ -8,16 +8,9 @@ import pytest
 import scipy.linalg
 import torch
 
+from workbench.analyses.attention_spectrum import kernel_svd, relative_values, singular_values
 from workbench.analyses.kernel_pca import effective_rank, rank_holding
-from workbench.analyses.kernel_svd import (
-    inside_share,
-    kernel_svd,
-    left_out,
-    relative_values,
-    singular_values,
-    span_angles,
-)
-from workbench.analyses.subspaces import head_bases
+from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.captures import attention_output
 from workbench.core.errors import InputError
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.analyses import leading
-from workbench.analyses.leading import iterated, iterates, leading_eigenpairs
-from workbench.analyses.principal_axes import principal_axes
+from workbench.analyses import linalg
+from workbench.analyses.kernel_pca import principal_axes
+from workbench.analyses.linalg import iterated, iterates, leading_eigenpairs
 
 TOKENS, COUNT = 150, 7
 RANKS = torch.arange(TOKENS, dtype=torch.float64)
@@ -32,8 +32,8 @@ def known(request):
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(leading, "MANY", 2)
-    monkeypatch.setattr(leading, "SHARE", 1)
+    monkeypatch.setattr(linalg, "MANY", 2)
+    monkeypatch.setattr(linalg, "SHARE", 1)
 
 
 def test_eigenvalues_and_spans_are_the_known_ones(known, always):
@@ -78,8 +78,8 @@ def test_a_pair_that_the_start_does_not_see_is_not_missed(always):
 
 def test_what_does_not_converge_is_decomposed(known, always, monkeypatch):
     matrix, values, _ = known
-    monkeypatch.setattr(leading, "RESTARTS", 1)
-    monkeypatch.setattr(leading, "TOLERANCE", 1e-300)
+    monkeypatch.setattr(linalg, "RESTARTS", 1)
+    monkeypatch.setattr(linalg, "TOLERANCE", 1e-300)
     assert iterated(matrix, COUNT) is None
     torch.testing.assert_close(
         leading_eigenpairs(matrix, COUNT).values, values.sort().values.flip(0), rtol=0, atol=1e-13
@@ -109,8 +109,8 @@ def test_principal_axes_are_the_same_either_way(always, monkeypatch):
 @pytest.mark.parametrize("way", ["decomposed", "iterated"])
 def test_axes_of_equal_eigenvalues_are_counted_as_close(way, monkeypatch):
     if way == "iterated":
-        monkeypatch.setattr(leading, "MANY", 2)
-        monkeypatch.setattr(leading, "SHARE", 1)
+        monkeypatch.setattr(linalg, "MANY", 2)
+        monkeypatch.setattr(linalg, "SHARE", 1)
     angle = 2 * torch.pi * torch.arange(24, dtype=torch.float64) / 24
     circle = torch.stack([angle.cos(), angle.sin()], -1)
     # rotations by a token leave the kernel as it is: eigenvalues come in pairs, cosine and sine

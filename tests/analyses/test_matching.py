@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from workbench.analyses.matching import MANY, best_matches, column_prices
+from workbench.analyses.linalg import MATCHED_MANY, best_matches, column_prices
 
 
 def unit_rows(rows, width, seed=0):
@@ -13,20 +13,22 @@ def unit_rows(rows, width, seed=0):
 def crowded():
     """Many rows want the same few columns."""
     center = unit_rows(1, 6, seed=3)
-    x = center + 0.05 * unit_rows(MANY + 5, 6, seed=4)
+    x = center + 0.05 * unit_rows(MATCHED_MANY + 5, 6, seed=4)
     return x / x.norm(dim=1, keepdim=True)
 
 
 CASES = {
-    "random": lambda: unit_rows(MANY + 5, 6) @ unit_rows(MANY + 5, 6, seed=1).T,
-    "crowded": lambda: unit_rows(MANY + 5, 6) @ crowded().T,
-    "equal": lambda: torch.ones(MANY, MANY, dtype=torch.float64),
+    "random": lambda: unit_rows(MATCHED_MANY + 5, 6) @ unit_rows(MATCHED_MANY + 5, 6, seed=1).T,
+    "crowded": lambda: unit_rows(MATCHED_MANY + 5, 6) @ crowded().T,
+    "equal": lambda: torch.ones(MATCHED_MANY, MATCHED_MANY, dtype=torch.float64),
     "itself": lambda: crowded() @ crowded().T,
-    "opposed": lambda: torch.eye(MANY, dtype=torch.float64) * 2 - 1,
-    "unwanted columns": lambda: torch.linspace(-1, 1, MANY).double().expand(MANY, MANY),
+    "opposed": lambda: torch.eye(MATCHED_MANY, dtype=torch.float64) * 2 - 1,
+    "unwanted columns": lambda: (
+        torch.linspace(-1, 1, MATCHED_MANY).double().expand(MATCHED_MANY, MATCHED_MANY)
+    ),
     "small": lambda: unit_rows(7, 3) @ unit_rows(7, 3, seed=1).T,
-    "wide": lambda: unit_rows(MANY + 1, 6) @ unit_rows(MANY + 9, 6, seed=1).T,
-    "tall": lambda: unit_rows(MANY + 9, 6) @ unit_rows(MANY + 1, 6, seed=1).T,
+    "wide": lambda: unit_rows(MATCHED_MANY + 1, 6) @ unit_rows(MATCHED_MANY + 9, 6, seed=1).T,
+    "tall": lambda: unit_rows(MATCHED_MANY + 9, 6) @ unit_rows(MATCHED_MANY + 1, 6, seed=1).T,
 }
 
 

@@ -7,14 +7,9 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from workbench.analyses.membership import (
-    agreement,
-    evenness,
-    membership_map,
-    patch_places,
-    subspace_membership,
-)
-from workbench.analyses.subspaces import head_bases
+from workbench.analyses.layer import patch_places
+from workbench.analyses.linalg import head_bases
+from workbench.analyses.membership import agreement, evenness, membership_map, subspace_membership
 from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS, WIDTH, DIM = 2, 3, 7, 11, 4

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.parallel import map_heads, map_tokens
+from workbench.analyses.linalg import map_heads, map_tokens
 from workbench.core.errors import InputError
 
 

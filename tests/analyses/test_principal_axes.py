@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.kernel_pca import centred_gram, gram_eigenvalues
-from workbench.analyses.principal_axes import kpca_values, principal_axes
+from workbench.analyses.kernel_pca import centred_gram, gram_eigenvalues, kpca_values, principal_axes
 
 TOKENS, DIM = 9, 4
 SCALE = DIM**-0.5

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
+from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.null_values import null_values
-from workbench.analyses.principal_axes import kpca_values, principal_axes
 from workbench.analyses.projection_error import (
     CONVENTIONS,
     NORM_STATISTICS,

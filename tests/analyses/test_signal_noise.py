@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.signal_noise import residual_noise, signal_to_noise
+from workbench.analyses.snr import residual_noise, signal_to_noise
 from workbench.core.errors import InputError
 
 BATCH, TOKENS, WIDTH = 3, 7, 5

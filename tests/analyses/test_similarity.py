@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.analyses.similarity import (
+from workbench.analyses.token_similarity import (
     effective_token_rank,
     growth_rate,
     isotropic_null,

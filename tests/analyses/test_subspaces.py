@@ -8,7 +8,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from workbench.analyses.subspaces import coherence, head_bases, mean_coherence, subspace_angles
+from workbench.analyses.linalg import head_bases
+from workbench.analyses.subspaces import coherence, mean_coherence, subspace_angles
 from workbench.core.errors import InputError
 
 BATCH, HEADS, WIDTH, DIM = 2, 3, 11, 4

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.linalg import subspace_angles
 
-from workbench.analyses.principal_axes import kpca_values, principal_axes
+from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.value_similarity import QUANTITIES, Quantity, similarities, value_similarity
 from workbench.core.errors import InputError, UnknownName
 

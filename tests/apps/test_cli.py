@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from workbench._version import __version__
-from workbench.analyses.registry import ANALYSES, read_options
+from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
+from workbench.core.options import read_options
 
 
 @pytest.fixture

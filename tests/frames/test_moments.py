@@ -19,7 +19,8 @@ from workbench.frames.moments import (
     sketch_from,
     sketch_of,
 )
-from workbench.measurements import Layer, Measurement
+from workbench.analyses.layer import Layer
+from workbench.frames.measurement import Measurement
 
 INPUTS, HEADS, RANKS = 11, 3, 4
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import workbench
 from workbench.analyses.kernel_pca import gram_eigenvalues
-from workbench.analyses.similarity import token_cosine_similarity
+from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.attention import replace_attention
 from workbench.captures import Capture, capture
 from workbench.core.errors import InputError, UnknownName

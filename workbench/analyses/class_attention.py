@@ -10,18 +10,105 @@ content alone, with its share scaled to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, patch_places, token_attention
+from workbench.analyses.masks import Masks, patch_foreground
+from workbench.captures import LayerRecord
+from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
+from workbench.core.options import NullSamples
+from workbench.core.selection import ranges
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
+Query = Literal["auto", "mean", "first", "last"]
+QUERIES: tuple[str, ...] = get_args(Query)
 PREFIX = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
+HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"
+_CHOOSE = "choose one with query: mean (over all queries), first or last"
+
+
+@dataclass(frozen=True)
+class Options(OfHeads):
+    """Whose attention, and what of it."""
+
+    query: Annotated[
+        Query,
+        "whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over "
+        "all queries), first or last",
+    ] = "auto"
+    rollout: Annotated[
+        bool, "also roll attention out through the layers up to each (all are then needed)"
+    ] = False
+    tokens: Annotated[bool, "also a row for each token (rank), with the attention it receives"] = False
+    masks: Annotated[
+        Masks,
+        "foreground to compare with (what is not black): a folder with one mask image per input, of its name; ink "
+        "(bright patches, for the bundled digits); or none",
+    ] = None
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out",
+    ] = 20
+
+
+CLASS_ATTENTION = Metric(
+    "class_attention",
+    "Attention of the class token",
+    "A_cj of the query c that is read (column convention), for key j = rank − 1 (rank 1 is the first "
+    "token); column candidate: head (each by itself), mean (over heads) or rollout",
+    "wu2025 Figs 5, 10; abdullaev2025 Figs 4, 6; Abnar & Zuidema 2020",
+    low=0,
+    high=1,
+)
+CLASS_ATTENTION_PREFIX = Metric(
+    "class_attention_prefix",
+    "Class attention on tokens of no place",
+    "share of class_attention on class, distillation, register and special tokens",
+    low=0,
+    high=1,
+)
+CLASS_ATTENTION_ENTROPY_SHARE = Metric(
+    "class_attention_entropy_share",
+    "Relative entropy of class attention",
+    "entropy of class_attention over patches or words, their share scaled to 1, over the log of their number",
+    low=0,
+    high=1,
+)
+CLASS_ATTENTION_SPREAD = Metric(
+    "class_attention_spread",
+    "Relative spread of class attention",
+    "root mean square distance of patches (or words) from their centre, weighted by class_attention, over "
+    "that of even attention",
+    low=0,
+)
+CLASS_ATTENTION_DIVERSITY = Metric(
+    "class_attention_diversity",
+    "Diversity of heads",
+    "Jensen–Shannon divergence of the heads' class_attention over patches or words, over log(heads); 0: "
+    "all alike, 1: no two at the same token",
+    "Lin 1991",
+    low=0,
+    high=1,
+)
+CLASS_ATTENTION_MASK = Metric(
+    "class_attention_mask",
+    "Class attention on the mask",
+    "share of class_attention over patches that lies on the foreground of a mask; even attention gives "
+    "its share of the area",
+    low=0,
+    high=1,
+)
 
 
 def query_attention(
@@ -139,39 +226,6 @@ def head_diversity(
     return (joint - entropy.mean(-1)).clamp_min(0.0) / math.log(heads)
 
 
-def map_diversity(
-    attn: Float[Tensor, "*batch head query key"],
-    queries: Bool[Tensor, "*batch query"] | None = None,
-    keys: Bool[Tensor, "*batch key"] | None = None,
-) -> Float[Tensor, "*batch"]:
-    """`head_diversity` of every query, mean over the real ones; ``queries`` and ``keys`` mark real tokens.
-
-    NaN for a single head, and where no query attends to anything.
-    """
-    *batch, _, n_queries, n_keys = attn.shape
-    seen = torch.ones(*batch, n_keys, dtype=torch.bool) if keys is None else keys
-    rows = attn.transpose(-3, -2)
-    found = head_diversity(rows, seen.to(attn.device)[..., None, :].expand(*batch, n_queries, n_keys))
-    return (
-        found.nanmean(-1)
-        if queries is None
-        else found.masked_fill(~queries.to(found.device), math.nan).nanmean(-1)
-    )
-
-
-def permuted_heads(
-    attn: Float[Tensor, "head query key"],
-    visible: Bool[Tensor, "head query key"],
-    source: torch.Generator,
-) -> Float[Tensor, "head query key"]:
-    """The same weights with the visible keys of every head and query in an order of their own: heads look anywhere.
-
-    Keys that may be seen come first, whichever they are; what heads have in common does not depend on their names.
-    """
-    order = torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0).argsort(-1)
-    return attn.gather(-1, order.to(attn.device))
-
-
 def mask_share(
     row: Float[Tensor, "*batch patch"], foreground: Bool[Tensor, "*batch patch"]
 ) -> Float[Tensor, "*batch"]:
@@ -183,3 +237,176 @@ def mask_share(
     share = torch.where(foreground.to(row.device), kept, 0.0).sum(-1)
     defined = (foreground.any(-1) & ~foreground.all(-1)).to(row.device)
     return torch.where(defined, share, torch.nan)
+
+
+def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Tensor, "batch query"]]:
+    """Which query of each input is read, in a word, and as weights over the queries.
+
+    "auto" is the class token, or the only query of a class-attention layer; in a causal text model, in which the first
+    token sees nothing but itself, the last token. Raises `NotApplicable` where there is neither.
+    """
+    batch, _, queries, keys = attn.shape
+    if queries == 1 < keys:
+        return "class", torch.ones(batch, 1)
+    if queries != keys:
+        raise NotApplicable(f"attends from {queries} tokens to {keys} others, with no class token among them")
+    real = layer.real_tokens(queries)
+    real = torch.ones(batch, queries, dtype=torch.bool) if real is None else real.cpu()
+    if query == MEAN:
+        return MEAN, real.double() / real.sum(-1, keepdim=True)
+    places = torch.arange(queries).expand(batch, -1)
+    if query == "auto" and layer.grid is None and is_causal(attn, real):
+        query = "last"
+    if query == "auto":
+        kinds = [layer.token_kinds(queries, number) for number in range(batch)]
+        if not all("class" in held for held in kinds):
+            raise NotApplicable(f"has no class token, and is not causal; {_CHOOSE}")
+        chosen = torch.tensor([held.index("class") for held in kinds])
+        return "class", (places == chosen[:, None]).double()
+    ends = {
+        "first": places.masked_fill(~real, queries).amin(-1),
+        "last": places.masked_fill(~real, -1).amax(-1),
+    }
+    return query, (places == ends[query][:, None]).double()
+
+
+def class_rows(
+    layer: Layer, query: str, rollout: bool
+) -> tuple[str, dict[str, Float[Tensor, "batch head key"]]]:
+    """How the query was chosen (see `class_queries`), and its attention: head (each), mean (over them), rollout.
+
+    The latter two have one "head"; rollout is there if asked for. Raises `NotApplicable` for a layer that has no such
+    row, and `InputError` for a rollout through layers that have no attention from token to token.
+    """
+    need_token_attention(layer)
+    if layer.record.origin is not None:
+        raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
+    attn = token_attention(layer.record)
+    tokens = attn.shape[-1]
+    if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
+        raise NotApplicable(f"attends to {tokens} tokens that are not those of the input")
+    how, weights = class_queries(layer, attn, query)
+    rows = layer.choose_heads(query_attention(attn, weights))
+    found = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
+    if rollout:
+        records = [*layer.before, layer.record]
+        _need_rollout(records)
+        maps = [token_attention(record) for record in records]
+        found[ROLLOUT] = attention_rollout(maps, weights.to(attn.device))[:, None]
+    return how, found
+
+
+def _need_rollout(records: list[LayerRecord]) -> None:
+    """Raise `InputError` unless these are all layers up to the last, each square and a softmax over the same tokens."""
+    last, tokens = records[-1].index, token_attention(records[-1]).shape[-1]
+    if [record.index for record in records] != list(range(last + 1)):
+        raise InputError(
+            f"rollout to layer {last} needs all layers from the first; capture those before it as well"
+        )
+    reasons: dict[str, list[int]] = {}
+    for record in records:
+        if record.kind == "channel":
+            reason = "from channel to channel"
+        elif record.kind != "token":
+            reason = "without a map from token to token"
+        elif not record.rows_sum_to_one:
+            reason = "with rows that are no distributions over tokens"
+        elif len(set(token_attention(record).shape[-2:])) > 1:
+            reason = "from the class token alone"
+        elif token_attention(record).shape[-1] != tokens:
+            reason = "between other tokens"
+        else:
+            continue
+        reasons.setdefault(reason, []).append(record.index)
+    if reasons:
+        told = "; ".join(f"{ranges(indices)} {reason}" for reason, indices in reasons.items())
+        raise InputError(
+            f"rollout to layer {last} multiplies maps from token to token of all layers; here layers attend {told}; "
+            "leave rollout out"
+        )
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Where the class token's attention lies, for each head, for their mean, and rolled out."""
+    how, found = class_rows(layer, options.query, options.rollout)
+    count = found[HEAD].shape[-1]
+    kinds = [layer.token_kinds(count, number) for number in range(len(layer.ids))]
+    layer.counts.add(
+        f"rows (one per input and layer) are not a class token's but: {how}",
+        torch.full((len(kinds),), how != "class"),
+    )
+
+    def marked(*wanted: str) -> Tensor:
+        places = [[kind in wanted for kind in held] for held in kinds]
+        return torch.tensor(places, device=found[HEAD].device)[:, None]
+
+    prefix, padding = marked(*PREFIX), marked("padding")
+    content = ~(prefix | padding)
+    for candidate, rows in found.items():
+        columns = {"convention": how, "candidate": candidate}
+        spread = concentration(rows, content, layer.positions(count))
+        measured = {
+            CLASS_ATTENTION_ENTROPY_SHARE: spread.entropy_share,
+            CLASS_ATTENTION_SPREAD: spread.spread,
+        }
+        if prefix.any():
+            measured[CLASS_ATTENTION_PREFIX] = torch.where(prefix, rows, 0.0).sum(-1)
+        measurements = [Measurement(metric, values, columns=columns) for metric, values in measured.items()]
+        if options.tokens:
+            values = rows.masked_fill(padding, math.nan)
+            axes = ("input", "head", "rank")
+            measurements.append(Measurement(CLASS_ATTENTION, values, axes, columns=columns))
+        if options.masks is not None:
+            patches = rows[..., patch_places(kinds[0], layer.grid)]
+            values, permuted = _on_masks(layer, patches, options.masks, options.null_samples)
+            null_samples = {"permutation": permuted} if options.null_samples else {}
+            measurements.append(
+                Measurement(CLASS_ATTENTION_MASK, values, columns=columns, null_samples=null_samples)
+            )
+        yield from measurements if candidate == HEAD else map(_without_heads, measurements)
+    diversity = head_diversity(found[HEAD], content[:, 0])
+    yield Measurement(CLASS_ATTENTION_DIVERSITY, diversity, ("input",), columns={"convention": how})
+
+
+def _without_heads(measurement: Measurement) -> Measurement:
+    """The same of the whole layer, where the axis of heads has one entry."""
+    return replace(
+        measurement,
+        values=measurement.values[:, 0],
+        axes=tuple(axis for axis in measurement.axes if axis != "head"),
+        null_samples={name: null_samples[:, 0] for name, null_samples in measurement.null_samples.items()},
+    )
+
+
+def _on_masks(
+    layer: Layer, rows: Float[Tensor, "batch head patch"], masks: str, samples: int
+) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head draw"]]:
+    """The share of attention on the masks, and on the masks with their patches permuted."""
+    assert layer.grid is not None  # there are patches
+    observed, drawn = [], []
+    for number, name in enumerate(layer.ids):
+        picture = None if layer.pictures is None else layer.pictures[number]
+        foreground = patch_foreground(masks, name, layer.grid, picture)
+        source = chance.generator(layer.seed, name, layer.index)
+        orders = torch.rand(samples, len(foreground), generator=source).argsort(-1)
+        observed.append(mask_share(rows[number], foreground))
+        drawn.append(mask_share(rows[number][:, None], foreground[orders]))
+    return torch.stack(observed), torch.stack(drawn)
+
+
+ANALYSIS = Analysis(
+    "class-attention",
+    "What the class token attends to: special tokens, how evenly, how far apart, on a mask",
+    ("attn",),
+    measure,
+    (
+        CLASS_ATTENTION,
+        CLASS_ATTENTION_PREFIX,
+        CLASS_ATTENTION_ENTROPY_SHARE,
+        CLASS_ATTENTION_SPREAD,
+        CLASS_ATTENTION_DIVERSITY,
+        CLASS_ATTENTION_MASK,
+    ),
+    Options,
+    together=lambda options: options.rollout,
+)

@@ -7,18 +7,85 @@ in nats, float64; padding (``mask`` false) counts neither as a token nor in n.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+import pandas as pd
 import torch
+from annotated_types import Gt
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfInputs
+from workbench.analyses.layer import Layer
+from workbench.analyses.linalg import head_bases
+from workbench.analyses.membership import memberships, own_convention
+from workbench.captures import first_norm
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
-if TYPE_CHECKING:
-    import pandas as pd
+STREAMS = ("input", "resid_mid", "resid_post")
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """Of which distortion, with whose membership, and of which streams."""
+
+    eps: Annotated[
+        Annotated[float, Gt(0)] | None,
+        "distortion ε of the rates, in the unit of the tokens; none: d/ε² = 1 with d the width of a token, as the "
+        "trained projections have absorbed it",
+    ] = None
+    membership: Annotated[
+        Literal["layer", "uniform"],
+        "layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: every "
+        "token in all heads alike",
+    ] = "layer"
+    normalize: Annotated[
+        Literal["layer", "none"],
+        "layer: streams pass through the norm before the layer's attention, so that they compare with its input; none: "
+        "as they are",
+    ] = "layer"
+
+
+CODING_RATE = Metric(
+    "coding_rate",
+    "Coding rate R",
+    "R(Z) = ½ log det(I + (d/ε²)(1/n) ZᵀZ) of the tokens named by the candidate: what attention receives "
+    "(input), the stream after attention, or after the block",
+    "wu2025 eq. 1",
+    unit="nats",
+    low=0,
+)
+CODING_RATE_COMPRESSION = Metric(
+    "coding_rate_compression",
+    "Coding rate within heads R_c",
+    "R_c(Z, Π) = ½ Σ_k (n_k/n) log det(I + (d/ε²)(1/n_k) Zᵀ Diag(π_k) Z), Π by its convention",
+    "wu2025 eq. 1",
+    unit="nats",
+    low=0,
+)
+CODING_RATE_REDUCTION = Metric(
+    "coding_rate_reduction",
+    "Coding rate reduction ΔR",
+    "ΔR = R − R_c: what grouping the tokens by head saves",
+    "wu2025 eq. 1",
+    unit="nats",
+    low=0,
+)
+CODING_RATE_VARIATIONAL = Metric(
+    "coding_rate_variational",
+    "Variational compression R_c^var",
+    "½ Σ_k (n_k/n) Σ_i log(1 + (d/ε²)(1/n_k) Σ_j Π_jk w_jki²), w_k = Z U_k; U_k as the layer has them, or "
+    "orthonormal (standardize)",
+    "wu2025 eq. 4, Fig. 4a",
+    unit="nats",
+    low=0,
+)
 
 
 def coding_rate(
@@ -119,6 +186,61 @@ def _half_log_det(x: Float[Tensor, "*batch token width"]) -> Float[Tensor, "*bat
     return torch.linalg.cholesky(gram).diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """R, R_c, ΔR, and R_c^var with U_k as they are and orthonormal, per input, of each stream of a layer."""
+    weights = layer.projection()
+    bases = head_bases(weights.weight)
+    eps = options.eps
+    for site in STREAMS:
+        z = _received(layer, site, options.normalize)
+        real = layer.real_on(z)
+        found = memberships(layer, z)
+        convention = own_convention(layer)
+        membership = found[convention]
+        if options.membership == "uniform":
+            convention, membership = "uniform", torch.full_like(membership, 1 / membership.shape[1])
+        columns = {"candidate": site, "convention": convention}
+        try:
+            whole = coding_rate(z, eps, real)
+            parts = coding_rate_compression(z, membership, eps, real)
+            width = z.shape[-1]
+            trained = variational_compression(weights(z), membership, width, eps, real)
+            bound = variational_compression(z[:, None] @ bases, membership, width, eps, real)
+        except InputError as error:
+            raise InputError(f"layer {layer.index}, {site}: {error}") from None
+        for metric, values, more in (
+            (CODING_RATE, whole, {}),
+            (CODING_RATE_COMPRESSION, parts, {}),
+            (CODING_RATE_REDUCTION, whole - parts, {}),
+            (CODING_RATE_VARIATIONAL, trained, {}),
+            (CODING_RATE_VARIATIONAL, bound, {"standardize": "orthonormal"}),
+        ):
+            yield Measurement(metric, values, ("input",), columns=columns | more)
+
+
+def _received(layer: Layer, site: str, normalize: str) -> Float[Tensor, "batch token width"]:
+    """Tokens of a stream as the layer's attention would receive them, in float64.
+
+    In a block that normalises first the streams pass through that norm: they differ from the attention's input in size
+    above all, and U_k and ε are made for its input. With ``normalize`` "none" they are taken as they are.
+    """
+    stream = layer.site(site)
+    if stream.ndim == 4:  # (batch, row, column, width)
+        stream = stream.flatten(1, 2)
+    if site == "input" or normalize == "none":
+        return stream.double()
+    assert layer.model is not None  # its projection was read
+    norm = first_norm(layer.model, layer.record.path)
+    layer.counts.add(
+        "streams (two per input and layer) are taken as they are: no norm is known before the attention",
+        torch.full((len(layer.ids),), norm is None),
+    )
+    if norm is None:
+        return stream.double()
+    with torch.no_grad():
+        return norm(stream).double()
+
+
 SHARE_COLUMNS = ("model", "checkpoint", "convention", "step", "steps", "lowered", "share", "low", "high")
 
 
@@ -131,8 +253,6 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
     inputs; share: of the steps of one input, mean over inputs, with its 95 % t interval (low, high). Only R_c^var with
     U_k as they are counts. Raises `InputError` where the frame holds none.
     """
-    import pandas as pd
-
     chosen = frame[(frame["metric"] == "coding_rate_variational") & frame["standardize"].isna()]
     if chosen.empty:
         raise InputError("this result holds no coding rates; compute them with the analysis 'coding-rate'")
@@ -161,3 +281,24 @@ def _lowered(change: pd.DataFrame) -> dict[str, float]:
         "low": max(low, 0.0) if count > 1 else middle,
         "high": min(high, 1.0) if count > 1 else middle,
     }
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """In how many layers attention lowers the compression, on average."""
+    shares = compression_shares(frame)
+    return [
+        f"attention lowers R_c^var in {row['lowered']} of {row['steps']} layers with membership {row['convention']}"
+        for row in shares[shares["step"] == "attention"].to_dict("records")
+    ]
+
+
+ANALYSIS = Analysis(
+    "coding-rate",
+    "Coding rates of the tokens before and after attention",
+    ("input", "v", "resid_mid", "resid_post"),
+    measure,
+    (CODING_RATE, CODING_RATE_COMPRESSION, CODING_RATE_REDUCTION, CODING_RATE_VARIATIONAL),
+    Options,
+    findings,
+    of_heads=False,
+)

@@ -7,8 +7,9 @@ found by least squares over all entries. Attention is (*batch, query, key), one 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ from scipy.special import softmax
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 KERNELS = {
     "gaussian": ("position",),
@@ -30,6 +36,49 @@ KERNELS = {
 _STARTS = (-3.0, -1.0, 0.5, 2.0, 4.0)
 _ENDS = (-12.0, 12.0)
 _EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
+CONTENTS = ("tokens", "heads")
+
+
+@dataclass(frozen=True)
+class Options(OfHeads):
+    """What contents are."""
+
+    content: Annotated[
+        Literal["tokens", "heads", "both"],
+        "what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its W = "
+        "W_QᵀW_K) or both",
+    ] = "both"
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
+    ] = 4
+
+
+FILTER_SHARE = Metric(
+    "filter_share",
+    "Share of attention explained",
+    "1 − Σ(A − K)² / Σ(A − E)² with K the fitted filter's normalised kernel (candidate) and E even "
+    "attention; convention says whose distances: tokens, or queries and keys",
+    "abdullaev2025 §III",
+    low=0,
+    high=1,
+)
+FILTER_POSITION = Metric(
+    "filter_position",
+    "Fitted bandwidth h_p of positions",
+    "h_p of exp(−‖p_i − p_j‖²/h_p²), in patches or tokens; undefined where the fit does not fall with the "
+    "distance",
+    "abdullaev2025 eq. 13",
+    low=0,
+)
+FILTER_CONTENT = Metric(
+    "filter_content",
+    "Fitted bandwidth h_y of contents",
+    "h_y of exp(−‖y_i − y_j‖²/h_y²) over the root mean square distance; undefined where the fit does not "
+    "fall with it",
+    "abdullaev2025 eqs. 13, 14",
+    low=0,
+)
 
 
 class FilterFit(NamedTuple):
@@ -193,3 +242,118 @@ def _least_squares(
         starts = [both, *(np.maximum(one, _STARTS[0]) for one in alone)]
         ends += [search(start, range(count)) for start in starts]
     return min(ends, key=lambda end: end[1])
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Share explained and bandwidths of every head's fit, for each filter and each kind of content.
+
+    Tokens without a place (class, register) and padding are left out, and rows scaled to sum to 1 over the rest.
+    """
+    need_token_attention(layer)
+    attn = layer.choose_heads(layer.site("attn"))
+    count = attn.shape[-1]
+    if attn.shape[-2] != count:
+        raise NotApplicable("has queries that are not its keys, so that no filter runs over its tokens")
+    positions = layer.positions(count)
+    if positions is None:
+        raise NotApplicable("has patches whose places are not known")
+    kept = _kept(layer, positions, len(attn))
+    if int(kept.sum(-1).min()) < 2:
+        raise NotApplicable("has a single token with a place, to which every filter is the same")
+    near = squared_distances(positions)
+    alike = {name: _contents(layer, name) for name in CONTENTS if options.content in (name, "both")}
+    for kernel, parts in KERNELS.items():
+        for name, content in alike.items() if "content" in parts else ((None, None),):
+            found, drawn = _fits(layer, attn, kept, kernel, near, content, options.null_samples)
+            columns = (
+                layer.window_column | {"candidate": kernel} | ({} if name is None else {"convention": name})
+            )
+            layer.counts.add(
+                "fits were to even attention, of which there is nothing to explain", found.share.isnan()
+            )
+            null_samples = {} if drawn is None else {"permutation": layer.per_input(drawn)}
+            yield Measurement(
+                FILTER_SHARE, layer.per_input(found.share), columns=columns, null_samples=null_samples
+            )
+            for part in parts:
+                bandwidth = getattr(found, part)
+                bandwidth = layer.per_input(bandwidth.masked_fill(bandwidth.isinf(), torch.nan))
+                if part == "content":
+                    yield Measurement(FILTER_CONTENT, bandwidth, columns=columns)
+                else:
+                    unit = {"unit": "patches" if positions.shape[-1] == 2 else "tokens"}
+                    yield Measurement(FILTER_POSITION, bandwidth, columns=columns | unit)
+
+
+def _kept(layer: Layer, positions: Tensor, batch: int) -> Bool[Tensor, "batch token"]:
+    """Real tokens that have a place."""
+    placed = positions.isfinite().all(-1).expand(batch, -1)
+    real = layer.real_tokens(placed.shape[-1])
+    return placed if real is None else placed & real.cpu()
+
+
+def _contents(layer: Layer, name: str) -> Float[Tensor, "batch head_or_one query key"]:
+    """Squared distances of what stands at every token: of the attention's input, or of each head's q and k."""
+    if name == "heads":
+        q, k = layer.site("q"), layer.site("k")
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # grouped queries share their keys
+        return squared_distances(q[:, layer.heads], k[:, layer.heads]).cpu()
+    return squared_distances(layer.site("input"))[:, None].cpu()
+
+
+def _fits(
+    layer: Layer,
+    attn: Float[Tensor, "batch head query key"],
+    kept: Bool[Tensor, "batch token"],
+    kernel: str,
+    near: Float[Tensor, "query key"],
+    content: Float[Tensor, "batch head_or_one query key"] | None,
+    null_samples: int,
+) -> tuple[FilterFit, Float[Tensor, "batch head draw"] | None]:
+    """The fit to every input and head, and the shares that the null distribution explains.
+
+    The null distribution is that of the kernel of the same tokens, places and contents together, in another order:
+    what tokens give themselves stays in its place.
+    """
+    visible = visible_of(layer, attn)
+    attn = attn.detach().double().cpu()
+    found, drawn = [], []
+    for place, seed in enumerate(layer.seeds(len(attn))[:: len(layer.heads)]):
+        tokens = kept[place].nonzero()[:, 0]
+        rows = _among(attn[place], tokens)
+        seen = None if visible is None else _among(visible[place].cpu(), tokens)
+        alike = None if content is None else content[place]
+        found.append(_fit_tokens(rows, kernel, near, alike, seen, tokens))
+        source = torch.Generator().manual_seed(seed)
+        orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
+        shares = [_fit_tokens(rows, kernel, near, alike, seen, tokens[order]).share for order in orders]
+        drawn += [torch.stack(shares, -1)] if null_samples else []
+    fits = FilterFit(*(torch.stack(part) for part in zip(*found, strict=True)))
+    return fits, torch.stack(drawn) if null_samples else None
+
+
+def _fit_tokens(
+    rows: Tensor, kernel: str, near: Tensor, alike: Tensor | None, seen: Tensor | None, tokens: Tensor
+) -> FilterFit:
+    """A fit to the kernel of these tokens; h_y relative to their root mean square distance."""
+    position = _among(near, tokens)
+    if alike is None:
+        return fit_filter(rows, kernel, position=position, visible=seen)
+    content = _among(alike, tokens)
+    fit = fit_filter(rows, kernel, position=position, content=content, visible=seen)
+    return fit._replace(content=fit.content / content.mean((-2, -1)).sqrt())
+
+
+def _among(pairs: Float[Tensor, "*batch query key"], tokens: Tensor) -> Float[Tensor, "*batch query key"]:
+    """The rows and columns of some tokens, in their order."""
+    return pairs[..., tokens, :][..., tokens]
+
+
+ANALYSIS = Analysis(
+    "filter-kernels",
+    "Attention beside fitted Gaussian, non-local-means and bilateral kernels",
+    ("input", "q", "k", "mask", "attn"),
+    measure,
+    (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
+    Options,
+)

@@ -1,4 +1,4 @@
-"""Attention as kernel PCA of the keys: the kernel, its centred Gram matrix and the spectrum.
+"""Attention as kernel PCA of the keys: the kernel, its centred Gram matrix, its spectrum, its axes and their values.
 
 The feature map φ of a token has inner products k_φ(x, y) = exp(s x·y) / (g(x) g(y)) with g(x) = Σ_j exp(s
 x·k_j) (teo2024 eq. 8). Everything is computed in float64 and in the log domain: no key scale overflows, and
@@ -11,17 +11,42 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.parallel import map_heads
+from workbench.analyses.linalg import EPSILON, leading_eigenpairs, map_heads
 from workbench.core.errors import InputError, UnknownName
+from workbench.frames.metrics import Metric
 
-EPSILON = torch.finfo(torch.float64).eps
 SIGNIFICANT_NEGATIVE = 1e-5  # of the largest eigenvalue; the ratio scikit-learn refuses in double precision
 
 STANDARDIZATIONS = ("none", "per-token", "per-feature")
+
+
+EFFECTIVE_RANK = Metric(
+    "effective_rank",
+    "Effective rank",
+    "exp(−Σ p log p) with p the spectrum divided by its sum; 0 for a spectrum of zeros; of tokens: their singular "
+    "values",
+    "Roy & Vetterli 2007",
+    low=0,
+)
+RANK_90 = Metric(
+    "rank_90",
+    "Rank holding 90 % of the variance",
+    "smallest r at which the first r spectrum values hold 90 % of the variance; 0 for a spectrum of zeros",
+    "chen2023 Fig. 1",
+    low=0,
+)
+SPAN_SHARE = Metric(
+    "span_share",
+    "Share of the squared norm inside the span",
+    "share of ‖V‖² inside span(V̇); for a candidate, of ‖Â‖² inside the span of the top eigenvectors (isotropic null "
+    "distribution: d_v/(N−1))",
+    low=0,
+    high=1,
+)
 
 
 class Factored(NamedTuple):
@@ -301,3 +326,73 @@ def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*ba
         raise InputError("a spectrum must be finite and not negative")
     total = spectrum.nansum(-1, keepdim=True)
     return torch.where(total > 0, spectrum / total, spectrum)
+
+
+# One head at a time, real tokens only; `linalg.map_tokens` cuts a batch into heads.
+
+
+class PrincipalAxes(NamedTuple):
+    """Kernel PCA of one head's keys.
+
+    vectors: A, unit eigenvectors of K̃, largest eigenvalue first, the largest-magnitude entry of each positive.
+    eigenvalues: of ``gram``, never negative; μ_d of K̃ itself is eigenvalues · exp(log_factor).
+    gram: K̃ without its common factor, symmetric up to rounding. log_factor and log_normaliser
+    (ℓ_j = log g(k_j)) in nats. resolved: how many of the eigenvalues stand above rounding; axes past them are
+    an arbitrary basis, orthogonal to 1 like the others. 0 where all keys are equal. close: how many resolved axes have
+    a neighbour whose eigenvalue is no further off than the pairs' residual: which of them comes first is arbitrary.
+    """
+
+    vectors: Float[Tensor, "token axis"]
+    eigenvalues: Float[Tensor, " axis"]
+    gram: Float[Tensor, "token token"]
+    log_factor: Float[Tensor, ""]
+    log_normaliser: Float[Tensor, " token"]
+    resolved: Int[Tensor, ""]
+    close: Int[Tensor, ""]
+
+
+def principal_axes(
+    k: Float[Tensor, "token head_dim"], scale: float | Tensor, axes: int | None = None
+) -> PrincipalAxes:
+    """The first ``axes`` principal axes of one head's keys (teo2024 eq. 11), at most and by default N − 1.
+
+    N tokens have N − 1 axes: centring removes one direction. A few axes of very many tokens come from iteration
+    (`leading.leading_eigenpairs`). ``k`` is finite with two tokens or more, and
+    ``scale`` the model's own. Raises `InputError` where K̃ has a negative eigenvalue beyond rounding.
+    """
+    k = k.detach().double()
+    tokens = k.shape[0]
+    gram, log_factor, log_normaliser = raw_gram(
+        k, torch.as_tensor(scale, dtype=torch.float64, device=k.device)
+    )
+    # a constant taken off every entry sends the removed direction, 1, below zero, to the very end: the axes
+    # stay orthogonal to it, also those whose eigenvalue is rounding
+    shift = gram.diagonal().sum().clamp_min(EPSILON) / tokens**2
+    count = tokens - 1 if axes is None else min(axes, tokens - 1)
+    eigenvalues, vectors, residual = leading_eigenpairs(gram - shift, count)
+    # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
+    spectrum = check_psd_eigenvalues(eigenvalues[: tokens - 1], noise=tokens * EPSILON)
+    rounding = tokens * EPSILON * spectrum[0].clamp_min(1.0)
+    resolved = spectrum[:count] > rounding
+    near = eigenvalues[:count] - eigenvalues[1 : count + 1] <= residual  # axis i and the one after it
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return PrincipalAxes(
+        vectors=vectors * largest.sign(),
+        eigenvalues=spectrum[:count],
+        gram=gram,
+        log_factor=log_factor,
+        log_normaliser=log_normaliser,
+        resolved=resolved.sum(),
+        close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
+    )
+
+
+def kpca_values(axes: PrincipalAxes) -> Factored:
+    """The value matrix of kernel PCA, V̇ = G A, (token, axis), as ``values · exp(log_factor)`` (saritas2025
+    eq. 5).
+
+    G = diag(1/g(k_j)). The centring term G 1_N A of the paper is 0, since every axis is orthogonal to 1.
+    Attention with V := V̇ gives exactly the projections of the queries on the axes (teo2024 theorem 1).
+    """
+    smallest = axes.log_normaliser.amin()
+    return Factored(axes.vectors * (smallest - axes.log_normaliser).exp()[:, None], -smallest)

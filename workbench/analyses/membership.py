@@ -1,16 +1,17 @@
 """Token memberships as soft clusterings (wu2025 eq. 10, Figs 4b and 9): how even, on the patch grid, and how
 close to a segmentation.
 
-Membership Π is (*batch, head, token) and sums to 1 over heads. It is given here, not computed: an attention that
-has one of its own says so itself. For one that has not, `subspace_membership` is eq. 10 in the setting it is
-derived in, with the subspaces that the heads' projections span.
+Membership Π is (*batch, head, token) and sums to 1 over heads. An attention that has one of its own says so itself.
+For one that has not, `subspace_membership` is eq. 10 in the setting it is derived in, with the subspaces that the
+heads' projections span.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,9 +19,77 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable, patch_places
+from workbench.analyses.linalg import head_bases
+from workbench.analyses.masks import Masks, patch_segments
+from workbench.attention.base import CONVENTIONS
+from workbench.attention.tssa import TokenStatisticsAttention, token_membership
+from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 MEMBERSHIP = ("head", "token")
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Options(OfHeads):
+    """Which segmentation memberships are compared with."""
+
+    masks: Annotated[
+        Masks,
+        "segmentation to compare with: a folder with one mask image per input, of its name; ink (bright patches, for "
+        "the bundled digits); or none",
+    ] = None
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out",
+    ] = 20
+    per_head: Annotated[
+        bool,
+        "one row per input and layer, with the share of every head, in place of means and the null distribution of a "
+        "mean",
+    ] = False
+
+
+MEMBERSHIP_ENTROPY_SHARE = Metric(
+    "membership_entropy_share",
+    "Relative entropy of membership",
+    "−Σ_k Π_jk log Π_jk / log(heads), mean over tokens: 0 where every token belongs to one head, 1 where "
+    "to all alike; convention text, code (as ToST is trained) or ours (softmax models: subspaces of the "
+    "values)",
+    "wu2025 eq. 10",
+    low=0,
+    high=1,
+)
+MEMBERSHIP_SHARE = Metric(
+    "membership_share",
+    "Share of the tokens in a head",
+    "mean over tokens of Π_jk, of each head or of the largest (statistic max; 1/heads where all are alike)",
+    "wu2025 eq. 10",
+    low=0,
+    high=1,
+)
+MEMBERSHIP_ARI = Metric(
+    "membership_ari",
+    "Adjusted Rand index of heads and segments",
+    "agreement of the patches' heads (largest Π_jk) with a segmentation: 1 the same partition, 0 chance",
+    "wu2025 Figs 4b, 9; Hubert & Arabie 1985",
+    low=-0.5,
+    high=1,
+)
+MEMBERSHIP_IOU = Metric(
+    "membership_iou",
+    "IoU of segments with their best head",
+    "intersection over union of a segment's patches with those of the head (largest Π_jk) that fits best, "
+    "mean over the segments; chance is above 0, since the best head is looked for",
+    "wu2025 Figs 4b, 9",
+    low=0,
+    high=1,
+)
 
 
 def subspace_membership(
@@ -87,22 +156,6 @@ def evenness(
     )
 
 
-def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int]:
-    """Places of the patches among the tokens, in reading order.
-
-    Raises `InputError` where there are none (a text), or where they do not fill the grid.
-    """
-    places = [place for place, kind in enumerate(kinds) if kind == "patch"]
-    if grid is None or not places:
-        held = ", ".join(sorted(set(kinds))) or "nothing"
-        raise InputError(
-            f"there is no patch grid: the tokens are {held}; maps and masks of patches need an image model and images"
-        )
-    if len(places) != grid[0] * grid[1]:
-        raise InputError(f"{len(places)} patches do not fill a grid of {grid[0]} × {grid[1]}")
-    return places
-
-
 def membership_map(
     membership: Float[Tensor, "*batch head token"], kinds: Sequence[str], grid: tuple[int, int] | None
 ) -> Float[Tensor, "*batch head row column"]:
@@ -159,3 +212,93 @@ def agreement(
 def _pairs(counts: Tensor) -> Tensor:
     """Σ n(n − 1)/2 over the last axis."""
     return (counts * (counts - 1) / 2).sum(-1)
+
+
+def memberships(
+    layer: Layer, z: Float[Tensor, "batch token width"]
+) -> dict[str, Float[Tensor, "batch head token"]]:
+    """Π of tokens ``z`` in the heads of a layer, by convention, in float64.
+
+    Token statistics attention: text (eq. 10) and code (as ToST is trained), with the layer's own temperatures,
+    whichever of the two it computes itself. Any other attention: ours, eq. 10 with the subspaces that its value
+    projections read (`subspace_membership`). Raises `NotApplicable` for windows and for
+    a single head.
+    """
+    if layer.record.origin is not None:
+        raise NotApplicable("cuts the image into windows, and has no clustering of all its tokens")
+    module, projection = layer.module, layer.projection()
+    if len(projection.weight) < 2:
+        raise NotApplicable("has a single head, to which every token belongs")
+    z, real = z.double(), layer.real_on(z)
+    if not isinstance(module, TokenStatisticsAttention):
+        return {OURS: subspace_membership(z, head_bases(projection.weight), real)}
+    w = projection(z)
+    bias = None if module.denom_bias is None else module.denom_bias.detach().to(w)
+    return {
+        convention: token_membership(
+            w, module.temp.detach().to(w), causal=module.causal, bias=bias, mask=real, convention=convention
+        )
+        for convention in CONVENTIONS
+    }
+
+
+def own_convention(layer: Layer) -> str:
+    """By which of the conventions of `memberships` a layer's own attention computes Π; ours where it computes none."""
+    module = layer.module
+    return module.convention if isinstance(module, TokenStatisticsAttention) else OURS
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """How even memberships are, the share of each head, and their agreement with a segmentation."""
+    found = memberships(layer, layer.site("input"))
+    own = own_convention(layer)
+    for convention in CONVENTIONS:
+        layer.counts.add(
+            f"memberships (one per input and layer) are the model's own by convention {convention}",
+            torch.full((len(layer.ids),), own == convention),
+        )
+    for convention, membership in found.items():
+        columns = {"convention": convention}
+        even = evenness(membership, layer.real_on(membership, -1))
+        yield Measurement(MEMBERSHIP_ENTROPY_SHARE, even.entropy_share, ("input",), columns=columns)
+        largest = even.share.amax(-1)
+        yield Measurement(MEMBERSHIP_SHARE, largest, ("input",), columns=columns | {"statistic": "max"})
+        if options.per_head:
+            yield Measurement(MEMBERSHIP_SHARE, layer.choose_heads(even.share), columns=columns)
+        if options.masks is not None:
+            yield from _agreement(layer, membership, options.masks, options.null_samples, columns)
+
+
+def _agreement(
+    layer: Layer, membership: Tensor, masks: str, samples: int, labels: dict[str, Any]
+) -> Iterator[Measurement]:
+    """Both agreements of the patches' heads with the masks, and with the masks' patches permuted."""
+    maps = membership_map(membership, layer.token_kinds(membership.shape[-1]), layer.grid)
+    heads, rows, columns = maps.shape[1:]
+    clusters = maps.flatten(-2).argmax(1).cpu()
+    observed, drawn = [], []
+    for number, name in enumerate(layer.ids):
+        picture = None if layer.pictures is None else layer.pictures[number]
+        segments = patch_segments(masks, name, (rows, columns), picture)
+        source = chance.generator(layer.seed, name, layer.index)
+        orders = torch.rand(samples, len(segments), generator=source).argsort(-1)
+        observed.append(agreement(clusters[number], segments, heads))
+        drawn.append(agreement(clusters[number], segments[orders], heads))
+    seen, by_chance = (
+        Agreement(*(torch.stack(x) for x in zip(*found, strict=True))) for found in (observed, drawn)
+    )
+    layer.counts.add("agreements have a mask of a single segment: no value", seen.ari.isnan())
+    for metric, values, null_samples in zip((MEMBERSHIP_ARI, MEMBERSHIP_IOU), seen, by_chance, strict=True):
+        null_samples = {"permutation": null_samples} if samples else {}
+        yield Measurement(metric, values, ("input",), columns=labels, null_samples=null_samples)
+
+
+ANALYSIS = Analysis(
+    "membership",
+    "Tokens as members of heads: how evenly, and along which segments",
+    ("input", "v"),
+    measure,
+    (MEMBERSHIP_ENTROPY_SHARE, MEMBERSHIP_SHARE, MEMBERSHIP_ARI, MEMBERSHIP_IOU),
+    Options,
+    of_heads=False,
+)

@@ -6,19 +6,57 @@ With the attention's input x = y + p, and q = W_q x + b_q, k = W_k x + b_k, the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.core.errors import InputError
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 TERMS = ("token-token", "token-position", "position-token", "position-position")
 """Query, then key: "token-position" is the content of the query with the position of the key."""
 OWN, CROSS = (0, 3), (1, 2)
 _AXES = ("query", "key")
+CORRELATED = ("token-position", "position-token", "cross")
+
+
+@dataclass(frozen=True)
+class Options(OfHeads):
+    """How well the null distribution of the cross terms is known."""
+
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
+        "out",
+    ] = 20
+
+
+LOGIT_SHARE = Metric(
+    "logit_share",
+    "Share of logit variance",
+    "variance within rows (over the keys a query may attend to) of a term of the logits, over that of the "
+    "logits: token-token, token-position, position-token, position-position (query first), and "
+    "covariances, which add up to 1; cross: of token-position + position-token",
+    "abdullaev2025 Fig. 2",
+)
+LOGIT_CORRELATION = Metric(
+    "logit_correlation",
+    "Correlation with the other logits",
+    "correlation within rows of token-position, position-token or both (cross) with token-token + "
+    "position-position; statistic abs: its absolute value; chance: positions shuffled over tokens",
+    "abdullaev2025 §III-C",
+    low=-1,
+    high=1,
+)
 
 
 class Shares(NamedTuple):
@@ -154,3 +192,85 @@ def _centred(terms: Tensor, allowed: Tensor | None) -> Tensor:
 def _without_offset(term: Tensor) -> Tensor:
     """The term less each row's mean over all keys: nothing to the sums, and fewer digits are lost in them."""
     return term - term.mean(-1, keepdim=True)
+
+
+def terms_of_layer(
+    layer: Layer,
+) -> tuple[Float[Tensor, "batch head 4 query key"], Bool[Tensor, "batch head query key"]]:
+    """The four terms of the chosen heads' logits, and which keys each query may attend to.
+
+    Raises `NotApplicable` where queries and keys are not projections of what the attention receives.
+    """
+    need_token_attention(layer)
+    x, p = layer.site("input"), layer.site("position")
+    if x.shape != p.shape:
+        raise NotApplicable(
+            f"receives {x.shape[1]} tokens, of which {p.shape[1]} have positions that can be followed"
+        )
+    q, k = (
+        split_projection(x, p, projection.weight, projection.bias)
+        for projection in (layer.projection("q"), layer.projection("k"))
+    )
+    heads = q[0].shape[1]
+    content, position = (layer.choose_heads(part) for part in q)
+    kept = [layer.choose_heads(part.repeat_interleave(heads // part.shape[1], 1)) for part in k]
+    terms = logit_terms((content, position), (kept[0], kept[1]), layer.scale(content.shape[-1], heads))
+    return terms, _allowed(layer, terms[:, :, 0])
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Share of logit variance of each term, and the correlation of the cross terms with the others ."""
+    terms, allowed = terms_of_layer(layer)
+    shares = logit_shares(terms, allowed)
+    for number, candidate in enumerate(TERMS):
+        yield Measurement(LOGIT_SHARE, shares.terms[..., number], columns={"candidate": candidate})
+    yield Measurement(LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
+    yield Measurement(LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
+    found = cross_correlation(terms, _orders(layer, terms, options.null_samples), allowed)
+    for number, candidate in enumerate(CORRELATED):
+        observed, shuffled = found.observed[..., number], found.shuffled[..., number, :]
+        for statistic, value, null_samples in (
+            (None, observed, shuffled),
+            ("abs", observed.abs(), shuffled.abs()),
+        ):
+            columns = {"candidate": candidate} | ({} if statistic is None else {"statistic": statistic})
+            drawn = {"permutation": null_samples} if options.null_samples else {}
+            yield Measurement(LOGIT_CORRELATION, value, columns=columns, null_samples=drawn)
+
+
+def _allowed(
+    layer: Layer, logits: Float[Tensor, "batch head query key"]
+) -> Bool[Tensor, "batch head query key"]:
+    """True where a real query may attend to a real key."""
+    seen = visible_of(layer, logits)
+    seen = torch.ones_like(logits, dtype=torch.bool) if seen is None else seen
+    real = layer.real_on(logits, -1)
+    if real is None:
+        return seen
+    return seen & real[:, None, None, :] & real[:, None, :, None]
+
+
+def _orders(layer: Layer, terms: Tensor, null_samples: int) -> Tensor:
+    batch, heads, _, _, tokens = terms.shape
+    real = layer.real_tokens(tokens)
+    places = layer.seeds(batch)
+    orders = [
+        shuffled_orders(
+            tokens,
+            null_samples,
+            torch.Generator().manual_seed(seed),
+            None if real is None else real[place // heads],
+        )
+        for place, seed in enumerate(places)
+    ]
+    return torch.stack(orders).unflatten(0, (batch, heads)).to(terms.device)
+
+
+ANALYSIS = Analysis(
+    "position-logits",
+    "Attention logits split by content and position",
+    ("input", "q", "k", "scale", "mask", "position"),
+    measure,
+    (LOGIT_SHARE, LOGIT_CORRELATION),
+    Options,
+)

@@ -7,9 +7,10 @@ report ‖φ(q_i)‖² − ‖h_i‖² in its place, in three conventions; here 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,12 +18,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.kernel_pca import EPSILON
+from workbench.analyses.analysis import Analysis, OfValues
+from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_axes
+from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
+from workbench.analyses.linalg import EPSILON, map_heads, stack_heads
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
-from workbench.analyses.parallel import map_heads
-from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
-from workbench.analyses.stacking import stack_heads
 from workbench.core.errors import InputError, UnknownName
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 CONVENTIONS = ("teo2024-text", "teo2024-code", "saritas2025", "exact")
 STANDARDS = ("none", "per-token")
@@ -30,6 +33,70 @@ NORM_STATISTICS = ("mean", "median", "q2.5", "q25", "q75", "q97.5")
 QUANTILES = (0.5, 0.025, 0.25, 0.75, 0.975)
 RATIO_EPSILON = 1e-8  # of saritas2025's relative errors
 LARGEST = torch.finfo(torch.float64).max
+
+
+@dataclass(frozen=True)
+class Options(OfValues):
+    """Which of the conventions, of which queries and keys."""
+
+    convention: Annotated[
+        Literal["teo2024-text", "teo2024-code", "saritas2025", "exact", "all"],
+        "teo2024-text, teo2024-code, saritas2025, exact or all",
+    ] = "all"
+    standardize: Annotated[
+        Literal["none", "per-token"],
+        "none, or per-token: q and k over features, and attention from them (teo2024-code always does)",
+    ] = "none"
+
+
+PROJECTION_ERROR = Metric(
+    "projection_error",
+    "Projection error",
+    "J_proj by its convention: teo2024-text mean(‖φ‖² − ‖h‖²), teo2024-code its logarithm (nats) as "
+    "published, saritas2025 mean |‖φ‖² − ‖h‖²|, exact the loss of the best signed assignment of outputs "
+    "to axes",
+    "teo2024 eq. 13, Fig. 1; saritas2025 App. A",
+)
+PROJECTION_FLOOR = Metric(
+    "projection_floor",
+    "Projection error of the true projections",
+    "exact projection error of h = P/μ, the least there is",
+    low=0,
+)
+PROJECTION_BASELINE = Metric(
+    "projection_zero_predictor",
+    "Projection error of predicting nothing",
+    "mean over tokens of ‖φ(q)‖²: the exact projection error of an output of zeros",
+    low=0,
+)
+PHI_NORM2 = Metric(
+    "phi_norm2",
+    "Squared norm of φ(q)",
+    "‖φ(q_i)‖² = exp(s q_i·q_i − 2 log g(q_i)); mean, median or quantile over tokens",
+    "saritas2025 Figs 1, 2, 5",
+    low=0,
+)
+H_NORM2 = Metric(
+    "h_norm2",
+    "Squared norm of the head output",
+    "‖h_i‖² of a head's attention output before the output projection; mean, median or quantile over tokens",
+    "saritas2025 Figs 1, 2, 5",
+    low=0,
+)
+PROJECTION_ERROR_OVER_PHI = Metric(
+    "projection_error_over_phi",
+    "Projection error relative to ‖φ(q)‖²",
+    "mean over tokens of |‖φ‖² − ‖h‖²| / (‖φ‖² + 1e-8)",
+    "saritas2025 App. A",
+    low=0,
+)
+PROJECTION_ERROR_OVER_H = Metric(
+    "projection_error_over_h",
+    "Projection error relative to ‖h‖²",
+    "mean over tokens of |‖φ‖² − ‖h‖²| / (‖h‖² + 1e-8)",
+    "saritas2025 App. A",
+    low=0,
+)
 
 
 class ProjectionErrors(NamedTuple):
@@ -315,3 +382,83 @@ def _check(tensors: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
         seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
         validation.check_finite(name, seen, validation.TOKENS)
     return full
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Projection errors, floor, zero predictor and norms, one per input and query head, beside random values."""
+    need_token_attention(layer)
+    record = layer.record
+    queries = layer.site("q")
+    q = layer.choose_heads(queries)
+    k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
+    asked = CONVENTIONS if options.convention == "all" else (options.convention,)
+    found = projection_errors(
+        q,
+        k,
+        v,
+        layer.scale(q.shape[-1], queries.shape[1]),
+        layer.head_mask(k, options.padding),
+        attention_mask=layer.head_attention_mask,
+        output=None if record.head_out is None else record.head_out[:, layer.heads],
+        standardize=options.standardize,
+        conventions=asked,
+        null_samples=options.null_samples,
+        nulls=options.nulls,
+        seeds=layer.seeds(len(q)),
+    )
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    _report_attention(layer, found.phi_norm2[..., 0])
+    standardized = standardize_column(options.standardize)
+
+    def each(metric: Metric, values: Tensor, **columns: Any) -> Measurement:
+        return Measurement(metric, layer.per_input(values), columns=standardized | columns)
+
+    for convention in asked:
+        measured = each(PROJECTION_ERROR, found.errors[convention], convention=convention)
+        if convention == "exact":
+            measured.null_samples = {
+                name: layer.per_input(drawn) for name, drawn in found.null_samples.items()
+            }
+        yield measured
+    if "exact" in asked:
+        yield each(PROJECTION_FLOOR, found.floor, convention="exact")
+        yield each(PROJECTION_BASELINE, found.baseline, convention="exact")
+    if "saritas2025" in asked:
+        yield each(PROJECTION_ERROR_OVER_PHI, found.error_over_phi, convention="saritas2025")
+        yield each(PROJECTION_ERROR_OVER_H, found.error_over_h, convention="saritas2025")
+    for number, statistic in enumerate(NORM_STATISTICS):
+        yield each(PHI_NORM2, found.phi_norm2[..., number], statistic=statistic)
+        yield each(H_NORM2, found.h_norm2[..., number], statistic=statistic)
+
+
+def _report_attention(layer: Layer, like: Tensor) -> None:
+    """Count the heads whose attention is not that of the kernel: masked or biased by query, or no softmax."""
+    record = layer.record
+    mixed = torch.full_like(like, not record.rows_sum_to_one, dtype=torch.bool)
+    layer.counts.add("heads do not attend by a softmax over the tokens; h is the model's own output", mixed)
+    if record.mask is None:
+        return
+    uneven = (record.mask != record.mask[..., :1, :]).any()
+    layer.counts.add(
+        "heads have a mask or bias that differs from query to query (causal, windows, positions); the kernel "
+        "sees all keys",
+        torch.full_like(like, bool(uneven), dtype=torch.bool),
+    )
+
+
+ANALYSIS = Analysis(
+    "projection-error",
+    "Do head outputs project the queries on the principal axes",
+    ("q", "k", "v", "scale", "mask", "head_out"),
+    measure,
+    (
+        PROJECTION_ERROR,
+        PROJECTION_FLOOR,
+        PROJECTION_BASELINE,
+        PHI_NORM2,
+        H_NORM2,
+        PROJECTION_ERROR_OVER_PHI,
+        PROJECTION_ERROR_OVER_H,
+    ),
+    Options,
+)

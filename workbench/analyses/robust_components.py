@@ -7,7 +7,8 @@ out L; nothing in the model reads S, so what it holds has to be looked at.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +16,48 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable, patch_places
+from workbench.attention.rpc import principal_component_pursuit
+from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+# Of the pursuit by ADMM: beyond what a rank of sizes can tell.
+_TOLERANCE, _STEPS = 1e-5, 500
+
+
+SPARSE_ZEROS = Metric(
+    "sparse_zeros",
+    "Zeros of the sparse part",
+    "share of the entries of S that are exactly zero, S being what RPC-Attention splits off its keys",
+    "teo2024 §3; workbench",
+    low=0,
+    high=1,
+)
+SPARSE_SHARE = Metric(
+    "sparse_share",
+    "Energy of the sparse part",
+    "‖S‖² / ‖K‖²; above 1 where S and the rest cancel",
+    "teo2024 §3; workbench",
+    low=0,
+)
+SPARSE_EVENNESS = Metric(
+    "sparse_evenness",
+    "Evenness of the sparse part over tokens",
+    "(Σ_j e_j)² / (N Σ_j e_j²) with e_j = ‖S_j‖²: 1/N where one token holds all of S, 1 where all hold "
+    "alike; undefined for S = 0",
+    low=0,
+    high=1,
+)
+PURSUIT_GAP = Metric(
+    "pursuit_gap",
+    "Gap of the pursuit",
+    "‖K − L − S‖ / ‖K‖: what the constraint L + S = K of principal component pursuit is missed by",
+    "teo2024 eq. 14; workbench",
+    low=0,
+)
 
 
 class Split(NamedTuple):
@@ -95,3 +137,92 @@ def marked_share(
     """Share of Σ_j e_j² that lies on marked tokens; by chance their share of the tokens. NaN where all are zero."""
     energy, marked = torch.broadcast_tensors(scores.double().cpu().square(), marked.cpu())
     return (energy * marked).sum(-1) / energy.sum(-1)
+
+
+def measure(layer: Layer, options: OfHeads) -> Iterator[Measurement]:
+    """Sparsity, size and evenness of S, and the gap between K and L + S, of every head."""
+    return split_of_layer(layer, {})
+
+
+def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measurement]:
+    """What `measure` does, in rows with further ``columns``."""
+    _need_split(layer)
+    record = layer.record
+    keys, low_rank, sparse = (
+        layer.choose_heads(part) for part in (record.projected_k, record.low_rank, record.sparse)
+    )
+    found = split_of(keys, low_rank, sparse, layer.head_mask(keys))
+    layer.counts.add("heads have S = 0: its evenness is undefined", found.zeros == 1)
+    yield Measurement(SPARSE_ZEROS, found.zeros, columns=columns)
+    yield Measurement(SPARSE_SHARE, found.share, columns=columns)
+    yield Measurement(SPARSE_EVENNESS, found.evenness, columns=columns)
+    yield Measurement(PURSUIT_GAP, found.gap, columns=columns)
+
+
+def _need_split(layer: Layer) -> None:
+    if "sparse" not in layer.record.extra:
+        raise NotApplicable("performs no pursuit (RPC-Attention does), and splits nothing off")
+
+
+def patches_of(layer: Layer, sizes: Float[Tensor, "batch token"]) -> Float[Tensor, "batch patch"]:
+    """Of one number per token those of the patches, in reading order."""
+    return sizes[:, patch_places(layer.token_kinds(sizes.shape[-1]), layer.grid)]
+
+
+def contamination_scores(
+    clean: Layer, layer: Layer, pursuit: bool = True
+) -> dict[str, Float[Tensor, "batch patch"]]:
+    """What might tell the contaminated patches of an image, a number per patch and candidate.
+
+    sparse: ‖S_j‖; clean: the same of the image before, whose S knows nothing of what was done to it; change: ‖S_j −
+    S_j before‖; keys: the distance of the keys from their mean, without any pursuit; ``pursuit``: ‖S_j‖ of principal
+    component pursuit by ADMM, run to its end on the same keys.
+    """
+    _need_split(layer)
+    before, after, keys = clean.record.sparse, layer.record.sparse, layer.record.projected_k.double()
+    parts = {
+        "sparse": after,
+        "clean": before,
+        "change": after - before,
+        "keys": keys - keys.mean(-2, keepdim=True),
+    }
+    if pursuit:
+        found = principal_component_pursuit(keys, tol=_TOLERANCE, max_iter=_STEPS)
+        unfinished = found.residual > _TOLERANCE
+        layer.counts.add(f"pursuits were not done after {_STEPS} steps", unfinished)
+        parts["pursuit"] = found.sparse
+    return {name: patches_of(layer, token_size(part)) for name, part in parts.items()}
+
+
+def found_contamination(
+    clean: Layer,
+    layer: Layer,
+    marked: Bool[Tensor, "batch patch"],
+    null_samples: int,
+    pursuit: bool = True,
+) -> Iterator[Measurement]:
+    """How well each candidate tells the ``marked`` patches, beside the same with the patches permuted."""
+    orders = [
+        torch.rand(
+            null_samples, marked.shape[-1], generator=chance.generator(layer.seed, name, layer.index)
+        ).argsort(-1)
+        for name in layer.ids
+    ]
+    permuted = torch.stack([own[order] for own, order in zip(marked, orders, strict=True)])
+    for candidate, scores in contamination_scores(clean, layer, pursuit).items():
+        for metric, compare in (("contamination_auc", detection_auc), ("contamination_share", marked_share)):
+            drawn = {"permutation": compare(scores[:, None], permuted)} if null_samples else {}
+            values = compare(scores, marked)
+            yield Measurement(
+                metric, values, ("input",), columns={"candidate": candidate}, null_samples=drawn
+            )
+
+
+ANALYSIS = Analysis(
+    "robust-components",
+    "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
+    ("k",),
+    measure,
+    (SPARSE_ZEROS, SPARSE_SHARE, SPARSE_EVENNESS, PURSUIT_GAP),
+    OfHeads,
+)

@@ -8,21 +8,75 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfHeads
+from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.operators import (
+    Found,
+    Group,
+    Operator,
+    groups_of,
+    softmax_operator,
+    together,
+    with_null,
+)
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 CONSTANT = 0.5
 _STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N
 _IN_CACHE = 2**16  # numbers of which a step makes copies
 _AT_ONCE = 2**20  # numbers drawn
+
+
+@dataclass(frozen=True)
+class Options(OfHeads):
+    """How strong the noise is."""
+
+    sigma: Annotated[float, Ge(0), Le(1e6), "standard deviation of the noise that is added to the logits"] = (
+        1.0
+    )
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution, random q and k of the same size, at least 2; 0 leaves it out",
+    ] = 20
+
+
+SOFTMAX_LIPSCHITZ = Metric(
+    "softmax_lipschitz",
+    "Local Lipschitz constant of softmax",
+    "largest eigenvalue of diag(p) − ppᵀ at the logits of a query, mean or maximum over the queries that "
+    "see at least two keys; 1/2 is the constant of softmax itself, 1/N that at equal logits",
+    "abdullaev2025 Fig. 1, Remark III.5",
+    low=0,
+    high=0.5,
+)
+SOFTMAX_PERTURBATION = Metric(
+    "softmax_perturbation",
+    "Move of softmax under noise",
+    "‖softmax(c + η) − softmax(c)‖ with c the logits of a query and η ~ N(0, sigma²), mean over queries",
+    "abdullaev2025 Fig. 1, Theorem III.2",
+    low=0,
+    high=2**0.5,
+)
+LOGIT_SPREAD = Metric(
+    "logit_spread",
+    "Standard deviation of the logits",
+    "standard deviation over the keys that a query sees of its logits, mean over queries",
+    low=0,
+)
 
 
 def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
@@ -148,3 +202,74 @@ def fit_root(tokens: Sequence[int], values: Sequence[float]) -> RootFit:
         float(half_width(error, len(tokens) - 2)) for error in (found.stderr, found.intercept_stderr)
     )
     return RootFit(a, a - room_a, a + room_a, b, b - room_b, b + room_b)
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Local Lipschitz constant of softmax at the logits of every query, how far noise moves it, and their spread.
+
+    Over the queries of a head that see at least two keys.
+    """
+    operator = softmax_operator(layer)
+    if operator.own is not None:
+        raise NotApplicable(
+            "does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known"
+        )
+    groups = groups_of(layer, operator.q)
+    parts = [_of_group(operator, options, group) for group in groups]
+    for found in zip(*parts, strict=True):
+        yield together(layer, groups, found, len(operator.q))
+
+
+def _of_group(operator: Operator, options: Options, group: Group) -> list[Found]:
+    logits_of = operator.logits
+    assert logits_of is not None  # of softmax
+    q, k = group.cut(operator.q), group.cut(operator.k)
+    tokens = (group.inputs, group.tokens)
+    logits = logits_of(q, k, *tokens)
+    noise = options.sigma * torch.stack(
+        [
+            torch.randn(logits.shape[2:], dtype=torch.float64, generator=chance.generator(seed, "noise"))
+            for seed in group.seeds.flatten().tolist()
+        ]
+    ).unflatten(0, logits.shape[:2]).to(logits.device)
+    return with_null(
+        _of_logits(logits, noise),
+        lambda q, k: _of_logits(logits_of(q, k, *tokens), noise),
+        (q, k),
+        options.null_samples,
+        group,
+    )
+
+
+def _of_logits(logits: Tensor, noise: Tensor) -> list[Found]:
+    seen = logits > -torch.inf
+    counts = seen.sum(-1)
+    chosen = counts > 1
+
+    def over_queries(values: Tensor) -> Tensor:
+        return torch.where(chosen, values, torch.nan).nanmean(-1)
+
+    constant = local_lipschitz(logits)
+    largest = constant.masked_fill(~chosen, -torch.inf).amax(-1)
+    shown = torch.where(seen, logits, 0)
+    deviations = torch.where(seen, shown - (shown.sum(-1) / counts)[..., None], 0)
+    return [
+        Found(SOFTMAX_LIPSCHITZ, over_queries(constant), columns={"statistic": "mean"}),
+        Found(
+            SOFTMAX_LIPSCHITZ,
+            largest.masked_fill(~chosen.any(-1), torch.nan),
+            columns={"statistic": "max"},
+        ),
+        Found(SOFTMAX_PERTURBATION, over_queries(perturbation(logits, noise))),
+        Found(LOGIT_SPREAD, over_queries((deviations.square().sum(-1) / counts).sqrt())),
+    ]
+
+
+ANALYSIS = Analysis(
+    "softmax-sensitivity",
+    "How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise",
+    ("q", "k", "scale", "mask", "attn"),
+    measure,
+    (SOFTMAX_LIPSCHITZ, SOFTMAX_PERTURBATION, LOGIT_SPREAD),
+    Options,
+)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,21 +17,57 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis
+from workbench.analyses.layer import Layer
+from workbench.analyses.linalg import head_bases, span_angles
+from workbench.analyses.null_values import null_values
 from workbench.core.errors import InputError
+from workbench.core.null_distributions import derived_seed
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 DIRECTIONS = ("head", "width", "head_dim")
 
 
-def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, "*batch width head_dim"]:
-    """Orthonormal columns that span what a projection reads: its left singular vectors, largest first.
+@dataclass(frozen=True)
+class Options:
+    """Whose directions."""
 
-    Columns past the projection's rank are zero.
-    """
-    validation.check_axes("weight", weight, ("width", "head_dim"))
-    left, size, _ = torch.linalg.svd(weight.double(), full_matrices=False)
-    rounding = max(weight.shape[-2:]) * torch.finfo(torch.float64).eps * size[..., :1]
-    basis = left * (size > rounding)[..., None, :]
-    return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))
+    projection: Annotated[
+        Literal["v", "q", "k"],
+        "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
+    ] = "v"
+    null_samples: Annotated[
+        NullSamples, "samples of the null distribution, random directions, at least 2; 0 leaves it out"
+    ] = 20
+
+
+COHERENCE_INSIDE = Metric(
+    "coherence_inside",
+    "Mean |cos| of two directions of a head",
+    "mean over the pairs of different columns of the same U_k, at unit length; chance: random directions",
+    "wu2025 Fig. 11",
+    low=0,
+    high=1,
+)
+COHERENCE_BETWEEN = Metric(
+    "coherence_between",
+    "Mean |cos| of directions of two heads",
+    "mean over the pairs of columns of different U_k, at unit length; chance: random directions",
+    "wu2025 Fig. 11",
+    low=0,
+    high=1,
+)
+SUBSPACE_ANGLE = Metric(
+    "subspace_angle",
+    "Principal angle between two heads",
+    "angles between the span of this head's U_k and that of the head named by axis, smallest first; "
+    "chance: random subspaces",
+    unit="radians",
+    low=0,
+    high=math.pi / 2,
+)
 
 
 class Coherence(NamedTuple):
@@ -82,8 +120,38 @@ def subspace_angles(
         raise InputError(f"angles are between subspaces of two heads; u has {heads} (axis head)")
     bases = head_bases(u)
     first, second = zip(*itertools.combinations(range(heads), 2), strict=True)
-    cosines = torch.linalg.svdvals(bases[..., first, :, :].mT @ bases[..., second, :, :])
-    ranks = bases.square().sum(-2).round().sum(-1)
-    count = torch.minimum(ranks[..., first], ranks[..., second])[..., None]
-    real = torch.arange(u.shape[-1], device=u.device) < count
-    return torch.where(real, cosines.clamp(max=1.0).arccos(), torch.nan)
+    return span_angles(bases[..., first, :, :], bases[..., second, :, :])
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Mean coherence inside and between heads, and the angles of every two, beside those of random directions."""
+    u = layer.choose_heads(layer.projection(options.projection).weight[None])[0].double()
+    heads, _, dim = u.shape
+    seed = derived_seed(layer.seed, layer.index)
+    drawn = (
+        null_values(u.mT.flatten(0, 1), "gaussian", options.null_samples, seed).unflatten(1, (heads, dim)).mT
+    )
+    random = [mean_coherence(directions) for directions in drawn]
+    for place, metric in enumerate((COHERENCE_INSIDE, COHERENCE_BETWEEN)):
+        if (dim, heads)[place] < 2:  # no pair
+            continue
+        null_samples = {"isotropic": torch.stack([found[place] for found in random])} if random else {}
+        yield Measurement(metric, mean_coherence(u)[place], (), null_samples=null_samples)
+    if heads < 2:
+        return
+    # the null distribution is the same for every pair: one pair of each sample is enough
+    null_samples = {"isotropic": subspace_angles(drawn[:, :2])[:, 0].T} if random else {}
+    pairs = itertools.combinations(layer.heads, 2)
+    for (head, other), angles in zip(pairs, subspace_angles(u), strict=True):
+        columns = {"head": head, "axis": f"head {other}"}
+        yield Measurement(SUBSPACE_ANGLE, angles, ("rank",), columns=columns, null_samples=null_samples)
+
+
+ANALYSIS = Analysis(
+    "subspaces",
+    "Subspaces that the heads read: coherence and angles, from the weights alone",
+    (),
+    measure,
+    (COHERENCE_INSIDE, COHERENCE_BETWEEN, SUBSPACE_ANGLE),
+    Options,
+)

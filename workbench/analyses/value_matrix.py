@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses.kernel_pca import EPSILON
+from workbench.analyses.linalg import EPSILON
 
 NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
 
@@ -84,7 +84,7 @@ class ValueMatrix:
         Where σ² is 0 (more than half of the pairs are equal) it is the limit: 1 for equal tokens, else 0. NaN
         where all rows are equal.
         """
-        distances, own = squared_distances(self.scaled)
+        distances, own = _squared_distances(self.scaled)
         width = _lower_median(distances)
         rounding = 2 * self.values.shape[1] * EPSILON
         if width <= 2 * rounding * float(own.amax()):  # pairs may be equal, or look so beside larger ones
@@ -134,7 +134,7 @@ class PermutedValues(ValueMatrix):
         return self._original.kernel.index_select(0, self.order).mT.index_select(0, self.order)
 
 
-def squared_distances(
+def _squared_distances(
     values: Float[Tensor, "token feature"],
 ) -> tuple[Float[Tensor, "token token"], Float[Tensor, " token"]]:
     """‖x_i − x_j‖² of all pairs, up to rounding beside ‖x_i‖² + ‖x_j‖², on the diagonal exactly 0; and ‖x_i‖²."""

@@ -1,4 +1,4 @@
-"""How similar the values V of a head are to V̇ = G A, what kernel PCA of its keys calls for, beside chance.
+"""How similar are the values V of a head to V̇ = G A, what kernel PCA of its keys calls for, beside random values?
 
 The measures are those of saritas2025 (§3, Tables 1 and 4).
 """
@@ -7,20 +7,97 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses.matching import best_matches
+from workbench.analyses.analysis import Analysis, OfValues, Standardize
+from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, kpca_values, principal_axes
+from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
+from workbench.analyses.linalg import best_matches, map_tokens, stack_heads
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
-from workbench.analyses.parallel import map_tokens
-from workbench.analyses.principal_axes import PrincipalAxes, kpca_values, principal_axes
-from workbench.analyses.stacking import stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Options(OfValues):
+    """Which vectors are compared, and what becomes of their similarities."""
+
+    axis: Annotated[
+        Literal["tokens", "features", "both"],
+        "features: compare columns of V and V̇ (as the text has it); tokens: rows (as its code); both",
+    ] = "both"
+    statistic: Annotated[Literal["max", "mean", "both"], "over the matched pairs: max, mean or both"] = "both"
+    standardize: Standardize = "none"
+
+
+MDC = Metric(
+    "MDC",
+    "Cosine of V and V̇ matched by index",
+    "cosine of the columns (axis features) or rows (axis tokens) of V and V̇ of equal index; maximum or "
+    "mean over the pairs",
+    "saritas2025 Tables 1, 4",
+    low=-1,
+    high=1,
+)
+MOC = Metric(
+    "MOC",
+    "Cosine of V and V̇ matched best",
+    "cosine of the columns (axis features) or rows (axis tokens) of V and V̇ under the one-to-one "
+    "matching of largest sum; maximum or mean over the pairs",
+    "saritas2025 Tables 1, 4",
+    low=-1,
+    high=1,
+)
+ABS_COS = Metric(
+    "abs_cos",
+    "Unsigned cosine of V and V̇ matched by index",
+    "|cos| of the columns of V and V̇ of equal index, maximum or mean; no sign of an eigenvector changes it",
+    low=0,
+    high=1,
+)
+LCKA = Metric(
+    "LCKA",
+    "Linear CKA of V and V̇",
+    "linear centred kernel alignment of V and V̇",
+    "saritas2025 Tables 1, 4; Kornblith et al. 2019",
+    low=0,
+    high=1,
+)
+KCKA = Metric(
+    "KCKA",
+    "RBF CKA of V and V̇",
+    "centred kernel alignment with exp(−D/2σ²), σ² the lower median of the squared distances D of each "
+    "matrix; biased HSIC",
+    "saritas2025 Tables 1, 4; Kornblith et al. 2019",
+    low=0,
+    high=1,
+)
+ALLCLOSE = Metric(
+    "allclose",
+    "Share of heads whose V equals V̇",
+    "1 where every entry of V is close to that of V̇, else 0: |a−b| ≤ 1e-3 + 1e-5|b| (convention text) or "
+    "≤ 1e-5 + 1e-3|b| (code)",
+    "saritas2025 §3",
+    low=0,
+    high=1,
+)
+PRINCIPAL_ANGLE = Metric(
+    "principal_angle",
+    "Principal angle between span(V) and span(V̇)",
+    "angles between the column spaces of V and V̇, minimum or mean; neither sign nor order of "
+    "eigenvectors changes them",
+    unit="radians",
+    low=0,
+    high=math.pi / 2,
+)
 
 
 class Quantity(NamedTuple):
@@ -97,7 +174,7 @@ def value_similarity(
     ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``null_samples`` per
     null repeat everything with V replaced (`null_values.null_values`); ``seeds`` are one per flattened head, by
     default 0, 1, …. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
-    where V is 0 the angles and the span share. Raises `InputError` as `parallel.map_tokens`.
+    where V is 0 the angles and the span share. Raises `InputError` as `linalg.map_tokens`.
     """
     check_nulls(nulls, null_samples)
     _check_quantities(quantities)
@@ -245,3 +322,62 @@ MEASURES: dict[tuple[str, str | None], Callable[[_Pair], Tensor]] = {
     ("principal_angle", None): lambda pair: pair.angles,
     ("span_share", None): _span_share,
 }
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Every similarity of V with V̇ = G A, one per input and (kv) head, beside its null distribution."""
+    need_token_attention(layer)
+    v = layer.choose_heads(layer.site("v"))
+    k, scale, real = chosen_keys(layer, options.standardize, options.padding)
+    quantities = chosen_quantities(options)
+    found = value_similarity(
+        k,
+        v,
+        scale,
+        real,
+        null_samples=options.null_samples,
+        nulls=options.nulls,
+        seeds=layer.seeds(len(k)),
+        quantities=quantities,
+    )
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    layer.counts.add(
+        "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
+        "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",
+        found.close > 0,
+    )
+    for number, (name, *parts) in enumerate(quantities):
+        labels = zip(Quantity._fields[1:], parts, strict=True)
+        yield Measurement(
+            _METRICS[name],
+            layer.per_input(found.observed[..., number]),
+            columns=standardize_column(options.standardize) | {key: word for key, word in labels if word},
+            null_samples={
+                null: layer.per_input(drawn[..., number]) for null, drawn in found.null_samples.items()
+            },
+        )
+
+
+def chosen_quantities(options: Options) -> tuple[Quantity, ...]:
+    """The quantities of the chosen axis and statistic; those that have neither always."""
+    axis, statistic = options.axis, options.statistic
+    return tuple(
+        quantity
+        for quantity in QUANTITIES
+        if (axis == "both" or quantity.axis in (None, axis))
+        # the smallest angle belongs to the largest cosine
+        and (statistic == "both" or quantity.statistic in (None, statistic, {"max": "min"}.get(statistic)))
+    )
+
+
+_METRICS = {
+    metric.name: metric for metric in (MDC, MOC, ABS_COS, LCKA, KCKA, ALLCLOSE, PRINCIPAL_ANGLE, SPAN_SHARE)
+}
+ANALYSIS = Analysis(
+    "value-similarity",
+    "Similarity of the values V with the kernel-PCA values V̇",
+    ("k", "v", "scale"),
+    measure,
+    (*_METRICS.values(),),
+    Options,
+)

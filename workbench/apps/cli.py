@@ -171,8 +171,8 @@ def analyze(ctx: click.Context, name: str, out: str, **arguments: Any) -> None:
     workbench analyze gram-spectrum --model bundled:digits-vit --inputs bundled:digits --out spectrum.parquet
     workbench analyze attention-map --qkv qkv.safetensors --out maps.csv
     """
-    from workbench.analyses.registry import read_options
     from workbench.core.files import check_place
+    from workbench.core.options import read_options
     from workbench.frames.results import check_suffix, write_frame
     from workbench.runs.analyze import ANALYSES, analyze
     from workbench.runs.analyze import check_request as check
@@ -279,7 +279,8 @@ def sweep(ctx: click.Context, **arguments: Any) -> None:
 
 def _analysis(text: str) -> tuple[str, dict[str, Any]]:
     """`gram-spectrum:max_rank=8` as the name and its options."""
-    from workbench.analyses.registry import ANALYSES, read_options
+    from workbench.analyses.registry import ANALYSES
+    from workbench.core.options import read_options
 
     name, *pairs = (part.strip() for part in text.split(":"))
     options = {}
@@ -609,8 +610,8 @@ def evaluate(
     workbench evaluate bundled:digits-vit --protocol fgsm --epsilon 0,0.02,0.04 --out fgsm.csv
     workbench evaluate runs/a/epoch-030.safetensors --protocol corruptions --reference bundled:digits-vit
     """
-    from workbench.analyses.registry import read_options
     from workbench.core.files import atomic_write
+    from workbench.core.options import read_options
     from workbench.studies.evaluation import PROTOCOLS, evaluate
 
     _check_out(out, "an evaluation is")

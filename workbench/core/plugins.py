@@ -7,12 +7,12 @@ warning, and the others stay.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from workbench.core.errors import InputError
@@ -93,35 +93,55 @@ def _problem(
     return ""
 
 
+_LOCK = threading.RLock()  # one for all tables: to complete one may mean to look into another
+
+
 class Registry(MutableMapping[str, Entry]):
     """A table of ours that plug-ins of one group join, once a name is not ours, or all are listed.
 
-    ``check`` returns the entry to take, or raises `InputError` saying what is wrong with it.
+    An entry of ours may be a text, "package.module:NAME", which is imported when the entry is asked for: names cost
+    nothing. ``check`` returns the entry to take, or raises `InputError` saying what is wrong with it.
     """
 
-    def __init__(self, own: Mapping[str, Entry], group: str, check: Callable[[str, Any], Entry]) -> None:
-        self.own = MappingProxyType(dict(own))
-        """Entries of ours: the code behind them is part of this package."""
+    def __init__(
+        self, own: Mapping[str, Entry | str], group: str, check: Callable[[str, Any], Entry]
+    ) -> None:
+        self._own = dict(own)
         self._entries = dict(own)
         self._group, self._check = group, check
-        self._lock, self._complete = threading.RLock(), False
+        self._complete = False
 
     def complete(self) -> None:
         """Let the plug-ins join, once."""
-        with self._lock:
+        with _LOCK:
             if not self._complete:
                 self._complete = (
                     True  # a plug-in that reads the table while it is loaded sees what is there so far
                 )
                 load_plugins(self._group, dict.fromkeys(self._entries, OURS), self._accept)
 
+    def is_ours(self, name: str) -> bool:
+        """Whether the entry is one of ours: the code behind it is part of this package."""
+        return name in self._own and self[name] is self._own[name]
+
     def _accept(self, plugin: Plugin, value: Any) -> None:
-        self._entries[plugin.name] = self._check(plugin.name, value)
+        self[plugin.name] = self._check(plugin.name, value)
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
             self.complete()
-        return self._entries[name]
+        entry = self._entries[name]
+        if not isinstance(entry, str):
+            return entry
+        module, _, attribute = entry.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        self._own[name] = self._entries[name] = found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self.complete()
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         self.complete()

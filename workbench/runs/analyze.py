@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import Tensor, nn
 
-from workbench.analyses.registry import ANALYSES, Analysis, Option, check_request
+from workbench.analyses.analysis import Analysis
+from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.registry import ANALYSES, check_request
 from workbench.captures import Capture, LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
 from workbench.frames.accumulator import Accumulator
+from workbench.frames.measurement import Measurement
 from workbench.frames.provenance import versions
 from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
-from workbench.measurements import Layer, Measurement, NotApplicable
 from workbench.runs.cache import Place
 from workbench.runs.stream import Part, Stream, capture_inputs, stream_file, stream_model, stream_weights
 from workbench.runs.sweep.parts import SWEEP, read_sweep
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from workbench.data.batches import Inputs, ListedInputs
     from workbench.models.loading import LoadedModel
 
-__all__ = ["ANALYSES", "Analysis", "Option", "analyze", "capture_inputs", "check_request", "gather"]
+__all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "gather"]
 
 PROGRESS_AFTER = 2.0  # seconds of expected work from which a progress bar is shown
 
@@ -84,7 +86,7 @@ def analyze(
     analysis = ANALYSES[name]
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise InputError(f"batch_size must be a whole number from 1 up; got {batch_size!r}")
-    if heads is not None and not analysis.per_head:
+    if heads is not None and not analysis.of_heads:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
     parse_numbers("head", heads)
     settings = {
@@ -111,7 +113,7 @@ def analyze(
             raise InputError(
                 "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
             )
-        stream = stream_file(qkv, analysis.reads(chosen), layers, batch_size)
+        stream = stream_file(qkv, analysis.reads(analysis.asked(chosen)), layers, batch_size)
     elif qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
     else:
@@ -120,7 +122,7 @@ def analyze(
             n=n, checkpoint=checkpoint, preprocessing=preprocessing, device=device, dtype=dtype,
         )  # fmt: skip
     question = {"analysis": name, "options": chosen, "seed": seed, "settings": told}
-    place = Place(cache, stream, ANALYSES.own.get(name) is analysis, question)
+    place = Place(cache, stream, ANALYSES.is_ours(name), question)
     held = place.find()
     if held is not None:
         if callable(progress):
@@ -167,9 +169,10 @@ def _stream(
     **choice: Any,
 ) -> Stream:
     """The model over its inputs with all that the analysis reads."""
-    perturb = None if analysis.perturb is None else partial(analysis.perturb, options=options, seed=seed)
+    asked, change = analysis.asked(options), analysis.perturb
+    perturb = None if change is None else lambda given: change(given, asked, seed)
     return stream_model(
-        model, inputs, (*analysis.reads(options), *analysis.also), layers, batch_size,
+        model, inputs, (*analysis.reads(asked), *analysis.also), layers, batch_size,
         keep_nonfinite=analysis.counts_nonfinite, perturb=perturb, seed=seed, **choice,
     )  # fmt: skip
 
@@ -186,11 +189,11 @@ class _Run:
         heads: Any,
         gathered: Accumulator | None = None,
     ) -> None:
-        self.analysis, self.options, self.stream = analysis, options, stream
+        self.analysis, self.options, self.stream = analysis, analysis.asked(options), stream
         self.seed, self.heads = seed, heads
         # analyses with the option say what they measure head by head; the others have no means to take
-        aggregate = not options.get("per_head", True)
-        per_input = options.get("per_input", True)
+        aggregate = not getattr(self.options, "per_head", True)
+        per_input = getattr(self.options, "per_input", True)
         self.gathered = Accumulator(aggregate, per_input) if gathered is None else gathered
         self.taken: list[tuple[Layer, Measurement]] = []
         """What the layers of this batch gave, for what follows from all of them."""
@@ -218,7 +221,7 @@ class _Run:
                 perturbed=perturbed,
             )  # fmt: skip
             try:
-                for measurement in self.analysis.measure(layer, self.options):
+                for measurement in self.analysis.measured(layer, self.options):
                     if measurement.form != "held":
                         gathered.add(measurement, layer)
                     if self.analysis.across is not None:
@@ -251,7 +254,7 @@ class _Run:
         frame.attrs["notes"] = notes
         frame.attrs["provenance"] = {
             "analysis": self.analysis.name,
-            "options": dict(self.options),
+            "options": asdict(self.options),
             "model": model,
             "inputs": self.stream.inputs,
             "seed": self.seed,

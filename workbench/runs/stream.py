@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.analyses.attention_maps import visible_keys
+from workbench.analyses.layer import visible_keys
 from workbench.captures import (
     SITES,
     STREAM,

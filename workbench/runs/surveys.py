@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses.membership import membership_map, patch_places
-from workbench.analyses.position_logits import TERMS, within_rows
+from workbench.analyses.class_attention import HEAD, QUERIES, class_rows
+from workbench.analyses.layer import Layer, NotApplicable, patch_places
+from workbench.analyses.membership import membership_map, memberships, own_convention
+from workbench.analyses.position_logits import TERMS, terms_of_layer, within_rows
 from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
 from workbench.analyses.subspaces import coherence
 from workbench.core.errors import InputError, MissingResource, UnknownName
@@ -23,10 +25,6 @@ from workbench.core.null_distributions import generator
 from workbench.core.selection import Numbers, parse_numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames
-from workbench.measurements import Layer, NotApplicable
-from workbench.measurements.class_attention import HEAD, QUERIES, class_rows
-from workbench.measurements.membership import memberships, own_convention
-from workbench.measurements.position_logits import terms_of_layer
 from workbench.models.loading import load
 from workbench.runs.analyze import ANALYSES, analyze
 from workbench.runs.stream import Stream, stream_model, stream_weights

@@ -6,11 +6,15 @@ import pytest
 import torch
 
 import workbench
-from workbench.analyses.robust_components import detection_auc, token_size
+from workbench.analyses.layer import Layer
+from workbench.analyses.robust_components import (
+    contamination_scores,
+    detection_auc,
+    found_contamination,
+    token_size,
+)
 from workbench.captures import LayerRecord, TokenInfo
 from workbench.core.errors import InputError, UnknownName
-from workbench.measurements import Layer
-from workbench.measurements.robust_components import contamination_scores, found_contamination
 from workbench.studies.evaluation import contamination
 from workbench.studies.evaluation.contamination import EPSILON, contaminate, contamination_frame, sparse_maps
 

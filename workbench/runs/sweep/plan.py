@@ -166,7 +166,7 @@ def _planned(analysis: str | tuple[str, Mapping[str, Any]], per_input: bool, hea
         )
     if "per_input" in options:
         raise InputError("rows per input are chosen for the whole sweep, with per_input (--per-input)")
-    if heads is not None and not ANALYSES[name].per_head:
+    if heads is not None and not ANALYSES[name].of_heads:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
     return PlannedAnalysis(label, name, chosen | {"per_input": per_input})
 

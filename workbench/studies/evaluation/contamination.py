@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.robust_components import token_size
+from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.robust_components import found_contamination, patches_of, split_of_layer, token_size
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.accumulator import Accumulator
 from workbench.frames.provenance import versions
-from workbench.measurements import Counts, Layer, NotApplicable
-from workbench.measurements.robust_components import found_contamination, patches_of, split_of_layer
+from workbench.frames.measurement import Counts
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
 from workbench.studies.evaluation.scores import hits

@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses.attention_maps import grid_positions
 from workbench.analyses.filter_kernels import log_filter_kernel, squared_distances
-from workbench.analyses.membership import patch_places
+from workbench.analyses.layer import grid_positions, patch_places
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName

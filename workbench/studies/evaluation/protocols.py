@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from workbench.analyses.registry import Option, number, whole_number
 from workbench.core.errors import InputError
 from workbench.core.intervals import share_interval
 from workbench.core.null_distributions import derived_seed
+from workbench.core.options import Option
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.data.pools import photo_files, read_picture
 from workbench.studies.evaluation import attacks, scores, texts
@@ -236,13 +237,13 @@ def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterat
 _LINF = "largest change of a pixel (0 to 1)"
 _CURVE = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
 _WINDOWS = {
-    "window": Option(0, "tokens of a window; 0 takes the longest of the model", whole_number(0)),
-    "stride": Option(1, "tokens by which the window moves", whole_number(1)),
+    "window": Option(0, "tokens of a window; 0 takes the longest of the model", Annotated[int, Ge(0)]),
+    "stride": Option(1, "tokens by which the window moves", Annotated[int, Ge(1)]),
 }
 
 
 def _count(default: int, what: str) -> Option:
-    return Option(default, what, whole_number(1))
+    return Option(default, what, Annotated[int, Ge(1)])
 
 
 _STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
@@ -266,7 +267,9 @@ _TABLE = (
         {
             "steps": _count(20, _STEPS),
             # a step of twice the budget crosses all of it, and a larger one ends where that does
-            "step_size": Option(0.15, "size of a step, as a share of epsilon", number(0, 2, above=True)),
+            "step_size": Option(
+                0.15, "size of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)]
+            ),
         },
         pictures=_attacked(attacks.pgd),
     ),

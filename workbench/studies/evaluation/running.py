@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
+from annotated_types import Ge, Le
 
 from workbench._version import __version__
-from workbench.analyses.registry import number
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import accept
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import UNTRAINED_NOTE
@@ -112,7 +113,7 @@ def check_request(
     budgets = []
     for epsilon in epsilons:
         try:
-            budgets.append(number(0, chosen.largest)(epsilon))
+            budgets.append(accept(Annotated[float, Ge(0), Le(chosen.largest)], epsilon))
         except ValueError as error:
             raise InputError(
                 f"epsilon of protocol {protocol!r} is {error} ({chosen.budget}), got {epsilon!r}"

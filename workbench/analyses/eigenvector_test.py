@@ -7,27 +7,88 @@ converse: Â = C G⁻¹ V is what V would have to be made from. The exact test: 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses.kernel_pca import EPSILON
+from workbench.analyses.analysis import Analysis, OfValues, Standardize
+from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, principal_axes
+from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
+from workbench.analyses.linalg import EPSILON, map_tokens, stack_heads
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
-from workbench.analyses.parallel import map_tokens
-from workbench.analyses.principal_axes import PrincipalAxes, principal_axes
-from workbench.analyses.stacking import stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.null_distributions import derived_seed
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
 CANDIDATES = ("true", "perturbed", "values")
 PAIR_STATISTICS = ("mean", "std")
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 LOWEST = torch.finfo(torch.float64).min
 CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relative differences
+
+
+@dataclass(frozen=True)
+class Options(OfValues):
+    """In which precision, and how much noise perturbs the eigenvectors."""
+
+    precision: Annotated[
+        Literal["float64", "float32"], "float64, or float32 as published: what rounding alone does to γ"
+    ] = "float64"
+    noise: Annotated[
+        float, Ge(0), Le(1e6), "standard deviation of what is added to the perturbed eigenvectors"
+    ] = 0.1
+    standardize: Standardize = "none"
+
+
+GAMMA_ABS = Metric(
+    "gamma_abs",
+    "Difference of γ",
+    "|γ_i − γ_j| over pairs of tokens i<j, mean or standard deviation, with γ = (K̃â)/(Nâ) elementwise; 0 "
+    "for an eigenvector",
+    "teo2024 Figs 2, 5; saritas2025 Fig. 3",
+    low=0,
+)
+GAMMA_REL = Metric(
+    "gamma_rel",
+    "Relative difference of γ",
+    "|γ_i − γ_j| / (max(|γ_i|, |γ_j|) + 1e-10) over pairs of tokens i<j, mean or standard deviation",
+    "saritas2025 Fig. 3",
+    low=0,
+)
+GAMMA_FLOOR = Metric(
+    "gamma_floor",
+    "Difference of γ from rounding alone",
+    "what gamma_abs of a true eigenvector comes to at the precision of the run",
+    low=0,
+)
+GAMMA_SIZE = Metric(
+    "gamma_size",
+    "Mean size of γ",
+    "mean |γ_i| over tokens of a true eigenvector (μ_d/N), which gamma_abs is to be read against",
+    low=0,
+)
+INCONSISTENCY = Metric(
+    "inconsistency",
+    "Inconsistency of V with any eigenvectors",
+    "‖1_N G⁻¹V‖ / ‖G⁻¹V‖: 0 where a matrix A with V = G A − G 1_N A exists, 1 where V has no part of that "
+    "form",
+    low=0,
+    high=1,
+)
+EIGEN_RESIDUAL = Metric(
+    "eigen_residual",
+    "Eigen-residual",
+    "‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ = âᵀK̃â / âᵀâ; 0 for an eigenvector",
+    low=0,
+    high=1,
+)
 
 
 class EigenvectorDraws(NamedTuple):
@@ -93,7 +154,7 @@ def eigenvector_test(
     (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
 
     NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
-    rounding (V constant along G, or 0). Raises `InputError` as `parallel.map_tokens`.
+    rounding (V constant along G, or 0). Raises `InputError` as `linalg.map_tokens`.
     """
     if precision not in PRECISIONS:
         raise UnknownName("precision", precision, PRECISIONS)
@@ -242,3 +303,71 @@ def _padded(values: Tensor, axes: int) -> Tensor:
     """(axis, …) with NaN for the axes that N tokens do not have."""
     missing = values.new_full((axes - len(values), *values.shape[1:]), torch.nan)
     return torch.cat([values, missing])
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """γ, inconsistency, eigen-residual and span share of the three candidates, per input and (kv) head."""
+    need_token_attention(layer)
+    v = layer.choose_heads(layer.site("v"))
+    k, scale, real = chosen_keys(layer, options.standardize, options.padding)
+    found = eigenvector_test(
+        k,
+        v,
+        scale,
+        real,
+        noise=options.noise,
+        precision=options.precision,
+        null_samples=options.null_samples,
+        nulls=options.nulls,
+        seeds=layer.seeds(len(k)),
+    )
+    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    standardized = standardize_column(options.standardize)
+
+    def ranked(
+        metric: Metric, values: Tensor, columns: dict[str, str], **null_samples: Tensor
+    ) -> Measurement:
+        drawn = {name: layer.per_input(part.movedim(-2, -1)) for name, part in null_samples.items()}
+        axes = ("input", "head", "rank")
+        return Measurement(metric, layer.per_input(values), axes, None, standardized | columns, drawn)
+
+    for number, candidate in enumerate(CANDIDATES):
+        for place, statistic in enumerate(PAIR_STATISTICS):
+            columns = {"candidate": candidate, "statistic": statistic}
+            yield ranked(GAMMA_ABS, found.gamma_abs[..., number, :, place], columns)
+            for convention, relative in found.gamma_rel.items():
+                yield ranked(GAMMA_REL, relative[..., number, :, place], columns | {"convention": convention})
+        of_values = candidate == "values"
+        null_samples = (
+            {name: drawn.eigen_residual for name, drawn in found.null_samples.items()} if of_values else {}
+        )
+        columns = {"candidate": candidate}
+        yield ranked(EIGEN_RESIDUAL, found.eigen_residual[..., number, :], columns, **null_samples)
+        if candidate == "true":  # all of its norm lies in the span
+            columns = {"candidate": candidate, "statistic": "mean"}
+            yield ranked(GAMMA_FLOOR, found.gamma_floor, columns)
+            yield ranked(GAMMA_SIZE, found.gamma_size[..., number, :], columns)
+            continue
+        null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in found.null_samples.items()}
+        share = layer.per_input(found.span_share[..., number])
+        yield Measurement(
+            SPAN_SHARE, share, columns=standardized | columns, null_samples=null_samples if of_values else {}
+        )
+    yield Measurement(
+        INCONSISTENCY,
+        layer.per_input(found.inconsistency),
+        columns=standardized | {"candidate": "values"},
+        null_samples={
+            name: layer.per_input(drawn.inconsistency) for name, drawn in found.null_samples.items()
+        },
+    )
+
+
+ANALYSIS = Analysis(
+    "eigenvector-test",
+    "Are the values made of eigenvectors of the centred Gram matrix",
+    ("k", "v", "scale"),
+    measure,
+    (GAMMA_ABS, GAMMA_REL, GAMMA_FLOOR, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
+    Options,
+)

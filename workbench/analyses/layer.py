@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.analyses import attention_maps
+from workbench.analyses import kernel_pca
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
@@ -126,6 +129,24 @@ class Layer:
             )
         return per_head[self.heads]
 
+    @property
+    def head_attention_mask(self) -> Tensor | None:
+        """The mask of the attention of the chosen heads, where it differs from head to head; else the one of all."""
+        mask = self.record.mask
+        if mask is not None and mask.ndim == 4 and mask.shape[1] == self.total_heads > 1:
+            return mask[:, self.heads]
+        return mask
+
+    @property
+    def window_column(self) -> dict[str, Any]:
+        """The column of a value that is the mean over an input's windows; empty for a layer without windows."""
+        return {} if self.record.origin is None else {"statistic": "mean"}
+
+    def real_on(self, tensor: Tensor, axis: int = 1) -> Tensor | None:
+        """Mask (batch, token) of the real tokens along an axis of a tensor, on its device; None where all are."""
+        real = self.real_tokens(tensor.shape[axis])
+        return None if real is None else real.to(tensor.device)
+
     def head_mask(self, tensor: Tensor, padding: str = "mask") -> Tensor | None:
         """Mask of the real tokens of a tensor (batch, head, token, …) as (batch, 1, token); None for all."""
         real = None if padding == "keep" else self.real_tokens(tensor.shape[2])
@@ -167,9 +188,9 @@ class Layer:
     def positions(self, count: int) -> Tensor | None:
         """Coordinates of ``count`` tokens of this layer, or None where they are not known."""
         if self.record.origin is not None:
-            return attention_maps.grid_positions(self.record.origin.size)
+            return grid_positions(self.record.origin.size)
         kinds = self.token_kinds(count)
-        return attention_maps.positions_of(kinds, self.grid) if len(kinds) == count else None
+        return positions_of(kinds, self.grid) if len(kinds) == count else None
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -226,3 +247,103 @@ def need_token_attention(layer: Layer) -> None:
         raise NotApplicable("attends from channel to channel and has no attention between tokens")
     if layer.record.kind != "token":
         raise NotApplicable("mixes tokens without attention from token to token")
+
+
+NEVER = -1e4  # what older models add to the score of a key that may not be seen
+# timm's Swin keeps tokens of a shifted window apart with an additive −100, beside a position bias of a few
+# units.
+WINDOW_MASK = -50.0
+
+
+def visible_keys(
+    mask: Tensor | None, like: Float[Tensor, "*batch head query key"], hidden_at: float = NEVER
+) -> Bool[Tensor, "*batch head query key"]:
+    """Which keys a query may see, broadcast to the attention map: everything without a ``mask``.
+
+    A boolean mask is true where a query may attend. An additive one hides a key where it is at or below
+    ``hidden_at``, or near the lowest number of its type, as models write "never"; a bias above that stays
+    visible. (timm's Swin writes −100.) Raises `InputError` where the mask does not fit.
+    """
+    if mask is None:
+        return torch.ones(like.shape, dtype=torch.bool, device=like.device)
+    if mask.dtype != torch.bool:
+        mask = mask > max(hidden_at, torch.finfo(mask.dtype).min / 10)
+    try:
+        return mask.expand(like.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"mask of shape {tuple(mask.shape)} does not fit attention of shape {tuple(like.shape)} "
+            "(batch, head, query, key)"
+        ) from error
+
+
+def visible_of(layer: Layer, kept: Tensor) -> Tensor | None:
+    """Which keys the queries of the chosen heads, whose maps are ``kept``, may see; None for all of them."""
+    mask = layer.head_attention_mask
+    if mask is None:
+        return None
+    return visible_keys(mask, kept, WINDOW_MASK if layer.record.origin is not None else NEVER)
+
+
+def grid_positions(grid: tuple[int, int]) -> Float[Tensor, "patch 2"]:
+    """(row, column) of every patch of a grid of (rows, columns), row by row, in patches."""
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    return torch.stack([rows.flatten(), columns.flatten()], -1).double()
+
+
+def positions_of(kinds: Sequence[str], grid: tuple[int, int] | None) -> Float[Tensor, "token space"] | None:
+    """Where each token is: patches on their grid (other tokens nowhere, NaN), words and unknown tokens in a line.
+
+    None where there is a patch kind but no grid that fits it.
+    """
+    patches = torch.tensor([kind == "patch" for kind in kinds], dtype=torch.bool)
+    if not patches.any():
+        return torch.arange(len(kinds), dtype=torch.float64)[:, None]
+    if grid is None or grid[0] * grid[1] != int(patches.sum()):
+        return None
+    positions = torch.full((len(kinds), 2), math.nan, dtype=torch.float64)
+    positions[patches] = grid_positions(grid)
+    return positions
+
+
+def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int]:
+    """Places of the patches among the tokens, in reading order.
+
+    Raises `InputError` where there are none (a text), or where they do not fill the grid.
+    """
+    places = [place for place, kind in enumerate(kinds) if kind == "patch"]
+    if grid is None or not places:
+        held = ", ".join(sorted(set(kinds))) or "nothing"
+        raise InputError(
+            f"there is no patch grid: the tokens are {held}; maps and masks of patches need an image model and images"
+        )
+    if len(places) != grid[0] * grid[1]:
+        raise InputError(f"{len(places)} patches do not fill a grid of {grid[0]} × {grid[1]}")
+    return places
+
+
+def chosen_keys(
+    layer: Layer, standardize: str, padding: str = "mask"
+) -> tuple[Tensor, float | Tensor, Tensor | None]:
+    """Keys of the chosen heads, standardised as asked, with their scale and the mask of their tokens."""
+    whole = layer.site("k")
+    k = layer.choose_heads(whole)
+    real = layer.head_mask(k, padding)
+    return kernel_pca.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
+
+
+def standardize_column(standardize: str) -> dict[str, Any]:
+    """The column that names how the keys were standardised; empty where they were not."""
+    return {} if standardize == "none" else {"standardize": standardize}
+
+
+def report_axes(layer: Layer, resolved: Tensor, axes: Tensor, value_dim: int) -> None:
+    """Count the heads without principal axes, with fewer than asked for, and with some within rounding."""
+    layer.counts.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
+    layer.counts.add(
+        f"heads have no more tokens than the {value_dim} columns of v: N − 1 axes are taken", axes < value_dim
+    )
+    layer.counts.add(
+        "heads have top axes whose eigenvalues are within rounding: such axes are arbitrary",
+        (resolved > 0) & (resolved < axes),
+    )

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import attention_maps
+from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, need_token_attention, visible_keys
 from workbench.analyses.null_values import null_values
 from workbench.attention.base import split_heads
 from workbench.attention.primal import PrimalAttention, primal_kernel
 from workbench.captures import attention_weights
 from workbench.core import null_distributions as chance
 from workbench.frames.measurement import Measurement
-from workbench.measurements.layers import Layer, need_token_attention
-from workbench.measurements.maps import WINDOW_MASK
+from workbench.frames.metrics import Metric
 
 # Of an entry of attention, which is at most 1: beyond the rounding of single precision.
 _SAME = 1e-3
@@ -42,7 +41,7 @@ class Operator(NamedTuple):
 class Found(NamedTuple):
     """One metric of some inputs: (input, head), or (input, head, rank); draws have a last axis for the draw."""
 
-    metric: str
+    metric: Metric
     values: Tensor
     null_samples: Mapping[str, Tensor] = {}
     columns: Mapping[str, str] = {}
@@ -62,7 +61,7 @@ def softmax_operator(layer: Layer) -> Operator:
     if mask is not None:
         mask = mask.expand(len(q), heads, q.shape[-2], k.shape[-2])[:, layer.heads]
 
-    hidden_at = attention_maps.NEVER if record.origin is None else WINDOW_MASK
+    hidden_at = NEVER if record.origin is None else WINDOW_MASK
 
     def seen(inputs: Any, tokens: Any) -> Tensor | None:
         return None if mask is None else mask[inputs][:, :, tokens][..., tokens]
@@ -74,7 +73,7 @@ def softmax_operator(layer: Layer) -> Operator:
         scores, part = (q @ k.mT) * factor, seen(inputs, tokens)
         if part is None:
             return scores
-        visible = attention_maps.visible_keys(part, scores, hidden_at)
+        visible = visible_keys(part, scores, hidden_at)
         return (scores if part.dtype == torch.bool else scores + part).masked_fill(~visible, -torch.inf)
 
     own = None
@@ -133,14 +132,14 @@ def noise_like(tensor: Tensor, null_samples: int, group: Group, what: str) -> Te
     return torch.stack(each, 1).unflatten(1, tensor.shape[:2])
 
 
-def beside_random(
+def with_null(
     found: list[Found],
     measure: Callable[[Tensor, Tensor], list[Found]],
     operands: tuple[Tensor, Tensor],
     null_samples: int,
     group: Group,
 ) -> list[Found]:
-    """What was found, with what ``measure`` finds for random queries and keys of the same size as its chance level."""
+    """What was found, beside its null distribution: what ``measure`` finds for random queries and keys of that size."""
     if not null_samples:
         return found
     q, k = (
@@ -172,12 +171,11 @@ def together(layer: Layer, groups: Sequence[Group], parts: Sequence[Found], batc
             values[group.inputs] = tensor
         return layer.per_input(values)
 
-    windows = {} if layer.record.origin is None else {"statistic": "mean"}
     return Measurement(
         first.metric,
         whole([part.values for part in parts]),
         ("input", "head", "rank") if first.ranked else ("input", "head"),
-        columns={**windows, **first.columns},
+        columns={**layer.window_column, **first.columns},
         null_samples={
             name: whole([part.null_samples[name] for part in parts]) for name in first.null_samples
         },

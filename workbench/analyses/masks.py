@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Predicate
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from workbench.core.errors import InputError
+from workbench.core.options import Accepted
 from workbench.data.pools import IMAGE_SUFFIXES, Unreadable, read_picture
 
 INK = "ink"
+
+
+def _is_folder(name: str) -> bool:
+    return Path(name).expanduser().is_dir()
+
+
+Masks = Literal["ink"] | Annotated[str, Predicate(_is_folder), Accepted("a folder that is there")] | None
+"""Where masks of patches come from, as an option has it."""
 _HALF = 127.5  # of white
 
 

@@ -2,28 +2,122 @@
 
 Attention is (*batch, head, query, key), rows summing to 1 over keys. Padding is left out as query and as key.
 Channel attention (XCA) has no token map; these measures do not apply to it.
-Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021; sinks Xiao et al. 2024.
+Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021; sinks Xiao et al. 2024; diversity Lin 1991.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import pandas as pd
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfInputs
+from workbench.analyses.class_attention import head_diversity
+from workbench.analyses.layer import (
+    Layer,
+    need_token_attention,
+    over_windows,
+    token_attention,
+    visible_keys,
+    visible_of,
+)
+from workbench.captures import attention_output
 from workbench.core.errors import InputError
+from workbench.core.null_distributions import Null, null_of_draws
+from workbench.core.options import NullSamples
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-NEVER = -1e4  # what older models add to the score of a key that may not be seen
 ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
+_Share = Annotated[float, Ge(0), Le(1)]
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """When `attention_report` names a head; each value is compared with its mean over the inputs."""
+
+    dead_norm: Annotated[_Share, "report a head whose output norm is below this share of its layer's"] = 0.01
+    dead_entropy: Annotated[_Share, "report a head whose entropy is above this share of its maximum"] = 0.999
+    sink_share: Annotated[_Share, "report a head in which one key receives more than this share"] = 0.3
+    sink_over_uniform: Annotated[
+        float, Ge(0), Le(1e6), "and more than this many times what even attention would give it"
+    ] = 2.0
+    null_samples: Annotated[
+        NullSamples,
+        "samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out",
+    ] = 4
+
+
+ATTENTION_ENTROPY = Metric(
+    "attention_entropy",
+    "Attention entropy",
+    "−Σ_j A_ij log A_ij, mean over queries; at most log N",
+    "Vig & Belinkov 2019",
+    unit="nats",
+    low=0,
+)
+ATTENTION_ENTROPY_SHARE = Metric(
+    "attention_entropy_share",
+    "Relative attention entropy",
+    "attention_entropy divided by the log of the number of keys a query may see, mean over queries that "
+    "see at least two",
+    low=0,
+    high=1,
+)
+ATTENTION_DISTANCE = Metric(
+    "attention_distance",
+    "Mean attention distance",
+    "Σ_j A_ij dist(i, j) / Σ_j A_ij, mean over queries; Euclidean on the patch grid over patches only (in "
+    "patches), |i − j| in a text (in tokens)",
+    "Dosovitskiy et al. 2021, Fig. 7",
+    unit="patches or tokens",
+    low=0,
+)
+ATTENTION_SINK = Metric(
+    "attention_sink",
+    "Largest share of attention on one key",
+    "max over keys of the attention that the key receives, mean over queries; null_mean is that of "
+    "attention spread evenly over the keys each query may see",
+    "Xiao et al. 2024",
+    low=0,
+    high=1,
+)
+ATTENTION_SINK_KEY = Metric(
+    "attention_sink_key",
+    "Key that receives most attention",
+    "index (from 0) of the key whose share is attention_sink",
+    "Xiao et al. 2024",
+    unit="token",
+    low=0,
+    averaged=False,
+)
+ATTENTION_DIVERSITY = Metric(
+    "attention_diversity",
+    "Diversity of heads' maps",
+    "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all alike,"
+    " 1: no two at the same key",
+    "Lin 1991",
+    low=0,
+    high=1,
+)
+HEAD_OUTPUT_NORM = Metric(
+    "head_output_norm",
+    "Head output norm relative to the layer's mean",
+    "root mean square of a head's output over that of all heads in its layer; near 0 is a dead head",
+    "Michel et al. 2019",
+    low=0,
+)
+NONFINITE = Metric(
+    "nonfinite", "Non-finite entries", "how many entries of the head's attention are NaN or infinite", low=0
+)
 
 
 class HeadMaps(NamedTuple):
@@ -41,34 +135,6 @@ class HeadMaps(NamedTuple):
     sink_key: Tensor
     sink_uniform: Tensor
     nonfinite: Tensor
-
-
-def visible_keys(
-    mask: Tensor | None, like: Float[Tensor, "*batch head query key"], hidden_at: float = NEVER
-) -> Bool[Tensor, "*batch head query key"]:
-    """Which keys a query may see, broadcast to the attention map: everything without a ``mask``.
-
-    A boolean mask is true where a query may attend. An additive one hides a key where it is at or below
-    ``hidden_at``, or near the lowest number of its type, as models write "never"; a bias above that stays
-    visible. (timm's Swin writes −100.) Raises `InputError` where the mask does not fit.
-    """
-    if mask is None:
-        return torch.ones(like.shape, dtype=torch.bool, device=like.device)
-    if mask.dtype != torch.bool:
-        mask = mask > max(hidden_at, torch.finfo(mask.dtype).min / 10)
-    try:
-        return mask.expand(like.shape)
-    except RuntimeError as error:
-        raise InputError(
-            f"mask of shape {tuple(mask.shape)} does not fit attention of shape {tuple(like.shape)} "
-            "(batch, head, query, key)"
-        ) from error
-
-
-def grid_positions(grid: tuple[int, int]) -> Float[Tensor, "patch 2"]:
-    """(row, column) of every patch of a grid of (rows, columns), row by row, in patches."""
-    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    return torch.stack([rows.flatten(), columns.flatten()], -1).double()
 
 
 def head_maps(
@@ -169,6 +235,39 @@ def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Ten
     return head_maps(attn).entropy
 
 
+def map_diversity(
+    attn: Float[Tensor, "*batch head query key"],
+    queries: Bool[Tensor, "*batch query"] | None = None,
+    keys: Bool[Tensor, "*batch key"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """`head_diversity` of every query, mean over the real ones; ``queries`` and ``keys`` mark real tokens.
+
+    NaN for a single head, and where no query attends to anything.
+    """
+    *batch, _, n_queries, n_keys = attn.shape
+    seen = torch.ones(*batch, n_keys, dtype=torch.bool) if keys is None else keys
+    rows = attn.transpose(-3, -2)
+    found = head_diversity(rows, seen.to(attn.device)[..., None, :].expand(*batch, n_queries, n_keys))
+    return (
+        found.nanmean(-1)
+        if queries is None
+        else found.masked_fill(~queries.to(found.device), math.nan).nanmean(-1)
+    )
+
+
+def permuted_heads(
+    attn: Float[Tensor, "head query key"],
+    visible: Bool[Tensor, "head query key"],
+    source: torch.Generator,
+) -> Float[Tensor, "head query key"]:
+    """The same weights with the visible keys of every head and query in an order of their own: heads look anywhere.
+
+    Keys that may be seen come first, whichever they are; what heads have in common does not depend on their names.
+    """
+    order = torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0).argsort(-1)
+    return attn.gather(-1, order.to(attn.device))
+
+
 def head_output_norm(
     output: Float[Tensor, "*batch head token head_dim"], tokens: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch head"]:
@@ -186,26 +285,85 @@ def head_output_norm(
     return torch.where(torch.isfinite(layer), square / layer, torch.nan).sqrt()
 
 
-@dataclass(frozen=True)
-class ReportRules:
-    """When `attention_report` names a head; each value is compared with its mean over the inputs.
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
+    need_token_attention(layer)
+    record = layer.record
+    attn = token_attention(record)
+    output = record.head_out
+    if output is None and record.v is not None:
+        output = attention_output(attn, record.v)
+    kept = layer.choose_heads(attn)
+    square = kept.shape[-2] == kept.shape[-1]
+    real = layer.real_on(kept, -1)
+    visible = visible_of(layer, kept)
+    positions = layer.positions(kept.shape[-1]) if square else None
+    maps = head_maps(
+        kept,
+        visible=visible,
+        queries=real if square else None,
+        keys=real,
+        query_positions=positions,
+        key_positions=positions,
+    )
+    windows = layer.window_column
+    yield from _diversity(layer, kept, visible, real, options.null_samples)
+    yield Measurement(ATTENTION_ENTROPY, layer.per_input(maps.entropy), columns=windows)
+    yield Measurement(ATTENTION_ENTROPY_SHARE, layer.per_input(maps.entropy_share), columns=windows)
+    if positions is not None:
+        unit = {"unit": "patches" if positions.shape[-1] == 2 else "tokens"}
+        yield Measurement(ATTENTION_DISTANCE, layer.per_input(maps.distance), columns=windows | unit)
+    even = layer.per_input(maps.sink_uniform)
+    undefined = torch.full_like(even, math.nan)
+    null = Null(even, undefined, undefined, undefined)
+    columns = windows | {"null": "uniform"}
+    yield Measurement(ATTENTION_SINK, layer.per_input(maps.sink), null=null, columns=columns)
+    counts = maps.nonfinite
+    if record.origin is None:  # in windows the keys of one index are different tokens
+        key = maps.sink_key.double()
+        yield Measurement(ATTENTION_SINK_KEY, key.masked_fill(key < 0, math.nan))
+    else:
+        counts = over_windows(counts, record.origin.image).sum(1)
+    yield Measurement(NONFINITE, counts.double())
+    if output is not None:
+        norms = head_output_norm(layer.joined(output), real if square else None)
+        yield Measurement(HEAD_OUTPUT_NORM, layer.choose_heads(norms))
 
-    dead_norm: output norm below this share of the layer's root mean square; dead_entropy: entropy above this
-    share of its maximum, that is, attention so even that it does not depend on the tokens; sink_share: one
-    key receives more than this share, and more than sink_over_uniform times what it would receive from even
-    attention.
+
+def _diversity(
+    layer: Layer, kept: Tensor, visible: Tensor | None, real: Tensor | None, null_samples: int
+) -> Iterator[Measurement]:
+    """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
+
+    Nothing for a single head; NaN for maps that are no distributions.
     """
-
-    dead_norm: float = 0.01
-    dead_entropy: float = 0.999
-    sink_share: float = 0.3
-    sink_over_uniform: float = 2.0
+    if kept.shape[1] < 2:
+        return
+    square = kept.shape[-2] == kept.shape[-1]
+    broken = ~(torch.isfinite(kept) & (kept >= 0)).all(-1).all(-1).all(-1)
+    maps = torch.where(broken[:, None, None, None], torch.nan, kept.double())
+    values = layer.per_input(map_diversity(maps, real if square else None, real))
+    columns, null = layer.window_column, None
+    if null_samples:
+        seen = torch.ones_like(kept, dtype=torch.bool) if visible is None else visible
+        drawn = []
+        for place, seed in enumerate(layer.seeds(len(kept))[:: len(layer.heads)]):
+            source = torch.Generator().manual_seed(seed)
+            own, shown = maps[place], seen[place]
+            if real is not None:  # samples must not depend on how much padding there is
+                own, shown = (part[..., real[place]] for part in (own, shown))
+                own, shown = (part[:, real[place]] if square else part for part in (own, shown))
+            permuted = [map_diversity(permuted_heads(own, shown, source)) for _ in range(null_samples)]
+            drawn.append(torch.stack(permuted))
+        null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
+        columns = columns | {"null": "permutation"}
+    yield Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)
 
 
 REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
 
 
-def attention_report(frame: pd.DataFrame, rules: ReportRules | None = None) -> pd.DataFrame:
+def attention_report(frame: pd.DataFrame, rules: Options | None = None) -> pd.DataFrame:
     """Dead heads, attention sinks and non-finite values in an ``attention-map`` result: one row per finding.
 
     Columns: model, checkpoint, layer, head; finding (``dead``, ``sink`` or ``non-finite``); value, the mean
@@ -213,9 +371,7 @@ def attention_report(frame: pd.DataFrame, rules: ReportRules | None = None) -> p
     the index of the sink's key where all inputs agree, else its commonest; reason, the rule in words. No
     rows: nothing found. Raises `InputError` where the frame holds no attention map.
     """
-    import pandas as pd
-
-    rules = rules or ReportRules()
+    rules = rules or Options()
     if not {"attention_sink", "nonfinite"} <= set(frame["metric"].dropna()):
         raise InputError(
             "this result holds no attention maps; compute them with the analysis 'attention-map'"
@@ -231,7 +387,7 @@ def attention_report(frame: pd.DataFrame, rules: ReportRules | None = None) -> p
     return report.astype({name: kinds.get(name, "string") for name in REPORT_COLUMNS})
 
 
-def _findings(rows: pd.DataFrame, rules: ReportRules) -> Iterator[dict[str, Any]]:
+def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
     """What the rules say about the rows of one head."""
     values = {str(metric): part["value"].dropna() for metric, part in rows.groupby("metric", sort=False)}
     mean = {metric: float(part.mean()) for metric, part in values.items() if len(part)}
@@ -260,17 +416,34 @@ def _findings(rows: pd.DataFrame, rules: ReportRules) -> Iterator[dict[str, Any]
         yield finding("non-finite", "nonfinite", "attention holds NaN or infinite entries", value=broken)
 
 
-def positions_of(kinds: Sequence[str], grid: tuple[int, int] | None) -> Float[Tensor, "token space"] | None:
-    """Where each token is: patches on their grid (other tokens nowhere, NaN), words and unknown tokens in a
-    line.
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """The first lines of the report."""
+    report = attention_report(frame, options)
+    told = [
+        f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
+        + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
+        for row in report.head(10).to_dict("records")
+    ]
+    more = len(report) - len(told)
+    return told + ([f"and {more} more findings: attention_report lists them"] if more else [])
 
-    None where there is a patch kind but no grid that fits it.
-    """
-    patches = torch.tensor([kind == "patch" for kind in kinds], dtype=torch.bool)
-    if not patches.any():
-        return torch.arange(len(kinds), dtype=torch.float64)[:, None]
-    if grid is None or grid[0] * grid[1] != int(patches.sum()):
-        return None
-    positions = torch.full((len(kinds), 2), math.nan, dtype=torch.float64)
-    positions[patches] = grid_positions(grid)
-    return positions
+
+ANALYSIS = Analysis(
+    "attention-map",
+    "Entropy, reach and sinks of attention; diversity of heads, dead ones, non-finite values",
+    ("mask", "attn", "head_out"),
+    measure,
+    (
+        ATTENTION_ENTROPY,
+        ATTENTION_ENTROPY_SHARE,
+        ATTENTION_DISTANCE,
+        ATTENTION_SINK,
+        ATTENTION_SINK_KEY,
+        ATTENTION_DIVERSITY,
+        HEAD_OUTPUT_NORM,
+        NONFINITE,
+    ),
+    Options,
+    findings,
+    counts_nonfinite=True,
+)

@@ -1,0 +1,345 @@
+"""Attention as kernel SVD (chen2023): the spectrum of a token × token matrix, and the two scores that it holds.
+
+K (*batch, query, key) is the attention of a head, or the kernel that Primal-Attention induces. K = H_e Σ H_rᵀ has
+left singular vectors H_e and right ones H_r. The e-scores K H_r = H_e Σ are what attention would put out if its values
+were H_r; the r-scores Kᵀ H_e = H_r Σ it never computes. Everything in float64, for real tokens only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from annotated_types import Ge
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses import kernel_pca, validation
+from workbench.analyses.analysis import Analysis, OfValues
+from workbench.analyses.kernel_pca import EFFECTIVE_RANK, RANK_90
+from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.linalg import head_bases, inside_share, left_out, map_heads, span_angles, stack_heads
+from workbench.analyses.null_values import null_values
+from workbench.analyses.operators import (
+    Found,
+    Group,
+    Operator,
+    groups_of,
+    noise_like,
+    primal_operator,
+    softmax_operator,
+    together,
+    with_null,
+)
+from workbench.attention.primal import PrimalAttention
+from workbench.core.errors import InputError
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+KERNEL = ("query", "key")
+
+
+@dataclass(frozen=True)
+class Options(OfValues):
+    """How many singular values; the null distribution of the spectra is that of random queries and keys."""
+
+    max_rank: Annotated[
+        Literal["all"] | Annotated[int, Ge(1)], "how many singular values per head: a number or all"
+    ] = "all"
+
+
+SINGULAR_VALUE = Metric(
+    "singular_value",
+    "Singular value of attention",
+    "σ_r of the token × token matrix, largest first: the attention matrix, or the kernel (Φ_q F)(Φ_k F)ᵀ "
+    "that Primal-Attention induces; chance: Gaussian queries and keys of the same mean square",
+    "chen2023 Fig. 1",
+    low=0,
+)
+SINGULAR_VALUE_RELATIVE = Metric(
+    "singular_value_relative",
+    "Singular value over the largest",
+    "σ_r / σ_1 of the token × token matrix",
+    "chen2023 Fig. 1",
+    low=0,
+    high=1,
+)
+EXPLAINED_VARIANCE = Metric(
+    "explained_variance",
+    "Cumulative explained variance",
+    "Σ_{i≤r} σ_i² / Σ σ_i² of the token × token matrix",
+    "chen2023 Fig. 1",
+    low=0,
+    high=1,
+)
+RANK_90_SHARE = Metric(
+    "rank_90_share",
+    "Share of the ranks holding 90 % of the variance",
+    "rank_90 divided by the number of tokens",
+    "chen2023 Fig. 1",
+    low=0,
+    high=1,
+)
+R_SCORE_SHARE = Metric(
+    "r_score_share",
+    "Share of the r-scores left out",
+    "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of as many e-scores K H_r "
+    "(candidate e_scores: what even values equal to H_r leave out), or of the head's own output (output); "
+    "0 for a symmetric K, 1 − head_dim/N for random directions",
+    "chen2023 Remark 3.4; workbench",
+    low=0,
+    high=1,
+)
+RIGHT_SINGULAR_ANGLE = Metric(
+    "right_singular_angle",
+    "Principal angle between V and the right singular vectors",
+    "angles between the column space of V and the first head_dim right singular vectors H_r of attention, "
+    "minimum or mean",
+    "chen2023 Remark 3.3; workbench",
+    unit="radians",
+    low=0,
+    high=math.pi / 2,
+)
+RIGHT_SINGULAR_SHARE = Metric(
+    "right_singular_share",
+    "Share of V in the span of the right singular vectors",
+    "share of ‖V‖² inside the span of the first head_dim right singular vectors H_r of attention; "
+    "head_dim/N for random values",
+    "chen2023 Remark 3.3; workbench",
+    low=0,
+    high=1,
+)
+
+
+class KernelSVD(NamedTuple):
+    """The first directions of K = H_e Σ H_rᵀ, largest singular value first.
+
+    left: H_e, unit columns; values: the diagonal of Σ; right: H_r. A direction whose singular value is rounding of 0
+    could be any: its columns and its value are zero.
+    """
+
+    left: Float[Tensor, "*batch query direction"]
+    values: Float[Tensor, "*batch direction"]
+    right: Float[Tensor, "*batch key direction"]
+
+    @property
+    def e_scores(self) -> Float[Tensor, "*batch query direction"]:
+        """K H_r = H_e Σ (chen2023 eq. 8): the output of attention whose values are H_r."""
+        return self.left * self.values[..., None, :]
+
+    @property
+    def r_scores(self) -> Float[Tensor, "*batch key direction"]:
+        """Kᵀ H_e = H_r Σ (chen2023 eq. 8): what attention does not put out."""
+        return self.right * self.values[..., None, :]
+
+
+def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch rank"]:
+    """Singular values σ_r of every matrix, largest first (chen2023 Fig. 1); all matrices of a batch in one call.
+
+    Dimensionless, of the size of K: attention whose rows sum to 1 has 1 ≤ σ_1 ≤ √N. Raises `InputError` for a missing
+    axis, fewer than two queries or keys, and entries that are not finite.
+    """
+    _check(kernel)
+    flat = kernel.double().reshape(-1, *kernel.shape[-2:])
+    if flat.device.type != "cpu":
+        values = torch.linalg.svdvals(flat)
+    else:
+        # a batch for every thread: LAPACK's own threads only cost time at these sizes
+        parts = flat.chunk(torch.get_num_threads())
+        values = torch.cat(map_heads(torch.linalg.svdvals, parts))
+    return values.reshape(*kernel.shape[:-2], -1)
+
+
+def relative_values(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
+    """σ_r / σ_1, which starts at 1; zeros stay zero."""
+    return spectrum / torch.where(spectrum[..., :1] > 0, spectrum[..., :1], 1.0)
+
+
+def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> KernelSVD:
+    """The first ``directions`` singular triplets of every matrix, at most as many as it has.
+
+    Rounding is that of the dtype that arrives. Raises as `singular_values`, and for fewer than one direction.
+    """
+    _check(kernel)
+    if directions < 1:
+        raise InputError(f"directions must be at least 1; got {directions}")
+    rounding = max(kernel.shape[-2:]) * torch.finfo(kernel.dtype).eps
+    flat = kernel.double().reshape(-1, *kernel.shape[-2:])
+
+    def first(matrix: Tensor) -> KernelSVD:
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        known = (values > rounding * values[0])[:directions]
+        return KernelSVD(
+            left[:, :directions] * known, values[:directions] * known, right.mT[:, :directions] * known
+        )
+
+    return stack_heads(map_heads(first, flat), kernel.shape[:-2])
+
+
+def _check(kernel: Tensor) -> None:
+    validation.check_axes("kernel", kernel, KERNEL)
+    validation.check_finite("kernel", kernel, KERNEL)
+    if not kernel.numel():
+        raise InputError(f"kernel has shape {tuple(kernel.shape)}; there is no matrix in it")
+    for axis, size in zip(KERNEL, kernel.shape[-2:], strict=True):
+        if size < 2:
+            raise InputError(
+                f"a kernel matrix of {size} {axis} has one singular value and no spectrum; at least 2 are needed "
+                f"(axis {axis})"
+            )
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Singular values of every head's attention or Primal kernel, its r-scores, and V beside its right directions.
+
+    The matrix is that of the real tokens among themselves; of windows, each window by itself.
+    """
+    operator = _operator_of(layer)
+    groups = groups_of(layer, operator.q, options.padding)
+    parts = [_of_group(layer, operator, options, group) for group in groups]
+    for found in zip(*parts, strict=True):
+        yield together(layer, groups, found, len(operator.q))
+
+
+def _operator_of(layer: Layer) -> Operator:
+    module = layer.module if "e_scores" in layer.record.extra else None
+    if isinstance(module, PrimalAttention):
+        return primal_operator(layer, module)
+    operator = softmax_operator(layer)
+    queries, keys = operator.q.shape[-2], operator.k.shape[-2]
+    if queries != keys:
+        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
+    layer.counts.add(
+        "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no null distribution",
+        torch.full(operator.q.shape[:2], operator.own is not None),
+    )
+    return operator
+
+
+def _of_group(layer: Layer, operator: Operator, options: Options, group: Group) -> list[Found]:
+    """Everything about inputs that have the same real tokens, these alone."""
+    cut, own = group.cut, operator.own
+    q, k = cut(operator.q), cut(operator.k)
+    tokens = (group.inputs, group.tokens)
+    kernel = operator.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
+    null_samples = options.null_samples if "gaussian" in options.nulls else 0
+    limit = None if options.max_rank == "all" else options.max_rank
+    found = with_null(
+        _spectra(kernel, limit),
+        lambda q, k: _spectra(operator.matrix(q, k, *tokens), limit),
+        (q, k),
+        null_samples if own is None else 0,
+        group,
+    )
+    record = layer.record
+    v = None if record.v is None else cut(layer.of_queries(record.v, layer.total_heads)).double()
+    if record.head_out is not None:
+        output = cut(record.head_out[:, layer.heads]).double()
+    elif v is not None:
+        output = kernel.double() @ v
+    else:
+        return found
+    svd = kernel_svd(kernel, min(output.shape[-1], kernel.shape[-1]))
+    random = noise_like(output, null_samples, group, "head_out")
+    layer.counts.add(
+        f"heads have no more tokens than the {output.shape[-1]} features of their output: every score lies inside",
+        torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),
+    )
+    found += _left_out(svd, output, random)
+    return found + ([] if v is None else _beside_values(svd, v, random, group, options))
+
+
+def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
+    values = singular_values(kernel)
+    variance = values.square()
+    rank = kernel_pca.rank_holding(variance, 0.9)
+    curves = {
+        SINGULAR_VALUE: values,
+        SINGULAR_VALUE_RELATIVE: relative_values(values),
+        EXPLAINED_VARIANCE: kernel_pca.spectrum_share(variance).cumsum(-1),
+    }
+    numbers = {
+        EFFECTIVE_RANK: kernel_pca.effective_rank(values),
+        RANK_90: rank,
+        RANK_90_SHARE: rank / kernel.shape[-1],
+    }
+    return [
+        *(Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()),
+        *(Found(metric, number) for metric, number in numbers.items()),
+    ]
+
+
+def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
+    """What the r-scores hold outside the span of the e-scores, and outside that of the head's own output."""
+    scores = svd.r_scores
+    # columns of Gaussian noise span a random subspace
+    null_samples = (
+        {"gaussian": left_out(scores, torch.linalg.qr(random).Q).movedim(0, -1)} if len(random) else {}
+    )
+    candidates = {"e_scores": svd.left, "head_out": head_bases(output)}
+    return [
+        Found(R_SCORE_SHARE, left_out(scores, basis), null_samples, {"candidate": name})
+        for name, basis in candidates.items()
+    ]
+
+
+def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, options: Options) -> list[Found]:
+    """How far V is from the right singular vectors: share of its squared norm in their span, principal angles."""
+    basis, drawn = head_bases(v), {}
+    if len(random):
+        drawn["gaussian"] = (random, torch.linalg.qr(random).Q)
+    if options.null_samples and "permutation" in options.nulls:
+        places = torch.arange(v.shape[-2], device=v.device)[:, None]
+        orders = [
+            null_values(places, "permutation", options.null_samples, seed)
+            for seed in group.seeds.flatten().tolist()
+        ]
+        order = torch.stack(orders, 1).unflatten(1, v.shape[:2]).long()
+        drawn["permutation"] = (
+            torch.take_along_dim(v[None], order, -2),
+            torch.take_along_dim(basis[None], order, -2),
+        )
+
+    def compare(values: Tensor, basis: Tensor) -> dict[str, Tensor]:
+        angles = span_angles(basis, svd.right)
+        return {
+            "share": inside_share(values, svd.right),
+            "min": angles[..., 0],
+            "mean": angles.nanmean(-1),
+        }
+
+    observed = compare(v, basis)
+    null = {name: compare(*parts) for name, parts in drawn.items()}
+    return [
+        Found(
+            RIGHT_SINGULAR_SHARE if name == "share" else RIGHT_SINGULAR_ANGLE,
+            values,
+            {kind: found[name].movedim(0, -1) for kind, found in null.items()},
+            {} if name == "share" else {"statistic": name},
+        )
+        for name, values in observed.items()
+    ]
+
+
+ANALYSIS = Analysis(
+    "attention-spectrum",
+    "Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors",
+    ("q", "k", "v", "scale", "mask", "attn", "head_out"),
+    measure,
+    (
+        SINGULAR_VALUE,
+        SINGULAR_VALUE_RELATIVE,
+        EXPLAINED_VARIANCE,
+        EFFECTIVE_RANK,
+        RANK_90,
+        RANK_90_SHARE,
+        R_SCORE_SHARE,
+        RIGHT_SINGULAR_ANGLE,
+        RIGHT_SINGULAR_SHARE,
+    ),
+    Options,
+    also=("input",),  # of which Primal-Attention takes samples
+)

@@ -1,0 +1,265 @@
+"""Linear algebra that several analyses share: many small matrices over all cores, leading eigenpairs, matchings, spans.
+
+Lanczos iteration takes the place of a full decomposition where it is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.linalg import get_blas_funcs
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.analyses import validation
+from workbench.core.errors import InputError
+
+Result = TypeVar("Result")
+EPSILON = torch.finfo(torch.float64).eps
+MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
+SHARE = 16  # and at most one pair in so many is wanted; for random keys, which need most steps, this is even
+RESTARTS = 40  # random keys need ten
+TOLERANCE = 1e-12  # of an eigenvalue: residual at which its pair is done
+MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
+ACCURACY = 1e-8  # of the largest eigenvalue: what may be left outside
+MATCHED_MANY = 192  # rows and columns from which prices pay for themselves
+PRICE_TEMPERATURE = 0.01  # of the prices; any value gives the same matching, in more or less time
+PRICE_STEPS = 8
+LARGEST_WEIGHT = 1e30  # column weight, so that none is infinite: nobody wants some columns
+
+
+def map_heads(function: Callable[..., Result], *stacks: Tensor | Sequence[Any] | None) -> list[Result]:
+    """``function(a[i], b[i], …)`` for every i of stacks of one length, in order.
+
+    A stack is a tensor or any sequence; None hands None to every head. Threads inside the decomposition of a
+    few hundred tokens cost more than they bring, and a batched call works through its matrices one by one. So
+    the heads are spread over as many threads as torch would use (``torch.get_num_threads()``), each computing
+    alone on a matrix that stays in its cache. On an accelerator all run in one thread.
+    """
+    heads = next(len(stack) for stack in stacks if stack is not None)
+    columns: list[Iterable[Any]] = [[None] * heads if stack is None else stack for stack in stacks]
+    on_cpu = all(stack.device.type == "cpu" for stack in stacks if isinstance(stack, Tensor))
+    threads = torch.get_num_threads()
+    workers = min(threads, heads) if on_cpu else 1
+    if workers < 2:
+        return [function(*parts) for parts in zip(*columns, strict=True)]
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(function, *columns))
+    finally:
+        torch.set_num_threads(
+            threads
+        )  # the workers' call also set a limit that MKL keeps for the whole process
+
+
+def map_tokens(
+    function: Callable[..., Result],
+    tensors: Mapping[str, Tensor],
+    scale: float | Tensor,
+    mask: Tensor | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[Result]:
+    """``function(*tensors of one head, scale, seed)`` for each head of a flattened batch, on its real tokens.
+
+    ``tensors`` are named for the errors: all (*batch, token, …) with one batch and one number of tokens.
+    ``mask`` (true at real tokens) broadcasts to (*batch, token); what padding holds is never looked at.
+    ``scale`` is one number or one per head, ``seeds`` one per flattened head or none (None reaches the
+    function). The function gets float64. Raises `InputError` for missing or unequal axes, NaN or infinite
+    values, a scale that is not finite and positive, fewer than two (real) tokens, or a wrong number of seeds.
+    """
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        validation.check_axes(name, tensor, validation.TOKENS)
+    shape = tuple(first.shape[:-1])
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape[:-1]) != shape:
+            raise InputError(
+                f"{name} of shape {tuple(tensor.shape)} does not fit {first_name} of shape "
+                f"{tuple(first.shape)}: all axes but the last must agree; give grouped-query k and v one "
+                "copy per query head"
+            )
+        seen = tensor if mask is None else torch.where(_full(mask, tensor)[..., None], tensor, 0)
+        validation.check_finite(name, seen, validation.TOKENS)
+        validation.check_token_count(name, shape[-1])
+    batch, heads = shape[:-1], first[..., 0, 0].numel()
+    scales = validation.check_scale(scale, batch, first).expand(*batch, 1, 1).reshape(-1)
+    if seeds is not None and len(seeds) != heads:
+        raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
+    masks = None if mask is None else _full(mask, first).reshape(-1, shape[-1])
+    flat = [tensor.detach().reshape(-1, *tensor.shape[-2:]) for tensor in tensors.values()]
+
+    def on_real_tokens(kept: Tensor | None, scale: Tensor, seed: int | None, *parts: Tensor) -> Result:
+        whole = kept is None or bool(kept.all())
+        return function(*[(part if whole else part[kept]).double() for part in parts], scale, seed)
+
+    return map_heads(on_real_tokens, masks, scales, seeds, *flat)
+
+
+def _full(mask: Tensor, like: Tensor) -> Tensor:
+    return validation.check_mask(mask, like.shape[:-1]).to(like.device)
+
+
+def stack_heads(parts: Sequence[Any], batch: Sequence[int]) -> Any:
+    """Results of one form per flattened head as one result of that form, its tensors (*batch, …).
+
+    The form is a tensor, a named tuple or a mapping of such.
+    """
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.stack([*parts]).reshape((*batch, *first.shape))
+    if isinstance(first, Mapping):
+        return {name: stack_heads([part[name] for part in parts], batch) for name in first}
+    return type(first)(*(stack_heads(column, batch) for column in zip(*parts, strict=True)))
+
+
+class _Product(LinearOperator):
+    """A matrix that is known by its products with vectors."""
+
+    def __init__(self, size: int, product: Callable[[np.ndarray], np.ndarray]) -> None:
+        super().__init__(np.float64, (size, size))
+        self.product = product
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return self.product(x)
+
+
+class Eigenpairs(NamedTuple):
+    """Eigenvalues, largest first: all, or from iteration one more than vectors, so that the last gap is known.
+
+    residual: the largest ‖Ax − μx‖ of the pairs found (from decomposition its rounding, N ε times the largest |μ|).
+    Every eigenvalue is right to it, and a vector to it over the gap to the next one.
+    """
+
+    values: Float[Tensor, " value"]
+    vectors: Float[Tensor, "token axis"]
+    residual: Float[Tensor, ""]
+
+
+def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs:
+    """The ``count`` pairs with the largest eigenvalues, by the way that is faster for this size.
+
+    Iteration is ARPACK's restarted Lanczos (Lehoucq, Sorensen & Yang 1998), from a start that is always the same. It
+    can miss a copy of a repeated eigenvalue: what lies outside the pairs found is therefore searched, and where it
+    holds a larger eigenvalue, or iteration does not converge, the matrix is decomposed after all.
+    """
+    if iterates(matrix, count):
+        found = iterated(matrix, count)
+        if found is not None:
+            return found
+    values, vectors = torch.linalg.eigh(matrix)
+    rounding = len(matrix) * EPSILON * values[[0, -1]].abs().amax()
+    return Eigenpairs(values.flip(0), vectors[:, len(matrix) - count :].flip(1), rounding)
+
+
+def iterates(matrix: Float[Tensor, "token token"], count: int) -> bool:
+    """Whether iterating for so many pairs is faster; on an accelerator it would wait for every product."""
+    return len(matrix) >= MANY and SHARE * count <= len(matrix) and matrix.device.type == "cpu"
+
+
+def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | None:
+    """The pairs by iteration; None where it fails, or misses one."""
+    symmetric = matrix.double().numpy().T  # in Fortran's order without a copy; a product reads half of it
+    symv = get_blas_funcs("symv", (symmetric,))
+
+    def product(x: np.ndarray) -> np.ndarray:
+        return symv(1.0, symmetric, x)
+
+    def outside(x: np.ndarray) -> np.ndarray:
+        rest = product(x - vectors @ (x @ vectors))
+        return rest - vectors @ (rest @ vectors)
+
+    def largest_of(product: Callable[[np.ndarray], np.ndarray], count: int, **options: Any) -> Any:
+        return eigsh(_Product(len(matrix), product), count, which="LA", maxiter=RESTARTS, **options)
+
+    first, second = np.random.default_rng(0).standard_normal((2, len(matrix)))
+    try:
+        values, vectors = largest_of(product, count + 1, v0=first, tol=TOLERANCE)
+        (largest,) = largest_of(outside, 1, v0=second, tol=MISSED, return_eigenvectors=False)
+    except ArpackError:
+        return None
+    if largest > values[0] + ACCURACY * values[-1]:
+        return None
+    found, axes = torch.from_numpy(values).flip(0), torch.from_numpy(vectors).flip(1)
+    residual = torch.linalg.vector_norm(matrix @ axes - axes * found, dim=0).amax()
+    return Eigenpairs(found, axes[:, :count], residual)
+
+
+def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]:
+    """The cosines of the matching with the largest sum, exactly, by row (or by column where those are fewer)."""
+    known = cosines.cpu()
+    ranked = known + column_prices(known) if min(known.shape) >= MATCHED_MANY else known
+    # ranked may break ties, never change the sum; what comes back are the cosines themselves
+    rows, columns = linear_sum_assignment(ranked.numpy(), maximize=True)
+    return known[torch.from_numpy(rows), torch.from_numpy(columns)].to(cosines.device)
+
+
+def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " column"]:
+    """What to add to each column so that fewer rows want the same one: a few steps of Sinkhorn's balancing.
+
+    In a square matrix every column is taken once, so a constant per column moves every matching's sum by the same
+    amount and leaves the best one best; the search for it, of shortest augmenting paths, gets up to twice as fast.
+    Columns that stay free in a rectangular matrix would make this untrue: there the prices are 0.
+    """
+    if cosines.shape[0] != cosines.shape[1]:
+        return cosines.new_zeros(cosines.shape[1])
+    # between 0 and 1, and 1 somewhere in each row; single precision is plenty for prices
+    kernel = ((cosines - cosines.amax(1, keepdim=True)).float() / PRICE_TEMPERATURE).exp_()
+    column = kernel.new_ones(cosines.shape[1])
+    for _ in range(PRICE_STEPS):
+        row = (kernel @ column).reciprocal_().clamp_(1 / LARGEST_WEIGHT, LARGEST_WEIGHT)
+        column = (row @ kernel).reciprocal_().clamp_(1 / LARGEST_WEIGHT, LARGEST_WEIGHT)
+    return PRICE_TEMPERATURE * column.log().to(cosines)
+
+
+def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, "*batch width head_dim"]:
+    """Orthonormal columns that span what a projection reads: its left singular vectors, largest first.
+
+    Columns past the projection's rank are zero.
+    """
+    validation.check_axes("weight", weight, ("width", "head_dim"))
+    left, size, _ = torch.linalg.svd(weight.double(), full_matrices=False)
+    rounding = max(weight.shape[-2:]) * torch.finfo(torch.float64).eps * size[..., :1]
+    basis = left * (size > rounding)[..., None, :]
+    return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))
+
+
+def left_out(
+    scores: Float[Tensor, "*batch token direction"], basis: Float[Tensor, "*batch token dim"]
+) -> Float[Tensor, "*batch"]:
+    """Share of ‖scores‖² outside the span of the orthonormal columns of ``basis`` (some may be zero).
+
+    With r-scores and the basis H_e of as many e-scores this is what the output leaves out even where its values are the
+    right singular vectors (chen2023 Remark 3.4): no linear map of the e-scores gives it. 0 for a symmetric kernel,
+    1 − directions/N for unrelated directions; NaN for scores of zero.
+    """
+    scores = scores.double()
+    inside = (basis.double().mT @ scores).square().sum((-2, -1)) / scores.square().sum((-2, -1))
+    return (1 - inside).clamp(min=0.0)  # below 0 only by rounding
+
+
+def inside_share(
+    values: Float[Tensor, "*batch token value_dim"], basis: Float[Tensor, "*batch token dim"]
+) -> Float[Tensor, "*batch"]:
+    """Share of ‖values‖² inside the span of the orthonormal columns of ``basis``; NaN for values of zero."""
+    return 1 - left_out(values, basis)
+
+
+def span_angles(
+    first: Float[Tensor, "*batch token dim"], second: Float[Tensor, "*batch token other_dim"]
+) -> Float[Tensor, "*batch angle"]:
+    """Principal angles between the spans of two orthonormal bases (as in `left_out`), in radians, smallest first.
+
+    There are as many as the smaller span has dimensions; the rest is NaN. Angles below 1e-7 are rounding.
+    """
+    bases = (first.double(), second.double())
+    cosines = torch.linalg.svdvals(bases[0].mT @ bases[1])
+    count = torch.minimum(*(basis.square().sum((-2, -1)).round() for basis in bases))[..., None]
+    real = torch.arange(cosines.shape[-1], device=cosines.device) < count
+    return torch.where(real, cosines.clamp(max=1.0).arccos(), torch.nan)

@@ -1,0 +1,306 @@
+"""Signal and noise around a block (abdullaev2025 Prop. III.1): does the residual connection raise their ratio?
+
+From a clean and a noisy input: the signal is what the clean input gives, the noise what the noisy one gives less that.
+Tokens are (*batch, token, width); all tokens of an input together are the vector that the paper speaks of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le, Predicate
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from workbench.analyses import validation
+from workbench.analyses.analysis import Analysis, OfInputs
+from workbench.analyses.layer import Layer, NotApplicable
+from workbench.attention.residual import BoostedResidual
+from workbench.captures import block_path
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import derived_seed
+from workbench.core.options import Accepted
+from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+if TYPE_CHECKING:
+    from workbench.data.batches import Inputs
+
+
+STREAMS = ("resid_pre", "resid_mid", "resid_post")
+Corruption = Annotated[
+    str, Predicate(CORRUPTIONS.__contains__), Accepted(" or ".join(map(repr, CORRUPTIONS)))
+]
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """What is done to the images, and what the signal is."""
+
+    noise: Annotated[
+        Corruption,
+        "what is done to the pictures: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of "
+        "the corruptions",
+    ] = "gaussian-noise"
+    severity: Annotated[int, Ge(SEVERITIES[0]), Le(SEVERITIES[-1]), "how strongly, from 1 to 5"] = 3
+    centre: Annotated[
+        bool,
+        "take the mean of the tokens off the signal: the paper subtracts what tokens collapse to, where that is not "
+        "zero",
+    ] = False
+    per_head: Annotated[bool, "one row per input and layer, in place of means"] = False
+
+
+SNR = Metric(
+    "snr",
+    "Signal-to-noise ratio σ",
+    "‖u‖ / ‖η‖ over all tokens of an input: u of the clean input, η of the noisy one less that; candidate "
+    "names the stream: resid_pre, resid_mid, hidden",
+    "abdullaev2025 Def. III.1",
+    low=0,
+)
+SNR_ALPHA = Metric(
+    "snr_alpha",
+    "Signal put out, α",
+    "‖û‖ / ‖u‖ with û what attention adds to the stream for the clean input",
+    "abdullaev2025 Prop. III.1",
+    low=0,
+)
+SNR_BETA = Metric(
+    "snr_beta",
+    "Its direction, β",
+    "cosine of u and û, all tokens of an input as one vector",
+    "abdullaev2025 Prop. III.1",
+    low=-1,
+    high=1,
+)
+SNR_GAMMA = Metric(
+    "snr_gamma",
+    "Noise put out, γ",
+    "‖η̂‖ / ‖η‖ with η̂ by what the noise changes what attention adds to the stream",
+    "abdullaev2025 Prop. III.1",
+    low=0,
+)
+SNR_NOISE_COSINE = Metric(
+    "snr_noise_cosine",
+    "Cosine of η and η̂",
+    "cosine of the noise before attention and in what attention adds; the bound takes 1 for it",
+    low=-1,
+    high=1,
+)
+SNR_BOUND = Metric(
+    "snr_bound", "Lower bound of the gain", "√(1 + 2αβ + α²) / (1 + γ)", "abdullaev2025 Prop. III.1", low=0
+)
+SNR_GAIN = Metric(
+    "snr_gain",
+    "SNR after over before",
+    "attention: σ(y + ŷ) / σ(y) with y the stream and ŷ what attention adds; boosted: with the boosted "
+    "residual in place of the sum; block: σ after the block / σ(y)",
+    "abdullaev2025 Prop. III.1",
+    low=0,
+)
+SNR_ASSUMED = Metric(
+    "snr_assumed",
+    "Share of blocks: min(α, β) > γ",
+    "1 where α, β, γ lie in [0, 1] and min(α, β) > γ, else 0",
+    "abdullaev2025 Prop. III.1",
+    low=0,
+    high=1,
+)
+SNR_SUFFICIENT = Metric(
+    "snr_sufficient",
+    "Share of blocks: bound > 1",
+    "1 where 2αβ + α² > 2γ + γ², that is where the bound exceeds 1, else 0",
+    low=0,
+    high=1,
+)
+SNR_RAISED = Metric(
+    "snr_raised",
+    "Share of blocks: SNR rises",
+    "1 where snr_gain exceeds 1, else 0",
+    "abdullaev2025 Prop. III.1",
+    low=0,
+    high=1,
+)
+
+
+class ResidualNoise(NamedTuple):
+    """What Prop. III.1 is about, each (*batch), float64; NaN where the input has no signal or no noise.
+
+    With y = u + η before a block and ŷ = û + η̂ what it puts out:
+    alpha: ‖û‖ / ‖u‖. beta: cos(u, û). gamma: ‖η̂‖ / ‖η‖. noise_cosine: cos(η, η̂), which the paper bounds by 1.
+    bound: √(1 + 2αβ + α²) / (1 + γ). gain: σ(y + ŷ) / σ(y), never below the bound.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    gamma: Tensor
+    noise_cosine: Tensor
+    bound: Tensor
+    gain: Tensor
+
+    @property
+    def assumed(self) -> Tensor:
+        """Whether the assumption holds as printed: α, β, γ from 0 to 1 and min(α, β) > γ."""
+        parts = (self.alpha, self.beta, self.gamma)
+        inside = torch.stack([(part >= 0) & (part <= 1) for part in parts]).all(0)
+        return inside & (torch.minimum(self.alpha, self.beta) > self.gamma)
+
+    @property
+    def sufficient(self) -> Tensor:
+        """Whether 2αβ + α² > 2γ + γ², which is what the bound needs to exceed 1."""
+        return 2 * self.alpha * self.beta + self.alpha**2 > 2 * self.gamma + self.gamma**2
+
+
+def signal_to_noise(
+    clean: Float[Tensor, "*batch token width"],
+    noisy: Float[Tensor, "*batch token width"],
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    centre: bool = False,
+) -> Float[Tensor, "*batch"]:
+    """σ = ‖u‖ / ‖η‖ with u the clean tokens and η = noisy − clean (Def. III.1); ∞ without noise.
+
+    Padding (``mask`` false) is left out. With ``centre`` u is the clean tokens less their mean: the paper lets tokens
+    collapse to zero, and subtracts what they collapse to where that is something else. Raises InputError for tensors
+    that do not fit, and NaN or infinite values.
+    """
+    signal, noise = _parts(clean, noisy, mask, centre)
+    return _norm(signal) / _norm(noise)
+
+
+def residual_noise(
+    clean: Float[Tensor, "*batch token width"],
+    noisy: Float[Tensor, "*batch token width"],
+    clean_update: Float[Tensor, "*batch token width"],
+    noisy_update: Float[Tensor, "*batch token width"],
+    mask: Bool[Tensor, "*batch token"] | None = None,
+    centre: bool = False,
+) -> ResidualNoise:
+    """α, β, γ and the bound of Prop. III.1, and the gain that it bounds, from tokens and what a block adds to them.
+
+    That the bound exceeds 1 does not follow from min(α, β) > γ, as the paper has it: α = β = 0.5 and γ = 0.4 give
+    0.945. ``mask`` and ``centre`` (of û too) as in `signal_to_noise`, which says what is raised.
+    """
+    u, eta = _parts(clean, noisy, mask, centre)
+    put_out, noise = _parts(clean_update, noisy_update, mask, centre)
+    if put_out.shape != u.shape:
+        raise InputError(
+            f"the update of shape {tuple(put_out.shape)} cannot be added to tokens of shape {tuple(u.shape)}"
+        )
+    alpha, gamma = _norm(put_out) / _norm(u), _norm(noise) / _norm(eta)
+    beta, noise_cosine = _cosine(u, put_out), _cosine(eta, noise)
+    before, after = _norm(u) / _norm(eta), _norm(u + put_out) / _norm(eta + noise)
+    # The root of a rounding-size negative number: α = 1 and β = −1 leave no signal at all.
+    bound = (1 + 2 * alpha * beta + alpha**2).clamp_min(0).sqrt() / (1 + gamma)
+    return ResidualNoise(alpha, beta, gamma, noise_cosine, bound, after / before)
+
+
+def _parts(clean: Tensor, noisy: Tensor, mask: Tensor | None, centre: bool) -> tuple[Tensor, Tensor]:
+    """Signal and noise in float64, zero at padding."""
+    for name, tensor in (("clean", clean), ("noisy", noisy)):
+        validation.check_axes(name, tensor, validation.HIDDEN)
+        validation.check_finite(name, tensor, validation.HIDDEN)
+    if clean.shape != noisy.shape:
+        raise InputError(
+            f"clean tokens of shape {tuple(clean.shape)} and noisy ones of shape {tuple(noisy.shape)} are not of the "
+            "same inputs"
+        )
+    signal, noise = clean.double(), noisy.double() - clean.double()
+    real = torch.ones(clean.shape[:-1], dtype=torch.bool, device=clean.device)
+    if mask is not None:
+        real = validation.check_mask(mask, clean.shape[:-1]).to(clean.device)
+    signal, noise = (torch.where(real[..., None], part, 0.0) for part in (signal, noise))
+    if centre:
+        mean = signal.sum(-2, keepdim=True) / real.sum(-1)[..., None, None]
+        signal = torch.where(real[..., None], signal - mean, 0.0)
+    return signal, noise
+
+
+def _norm(part: Tensor) -> Tensor:
+    return part.square().sum((-2, -1)).sqrt()
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return ((a * b).sum((-2, -1)) / (_norm(a) * _norm(b))).clamp(-1, 1)
+
+
+def perturb(inputs: Inputs, options: Options, seed: int) -> Inputs:
+    """The same pictures under a corruption, drawn for each by its name."""
+    noise, severity = options.noise, options.severity
+
+    def change(name: str, picture: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(derived_seed(seed, noise, name))
+        return corrupt(picture, noise, severity, rng)
+
+    return inputs.perturbed(change)
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """σ of every stream, α, β, γ and the bound of Prop. III.1, and whether its assumption and conclusion hold."""
+    clean, noisy = layer.record, layer.noisy
+    before, later = clean.resid_pre, noisy.resid_pre
+    if clean.attn_out is None or noisy.attn_out is None or before is None or later is None:
+        raise NotApplicable("does not add what attention puts out to the residual stream as it is")
+    real = layer.real_tokens(clean.attn_out.shape[1])
+    centre = options.centre
+    ratios = {site: signal_to_noise(layer.site(site), getattr(noisy, site), real, centre) for site in STREAMS}
+    found = residual_noise(before, later, clean.attn_out, noisy.attn_out, real, centre)
+    gains = {"attention": found.gain, "block": ratios["resid_post"] / ratios["resid_pre"]}
+    if _is_boosted(layer):
+        gains["boosted"] = ratios["resid_mid"] / ratios["resid_pre"]
+    silent = torch.isinf(ratios["resid_pre"])
+    layer.counts.add("inputs and layers carry no noise: their ratios are undefined", silent)
+
+    def measured(metric: Metric, values: Tensor, **columns: str) -> Measurement:
+        known = values.double().masked_fill(silent, torch.nan)
+        return Measurement(metric, known, ("input",), columns=columns)
+
+    for site, ratio in ratios.items():
+        yield measured(SNR, ratio, candidate=site)
+    yield measured(SNR_ALPHA, found.alpha)
+    yield measured(SNR_BETA, found.beta)
+    yield measured(SNR_GAMMA, found.gamma)
+    yield measured(SNR_NOISE_COSINE, found.noise_cosine)
+    yield measured(SNR_BOUND, found.bound)
+    yield measured(SNR_ASSUMED, found.assumed)
+    yield measured(SNR_SUFFICIENT, found.sufficient)
+    for name, gain in gains.items():
+        yield measured(SNR_GAIN, gain, candidate=name)
+        yield measured(SNR_RAISED, gain > 1, candidate=name)
+
+
+def _is_boosted(layer: Layer) -> bool:
+    """Whether the block adds a share of the first tokens beside what attention puts out."""
+    assert layer.model is not None  # it was run on two inputs
+    path = block_path(layer.model, layer.record.path)
+    block: nn.Module | None = None if path is None else layer.model.get_submodule(path)
+    return block is not None and any(isinstance(child, BoostedResidual) for child in block.children())
+
+
+ANALYSIS = Analysis(
+    "snr",
+    "Signal and noise before and after attention: does the residual connection raise their ratio",
+    ("resid_pre", "attn_out", "resid_mid", "resid_post"),
+    measure,
+    (
+        SNR,
+        SNR_ALPHA,
+        SNR_BETA,
+        SNR_GAMMA,
+        SNR_NOISE_COSINE,
+        SNR_BOUND,
+        SNR_GAIN,
+        SNR_ASSUMED,
+        SNR_SUFFICIENT,
+        SNR_RAISED,
+    ),
+    Options,
+    of_heads=False,
+    perturb=perturb,
+    together=lambda options: True,  # with the same layer of the perturbed inputs
+)

@@ -1,0 +1,153 @@
+"""Options as annotated dataclasses: a field's type says which values it takes, its last words what it means.
+
+    @dataclass(frozen=True)
+    class Options:
+        rank: Annotated[Literal["all"] | Annotated[int, Ge(1)], "how many eigenvalues to keep"] = "all"
+
+pydantic checks the values, and is imported when the first one is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Predicate
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.typed import literal, read_typed
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Which values a type takes, in words, where they do not follow from the type itself."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting: its default, what it means, and the annotated type of its values."""
+
+    default: Any
+    help: str
+    kind: Any
+
+    def accept(self, value: Any) -> Any:
+        """The value to use. Raises `ValueError` saying what would be accepted."""
+        return accept(self.kind, value)
+
+    def takes(self, value: Any) -> bool:
+        """Whether a value is accepted."""
+        try:
+            self.accept(value)
+        except ValueError:
+            return False
+        return True
+
+
+@functools.cache
+def options_of(kind: type) -> Mapping[str, Option]:
+    """The options that a dataclass lists, its own before those that it inherits."""
+    hints = get_type_hints(kind, include_extras=True)
+    listed = {field.name: field for field in fields(kind)}  # ty: ignore[invalid-argument-type]  # a dataclass
+    own = [name for name in inspect.get_annotations(kind) if name in listed]
+    found = {}
+    for name in dict.fromkeys([*own, *listed]):
+        words = [part for part in getattr(hints[name], "__metadata__", ()) if isinstance(part, str)]
+        if listed[name].default is MISSING or not words:
+            raise TypeError(
+                f"{kind.__name__}.{name} needs a default, and words: Annotated[type, 'what it means']"
+            )
+        found[name] = Option(listed[name].default, words[-1], hints[name])
+    return types.MappingProxyType(found)
+
+
+def check_options(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
+    """Options with these values, and defaults for the others.
+
+    Raises `UnknownName` for an option that ``what`` does not have, `InputError` for a value that one does not take.
+    """
+    known = options_of(kind)
+    for name in given:
+        if name not in known:
+            raise UnknownName(f"option of {what}", name, known)
+    values = {}
+    for name, option in known.items():
+        try:
+            values[name] = option.accept(given.get(name, option.default))
+        except ValueError as error:
+            raise InputError(f"{what}: {name} must be {error}; got {given[name]!r}") from None
+    return kind(**values)
+
+
+def read_options(typed: Mapping[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """What texts typed at a command line mean for these options; those of no option are for the check to refuse."""
+    return {
+        name: read_typed(text, options[name].takes) if name in options else literal(text)
+        for name, text in typed.items()
+    }
+
+
+def accept(kind: Any, value: Any) -> Any:
+    """A value as an annotated type has it. Raises `ValueError` saying what would be accepted."""
+    from pydantic import ValidationError
+
+    try:
+        return _validator(kind)(value)
+    except ValidationError:
+        raise ValueError(accepted(kind)) from None
+
+
+def accepted(kind: Any) -> str:
+    """Which values an annotated type takes: "'head_dim', 'all' or a whole number from 1 up"."""
+    parts = list(_alternatives(kind))
+    named = [part for part in parts if part != "none"]
+    if len(named) < len(parts):
+        return ", ".join([*named, "or none"])
+    return " or ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *more = get_args(kind)
+        said = [part.words for part in more if isinstance(part, Accepted)]
+        yield from said[-1:] or _alternatives(inner, (*limits, *more))
+    elif origin in (Union, types.UnionType):
+        for part in get_args(kind):
+            yield from _alternatives(part)
+    elif origin is Literal:
+        yield from map(repr, get_args(kind))
+    else:
+        words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
+        yield words.get(kind, "text") + _range(limits)
+
+
+def _range(limits: tuple[Any, ...]) -> str:
+    """ " from 0 to 1"."""
+    least = next((f" from {part.ge:g}" for part in limits if isinstance(part, Ge)), "")
+    above = next((f" above {part.gt:g}" for part in limits if isinstance(part, Gt)), "")
+    most = next((f" to {part.le:g}" for part in limits if isinstance(part, Le) and part.le != math.inf), "")
+    return least + above + (most or (" up" if least else ""))
+
+
+@functools.cache
+def _validator(kind: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python
+
+
+NullSamples = Annotated[
+    int, Ge(0), Predicate(functools.partial(operator.ne, 1)), Accepted("0, or a whole number from 2 up")
+]
+"""How many samples of a null distribution: none, or enough for a standard deviation."""
