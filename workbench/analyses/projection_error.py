@@ -63,7 +63,7 @@ PROJECTION_FLOOR = Metric(
     "exact projection error of h = P/μ, the least there is",
     low=0,
 )
-PROJECTION_BASELINE = Metric(
+PROJECTION_ZERO_PREDICTOR = Metric(
     "projection_zero_predictor",
     "Projection error of predicting nothing",
     "mean over tokens of ‖φ(q)‖²: the exact projection error of an output of zeros",
@@ -422,7 +422,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield measured
     if "exact" in asked:
         yield each(PROJECTION_FLOOR, found.floor, convention="exact")
-        yield each(PROJECTION_BASELINE, found.baseline, convention="exact")
+        yield each(PROJECTION_ZERO_PREDICTOR, found.baseline, convention="exact")
     if "saritas2025" in asked:
         yield each(PROJECTION_ERROR_OVER_PHI, found.error_over_phi, convention="saritas2025")
         yield each(PROJECTION_ERROR_OVER_H, found.error_over_h, convention="saritas2025")
@@ -454,7 +454,7 @@ ANALYSIS = Analysis(
     (
         PROJECTION_ERROR,
         PROJECTION_FLOOR,
-        PROJECTION_BASELINE,
+        PROJECTION_ZERO_PREDICTOR,
         PHI_NORM2,
         H_NORM2,
         PROJECTION_ERROR_OVER_PHI,
