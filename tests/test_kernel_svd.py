@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from workbench.analyses.measurements import attention_spectrum
 
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
@@ -16,7 +15,7 @@ from workbench.analyses.linalg import left_out
 from workbench.attention import replace_attention
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError
-from workbench.runs.analyze import analyze, check_request
+from workbench.runs.analyze import ANALYSES, analyze
 
 HEADS, DIM, TOKENS = 2, 4, 17
 PRIMAL = "bundled:digits-primal"
@@ -218,8 +217,9 @@ def test_a_file_without_the_input_has_no_primal_kernel(tmp_path):
     digits = workbench.inputs("bundled:digits", model, n=1)
     record = workbench.capture(model, digits, layers=[3])[3]
     layer = Layer(record, ["0"], None, 0, model=None)
+    analysis = ANALYSES["attention-spectrum"]
     with pytest.raises(InputError, match="give model and inputs"):
-        next(attention_spectrum(layer, check_request("attention-spectrum", {})))
+        next(analysis.measure(layer, analysis.asked({})))
 
 
 def test_primal_kernels_of_the_bundled_model_fall_faster_than_chance():

@@ -110,7 +110,7 @@ def test_without_rows_per_input_come_their_moments_whatever_the_batches(size):
 
 def test_bad_input_is_named_with_its_site():
     model = vit()
-    with pytest.raises(InputError, match="sites must be 'hidden' or 'input' or 'resid_mid' or 'all'"):
+    with pytest.raises(InputError, match="sites must be 'resid_post', 'input', 'resid_mid' or 'all'"):
         analyze("token-similarity", model=model, inputs=images(), sites="q")
     one = {"input_ids": torch.tensor([[5]])}
     with pytest.raises(InputError, match="a single token, which has no pairs"):

@@ -77,7 +77,7 @@ def test_the_word_none_means_what_an_option_says(run, tmp_path):
     assert status == 0, err
     status, _, err = run(*spectrum, "--max-rank", "none", "--out", out)
     assert status == 2
-    assert "max_rank must be 'head_dim' or 'all' or a whole number from 1 up; got 'none'" in err
+    assert "max_rank must be 'head_dim', 'all' or a whole number from 1 up; got 'none'" in err
 
 
 @pytest.mark.parametrize("name", sorted(ANALYSES))

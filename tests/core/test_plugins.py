@@ -24,7 +24,7 @@ from workbench.frames.metrics import METRICS, Metric
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 METRIC = """
 from workbench.frames.metrics import Metric
-{} = Metric("{}", "Label", "", 0, 1, "…", "…")
+{} = Metric("{}", "Label", "…")
 """
 
 
@@ -221,7 +221,7 @@ def test_the_worked_example(tmp_path):
     assert (tmp_path / "figures" / "value_norms.html").is_file()
     assert [text.split(" (")[0] for text in told] == [
         "analysis 'value-norm' of speckles 0.3",
-        "metric 'value_norm' of speckles 0.3",
+        "metric 'reaction_time' of speckles 0.3",
         "family 'squared' of speckles 0.3",
         "attention variant 'uniform' of speckles 0.3",
     ]

@@ -355,7 +355,7 @@ def test_the_profile_is_that_of_the_mean_spectrum(qkv):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("value-similarity", {"axis": "rows"}, "axis must be 'tokens' or 'features' or 'both'; got 'rows'"),
+        ("value-similarity", {"axis": "rows"}, "axis must be 'tokens', 'features' or 'both'; got 'rows'"),
         (
             "value-similarity",
             {"null_samples": 1},

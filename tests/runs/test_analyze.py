@@ -505,7 +505,7 @@ def test_unknown_names_offer_the_nearest():
         (
             "gram-spectrum",
             {"max_rank": 0},
-            "max_rank must be 'head_dim' or 'all' or a whole number from 1 up; got 0",
+            "max_rank must be 'head_dim', 'all' or a whole number from 1 up; got 0",
         ),
         ("gram-spectrum", {"max_rank": "half"}, "got 'half'"),
         ("gram-spectrum", {"max_rank": True}, "got True"),

@@ -243,7 +243,7 @@ def _of_group(layer: Layer, operator: Operator, options: Options, group: Group) 
     else:
         return found
     svd = kernel_svd(kernel, min(output.shape[-1], kernel.shape[-1]))
-    random = noise_like(output, null_samples, group, "head_out")
+    random = noise_like(output, null_samples, group, "output")  # a seed's name: another changes numbers
     layer.counts.add(
         f"heads have no more tokens than the {output.shape[-1]} features of their output: every score lies inside",
         torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,11 +105,35 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
         columns = standardized | layer.window_column
         yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
-    # saritas2025 App. B.1 takes absolute values first; μ_d is never negative here
     top = layer.per_input(spectrum.product()[..., : k.shape[-1]])
     yield Measurement(
-        EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="profile"
+        EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="held"
     )
+
+
+def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> Iterator[Measurement]:
+    """Maximum, minimum, mean and lower median over ranks of each input's mean spectrum over heads and layers.
+
+    saritas2025 App. B.1, which takes absolute values first; μ_d is never negative here.
+    """
+    held = [measurement for _, measurement in measured if measurement.form == "held"]
+    ranks = max(measurement.values.shape[-1] for measurement in held)
+    total = count = torch.zeros((), dtype=torch.float64)
+    for measurement in held:
+        values = measurement.values.double()
+        values = torch.nn.functional.pad(values, (0, ranks - values.shape[-1]), value=math.nan)
+        total, count = total + values.nansum(1), count + (~values.isnan()).sum(1)
+    profile = torch.where(count > 0, total / count, torch.nan).sort(-1).values  # NaN comes last
+    known = (~profile.isnan()).sum(-1, keepdim=True)
+    statistics = {
+        "max": profile.gather(-1, (known - 1).clamp(min=0)),
+        "min": profile[:, :1],
+        "mean": profile.nanmean(-1, keepdim=True),
+        "median": profile.gather(-1, (known - 1).clamp(min=0) // 2),
+    }
+    for statistic, values in statistics.items():
+        columns = held[0].columns | {"statistic": statistic}
+        yield Measurement(EIGENVALUE_PROFILE, values[:, 0], ("input",), columns=columns, form="across")
 
 
 def _numbers(spectrum: kernel_pca.Factored, shares: bool, limit: int) -> dict[Metric, Tensor]:
@@ -157,4 +181,5 @@ ANALYSIS = Analysis(
     (EIGENVALUE, EIGENVALUE_PROFILE, EIGENVALUE_SHARE, GRAM_LOG_TRACE, EFFECTIVE_RANK, RANK_90),
     Options,
     findings,
+    across=across,
 )

@@ -149,7 +149,7 @@ def contamination_frame(
     """Whether S marks the contaminated patches, layer by layer, in means as `workbench.analyze` gives them.
 
     ``contamination_auc`` and ``contamination_share`` for the candidates of
-    `workbench.measurements.robust_components.contamination_scores`, with their level when the marks are permuted
+    `workbench.analyses.robust_components.contamination_scores`, with their level when the marks are permuted
     over the patches (``null_samples``, 0 for none); and what the analysis robust-components measures, for the ``clean``
     and the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
 
