@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from workbench.analyses.gram_spectrum import Options, across
+from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
 from workbench.frames.measurement import Measurement
-from workbench.measurements import Layer, profile_of_spectra
 
 HEADS, RANKS = 3, 6
 
@@ -27,7 +28,7 @@ def test_a_profile_is_taken_over_the_ranks_of_the_mean_spectrum():
         for index, spectra in enumerate(values)
     ]
     plain = Measurement("eigenvalue", values[0], ("input", "head", "rank"))
-    found = {part.columns["statistic"]: part for part in profile_of_spectra([*held, (held[0][0], plain)], {})}
+    found = {part.columns["statistic"]: part for part in across([*held, (held[0][0], plain)], Options())}
     assert {(part.name, part.axes, part.form) for part in found.values()} == {
         ("eigenvalue_profile", ("input",), "across")
     }
@@ -45,7 +46,5 @@ def test_ranks_that_no_head_of_an_input_has_are_no_part_of_its_profile():
     spectra = torch.tensor([[[4.0, 2.0, 1.0, math.nan]], [[8.0, math.nan, math.nan, math.nan]]])
     layer = Layer(LayerRecord(0, "path"), ["a", "b"], None, 0)
     held = Measurement("eigenvalue_profile", spectra, ("input", "head", "rank"), form="held")
-    found = {
-        part.columns["statistic"]: part.values.tolist() for part in profile_of_spectra([(layer, held)], {})
-    }
+    found = {part.columns["statistic"]: part.values.tolist() for part in across([(layer, held)], Options())}
     assert found == {"max": [4, 8], "min": [1, 8], "mean": [7 / 3, 8], "median": [2, 8]}

@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
+from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
 from workbench.frames.accumulator import Accumulator
+from workbench.frames.measurement import Measurement
 from workbench.frames.moments import (
     ACCURACY,
     QUANTILES,
@@ -19,8 +21,6 @@ from workbench.frames.moments import (
     sketch_from,
     sketch_of,
 )
-from workbench.analyses.layer import Layer
-from workbench.frames.measurement import Measurement
 
 INPUTS, HEADS, RANKS = 11, 3, 4
 

@@ -106,9 +106,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         columns = standardized | layer.window_column
         yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
     top = layer.per_input(spectrum.product()[..., : k.shape[-1]])
-    yield Measurement(
-        EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="held"
-    )
+    yield Measurement(EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="held")
 
 
 def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> Iterator[Measurement]:

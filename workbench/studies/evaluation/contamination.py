@@ -23,8 +23,8 @@ from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.accumulator import Accumulator
-from workbench.frames.provenance import versions
 from workbench.frames.measurement import Counts
+from workbench.frames.provenance import versions
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
 from workbench.studies.evaluation.scores import hits
