@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
+# which tests run on one worker, and in which order: tests/conftest.py
+SPREAD := -n auto --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup figures test lab lint format bench pictures train records scaling docs chrome wheel clean
+.PHONY: help setup figures test check lab lint format bench pictures train records scaling docs chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -25,7 +27,10 @@ figures: $(READY) ## render every notebook with the bundled models and inputs in
 
 test: $(READY) ## run every test
 	@sh scripts/ensure-chrome
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(FLAGS)
+	@$(BIN)/python -m pytest $(SPREAD) --durations=30 $(FLAGS)
+
+check: $(READY) ## run the fast tests: analyses, attention, frames, figures, a capture of every model family
+	@$(BIN)/python -m pytest $(SPREAD) -m "not integration and not e2e" $(FLAGS)
 
 lab: $(READY) ## open the explorer in JupyterLab
 	@$(BIN)/python -P -m workbench explore

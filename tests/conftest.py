@@ -1,7 +1,12 @@
-"""What holds for every test."""
+"""What holds for every test: a clean environment, its tier, and what runs together on one worker."""
+
+from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 # A shell starts background jobs with this signal ignored, and children inherit that: a program that a test interrupts
 # would go on.
@@ -11,3 +16,70 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A theme, a folder of figures or a cache that the person has set for their own work is not what the tests are about.
 for name in [name for name in os.environ if name.startswith("WORKBENCH_")]:
     del os.environ[name]
+
+TESTS = Path(__file__).parent
+TIERS = {
+    "analyses": "",
+    "apps": "e2e",
+    "attention": "",
+    "captures": "integration",
+    "captures/test_families.py": "",
+    "core": "",
+    "core/test_children.py": "integration",
+    "core/test_plugins.py": "integration",
+    "data": "integration",
+    "figures": "",
+    "figures/export": "e2e",
+    "frames": "",
+    "models": "integration",
+    "numbers": "integration",
+    "papers": "integration",
+    "runs": "integration",
+    "runs/sweep/test_notebooks.py": "e2e",
+    "runs/sweep/test_pools.py": "e2e",
+    "runs/watch/test_notebook.py": "e2e",
+    "studies": "integration",
+    "test_notebooks.py": "e2e",
+    "test_pages.py": "e2e",
+    "test_site.py": "e2e",
+    "test_wheel.py": "e2e",
+}
+"""The tier of a folder's or a file's tests, the longest path first: "" is for those of `make check`, which run no model
+but tiny ones and start no process; `integration` runs whole models, `e2e` processes, kernels, browsers and builds."""
+FIRST = (
+    "test_notebooks.py",
+    "apps/explorer/test_browser.py",
+    "test_wheel.py",
+    "test_site.py",
+    "numbers",
+    "test_pages.py",
+    "apps",
+    "studies",
+)
+"""What takes longest, and so starts first, or the other workers would wait for it in the end."""
+
+
+def _place(item: pytest.Item) -> tuple[str, ...]:
+    """A test's file below `tests/`, and the folders around it, the file first."""
+    path = item.path.relative_to(TESTS)
+    return tuple(parent.as_posix() for parent in (path, *path.parents))
+
+
+def _order(item: pytest.Item) -> int:
+    return next((rank for rank, start in enumerate(FIRST) if start in _place(item)), len(FIRST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test with its tier and, for `--dist loadgroup`, its group: its file, so that fixtures are made once.
+
+    Every notebook is a group of its own, since rendering all of them takes longest.
+    """
+    for item in items:
+        file, *folders = _place(item)
+        tier = next((TIERS[place] for place in (file, *folders) if place in TIERS), "")
+        if tier:
+            item.add_marker(tier)
+        given = getattr(item, "callspec", None)
+        notebook = given.params.get("rendered") if given is not None else None
+        item.add_marker(pytest.mark.xdist_group(notebook or Path(file).stem))
+    items.sort(key=_order)

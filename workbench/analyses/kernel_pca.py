@@ -301,8 +301,7 @@ def effective_rank(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*ba
 
 
 def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> Float[Tensor, "*batch"]:
-    """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1 at
-    0.9).
+    """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1: 0.9).
 
     The spectrum is sorted largest first; 0 for one that is 0 throughout; NaN entries count as absent. For the
     share of variance of singular values, give their squares. Raises `InputError` for a share outside (0, 1].
@@ -388,11 +387,10 @@ def principal_axes(
 
 
 def kpca_values(axes: PrincipalAxes) -> Factored:
-    """The value matrix of kernel PCA, V̇ = G A, (token, axis), as ``values · exp(log_factor)`` (saritas2025
-    eq. 5).
+    """The value matrix of kernel PCA, V̇ = G A, as ``values · exp(log_factor)`` (saritas2025 eq. 5).
 
-    G = diag(1/g(k_j)). The centring term G 1_N A of the paper is 0, since every axis is orthogonal to 1.
-    Attention with V := V̇ gives exactly the projections of the queries on the axes (teo2024 theorem 1).
+    V̇ is (token, axis) and G = diag(1/g(k_j)). The centring term G 1_N A of the paper is 0, since every axis is
+    orthogonal to 1. Attention with V := V̇ gives exactly the projections of the queries on the axes (teo2024 theorem 1).
     """
     smallest = axes.log_normaliser.amin()
     return Factored(axes.vectors * (smallest - axes.log_normaliser).exp()[:, None], -smallest)

@@ -1,5 +1,4 @@
-"""Token memberships as soft clusterings (wu2025 eq. 10, Figs 4b and 9): how even, on the patch grid, and how
-close to a segmentation.
+"""Token memberships as soft clusterings (wu2025 eq. 10, Figs 4b and 9): even, and close to a segmentation?
 
 Membership Π is (*batch, head, token) and sums to 1 over heads. An attention that has one of its own says so itself.
 For one that has not, `subspace_membership` is eq. 10 in the setting it is derived in, with the subspaces that the
@@ -130,8 +129,11 @@ def subspace_membership(
 
 
 class Evenness(NamedTuple):
-    """entropy_share: −Σ_k Π_jk log Π_jk / log(heads), mean over tokens, from 0 (every token in one head) to 1
-    (every token in all alike), NaN for a single head; share: mean over tokens of each head's Π."""
+    """How evenly tokens belong to heads, and how much belongs to each head.
+
+    entropy_share: −Σ_k Π_jk log Π_jk / log(heads), mean over tokens, from 0 (every token in one head) to 1
+    (every token in all alike), NaN for a single head; share: mean over tokens of each head's Π.
+    """
 
     entropy_share: Float[Tensor, "*batch"]
     share: Float[Tensor, "*batch head"]

@@ -166,8 +166,7 @@ def growth_rate(
 def isotropic_null(
     observed: Float[Tensor, "*batch"], tokens: Float[Tensor, "*batch"] | int, width: int
 ) -> Null:
-    """What Gaussian hidden states of the same shape give (any mean square: a cosine does not see it),
-    exactly.
+    """What Gaussian hidden states of the same shape give, exactly (any mean square: a cosine does not see it).
 
     Directions of isotropic Gaussian tokens are independent and uniform on the sphere, so a pair's cosine has
     mean 0 and variance 1/width, and two different pairs are uncorrelated, also where they share a token. The

@@ -159,8 +159,7 @@ def _lower_median(distances: Tensor) -> float:
 def principal_cosines_and_sines(
     first: Float[Tensor, "token axis_a"], second: Float[Tensor, "token axis_b"]
 ) -> tuple[Float[Tensor, " angle"], Float[Tensor, " angle"]]:
-    """Cosines and sines of the min(a, b) principal angles between the spans of two orthonormal bases, smallest
-    angle first.
+    """Cosines and sines of the min(a, b) principal angles between two spans' orthonormal bases, smallest first.
 
     The cosine says little about an angle near 0, so there the sine is computed for itself (Björck & Golub 1973).
     """

@@ -52,10 +52,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table. ``where`` is "file:Class", or "package.module:Class" of another package; ``fixed`` are
-    options that make the name what it is.
+    """One row of the table.
 
-    ``papers`` are keys of the bibliography. ``options`` belong to this variant; beside them every variant
+    ``where`` is "file:Class", or "package.module:Class" of another package; ``fixed`` are options that make the name
+    what it is. ``papers`` are keys of the bibliography. ``options`` belong to this variant; beside them every variant
     takes qkv_bias, proj_bias, causal, num_tokens and layer (see ``AttentionModule``).
     """
 
@@ -78,12 +78,12 @@ class Variant:
 
     @property
     def attends(self) -> str:
-        """ "token", "channel" or "none": over what its softmax runs."""
+        """Over what its softmax runs: "token", "channel" or "none"."""
         return self.module.attends
 
     @property
     def causality(self) -> str:
-        """ "optional", "always" or "never"."""
+        """Whether it can be causal: "optional", "always" or "never"."""
         return "always" if self.fixed.get("causal") else self.module.causality
 
 

@@ -45,8 +45,10 @@ class AttentionModule(nn.Module):
         num_tokens: int | None = None,
         layer: int = 0,
     ) -> None:
-        """``num_tokens``: the longest sequence, for variants that learn something per position. ``layer``:
-        the number of the layer from 0, for variants that differ between layers.
+        """The projections ``qkv`` and ``proj``, which every variant has.
+
+        ``num_tokens`` is the longest sequence, for variants that learn something per position; ``layer`` the
+        number of the layer from 0, for variants that differ between layers.
 
         Raises InputError when num_heads does not divide dim, or the variant cannot be causal.
         """

@@ -19,8 +19,10 @@ Embeddings = dict[str, nn.Parameter | nn.Module | None]
 
 
 class Moved(NamedTuple):
-    """The model's position embeddings by path, as they are and as they are to be; the layers that took one
-    over as their own positions; and a sentence about it."""
+    """The model's position embeddings by path, as they are and as they are to be.
+
+    With them the layers that took one over as their own positions, and a sentence about it.
+    """
 
     before: Embeddings
     after: Embeddings

@@ -17,8 +17,10 @@ _OPTIONAL = {"qkv.bias", "proj.bias", "positions"}
 
 
 class Recognised(NamedTuple):
-    """The weights of one layer: how wide what they attend to is, what they are beside that (names, and how many
-    projections stand in ``qkv``), and the variants that have such."""
+    """The weights of one layer, and the variants that have such.
+
+    ``width`` is that of what they attend to; ``form`` their other names, and how many projections ``qkv`` holds.
+    """
 
     width: int
     form: tuple[frozenset[str], float]

@@ -34,7 +34,7 @@ _LIBRARIES = ("timm.", "transformers.")
 
 
 def class_path(module: nn.Module | type) -> str:
-    """ "timm.models.cait.TalkingHeadAttn" for such a module or its class."""
+    """The full name of a module's class, e.g. "timm.models.cait.TalkingHeadAttn"; takes the class too."""
     cls = module if isinstance(module, type) else type(module)
     return f"{cls.__module__}.{cls.__qualname__}"
 

@@ -105,8 +105,7 @@ class Call:
 
 @dataclass
 class LayerRecord:
-    """One attention call of a forward pass: layer ``index`` in call order, and its sites (None = not asked
-    for).
+    """One attention call of a forward pass: layer ``index`` in call order, and its sites (None: not asked for).
 
     ``path`` names the module, ``call`` counts its calls from 0. ``kind`` is "token" (softmax over tokens),
     "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens

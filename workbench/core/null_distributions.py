@@ -11,9 +11,7 @@ from torch import Tensor
 
 
 def derived_seed(seed: int, *place: str | int) -> int:
-    """A seed for one place (input, layer, head, …) under a run's seed, the same on every machine and
-    batching.
-    """
+    """A seed for one place (input, layer, …) under a run's seed, the same on every machine and batching."""
     text = "\x1f".join([str(seed), *map(str, place)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -133,7 +133,7 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
 
 
 def _range(limits: tuple[Any, ...]) -> str:
-    """ " from 0 to 1"."""
+    """The limits in words, e.g. " from 0 to 1"."""
     least = next((f" from {part.ge:g}" for part in limits if isinstance(part, Ge)), "")
     above = next((f" above {part.gt:g}" for part in limits if isinstance(part, Gt)), "")
     most = next((f" to {part.le:g}" for part in limits if isinstance(part, Le) and part.le != math.inf), "")

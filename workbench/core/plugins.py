@@ -41,7 +41,7 @@ class Plugin:
 
     @property
     def title(self) -> str:
-        """ "analysis 'speckle' of speckles 0.3 (speckles.analyses:SPECKLE)"."""
+        """As messages name it: "analysis 'speckle' of speckles 0.3 (speckles.analyses:SPECKLE)"."""
         return f"{GROUPS[self.group]} {self.name!r} of {self.origin} ({self.target})"
 
 

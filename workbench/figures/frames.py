@@ -182,8 +182,7 @@ def null_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object) 
 
 
 def null_line(x: Iterable, y: Iterable, colour: str) -> go.Scatter:
-    """The mean of the null distribution of one of several models, thin in its colour: bands of many would hide each
-    other."""
+    """The mean of one of several models' null distribution, thin in its colour: bands would hide each other."""
     return go.Scatter(
         x=x,
         y=y,

@@ -216,8 +216,10 @@ def _absence(row: np.ndarray) -> str:
 
 
 def _ticks(scale: np.ndarray, by_log: bool, null_level: float | None, room: float) -> dict:
-    """About five round numbers along the bar, and the null distribution; it takes the place of one within ``room``, a
-    share of it."""
+    """About five round numbers along the bar, and the null distribution in the place of one within ``room`` of it.
+
+    ``room`` is a share of the bar.
+    """
     low, high = float(scale[0]), float(scale[1])
     places = list(_round_numbers(low, high))
     near = [] if null_level is None or not low <= null_level <= high else [null_level]

@@ -160,7 +160,7 @@ def _number(value: float, digits: int) -> str:
 
 
 def _initials(kinds: Sequence[str]) -> list[str]:
-    """CLS, DIST, R1, R2, …"""
+    """The tokens beside the patches, in short: CLS, DIST, R1, R2, …."""
     registers = 0
     said = []
     for kind in kinds:

@@ -88,8 +88,7 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def position_share_figure(frame: pd.DataFrame) -> go.Figure:
-    """Shares of the logit variance by layer, and the correlation of the cross terms with the others beside the null
-    distribution.
+    """Shares of the logit variance by layer, and how the cross terms correlate with the others, beside the null.
 
     A row of panels per model: the four terms and their covariances, which add up to 1 (mean over inputs and heads); and
     mean |r| over inputs and heads of both cross terms together, with that of shuffled positions (95 % band).

@@ -113,8 +113,10 @@ def _add_convention(
 
 
 def share_of_zero_predictor(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Exact error, floor and the null distribution as shares of the zero predictor's at each place of `by`; empty
-    without one."""
+    """Exact error, floor and null distribution as shares of the zero predictor's at each place of ``by``.
+
+    Empty without a zero predictor.
+    """
     columns = ["value", *(name for name in ("null_mean", "null_low", "null_high") if name in rows)]
     zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
     exact = rows[_is(rows, "exact")].groupby(by)[columns].mean().rename(columns={"value": "exact"})

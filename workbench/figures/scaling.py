@@ -217,7 +217,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def _kind(rows: pd.DataFrame) -> pd.Series:
-    """ "printed", "counted", or the condition of what was measured; counts of a forward pass stand for both."""
+    """Either "printed", "counted", or the condition of what was measured; counts of a pass stand for both."""
     kinds = rows["condition"].astype(object).where(rows["source"] == "measured", "printed")
     counted = rows["source"] == "counted"
     return kinds.mask(counted & (rows["condition"] == CONDITIONS[0]), "counted").mask(

@@ -92,8 +92,7 @@ def depth_range(rows: pd.DataFrame, metric: str) -> list[float]:
 def depth_traces(
     part: pd.DataFrame, by: str, line: dict, show_null: bool = True, **more: str
 ) -> list[go.Scatter]:
-    """One model through depth: the null distribution in grey, the band of the interquartile range, and the mean in
-    the style ``line``."""
+    """One model through depth: the mean in the style ``line``, the interquartile range, the null in grey."""
     level = _level(part, by)
     traces = null_traces(part, by, show=show_null, **more)
     if (level["high"] > level["low"]).any():

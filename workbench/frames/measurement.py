@@ -79,5 +79,5 @@ class Counts:
             self.count(message, *pair)
 
     def notes(self) -> list[str]:
-        """ "3 of 40 …" for each message that was true anywhere."""
+        """A note, "3 of 40 …", for each message that was true anywhere."""
         return [f"{count} of {total} {message}" for message, (count, total) in self.counts.items() if count]

@@ -48,8 +48,9 @@ class Chance(NamedTuple):
 
 
 def parse_measure(text: str) -> tuple[Term, ...]:
-    """Read "name[column=word,…] / name * …"; a word "none" selects rows where the column is null, rank=last the
-    highest rank of each input.
+    """Read "name[column=word,…] / name * …".
+
+    A word "none" selects rows where the column is null, rank=last the highest rank of each input.
 
     Raises `InputError` for anything else.
     """

@@ -414,9 +414,9 @@ def subspace_frame(
     directions: int | None = 4,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """|cos| of the directions that a layer's heads read, as rows: layer, head, direction, other_head, other_direction,
-    value (wu2025 Fig. 11).
+    """|cos| of the directions that a layer's heads read (wu2025 Fig. 11).
 
+    Its rows have layer, head, direction, other_head, other_direction and value.
     ``directions`` of each head are picked at random, as in the paper; None takes all. ``projection`` is v, q or k;
     where one serves all, as in TSSA, that one.
     """

@@ -57,6 +57,7 @@ class Outcome:
 
 
 def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write report.json: notebook name to its outcome."""
     write_json(out / REPORT, {"schema": 1, "notebooks": entries})
 
 
@@ -76,6 +77,7 @@ def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:
+    """What the figures of every notebook depend on: the theme, the preset, the package, its data, the versions."""
     package = Path(paths.__file__).resolve().parents[1]
     return {
         "theme": theme,

@@ -135,8 +135,9 @@ PUBLISHED: dict[str, dict[str, Published]] = {
 
 
 def fitting(kind: str, size: str, state: Mapping[str, Tensor], origin: str) -> dict[str, Any]:
-    """The architecture that the authors' ``state`` needs: that of the size, for texts with the file's own
-    vocabulary and context.
+    """The architecture that the authors' ``state`` needs.
+
+    That of the size, for texts with the file's own vocabulary and context.
 
     Raises InputError naming both sizes where the weights are of another one.
     """

@@ -46,8 +46,10 @@ def build_tost(
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,
 ) -> ClassAttentionTransformer:
-    """(batch, in_chans, img_size, img_size) → (batch, num_classes) logits: ``depth`` blocks of patches among
-    themselves, x + γ1 · attention(norm x) and x + γ2 · MLP(norm x), then ``cls_attn_layers`` of class attention.
+    """Token statistics transformer: (batch, in_chans, img_size, img_size) → (batch, num_classes) logits.
+
+    ``depth`` blocks of patches among themselves, x + γ1 · attention(norm x) and x + γ2 · MLP(norm x), then
+    ``cls_attn_layers`` of class attention.
 
     ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
     with ``attention_options``; the other layers have softmax attention. ToST's own weights expect ``tssa`` with

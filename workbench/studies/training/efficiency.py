@@ -277,8 +277,9 @@ def _frame(rows: pd.DataFrame | list[dict[str, Any]], **constant: Any) -> pd.Dat
 
 
 def published_costs() -> pd.DataFrame:
-    """teo2024's Table 13 and abdullaev2025's Table V as `variant_costs` would put them: multiples of each table's
-    own baseline, under our names for their rows.
+    """teo2024's Table 13 and abdullaev2025's Table V as `variant_costs` would put them.
+
+    They are multiples of each table's own baseline, under our names for their rows.
 
     Operations for one image (Table 13) stand as multiply–accumulates, which is what they are (see
     docs/published.md).

@@ -48,7 +48,7 @@ def placed(batch: Batch, device: torch.device) -> Batch:
 
 
 def shapes_of(batch: Batch) -> str:
-    """ "(1, 3, 32, 32)", or "input_ids (1, 40), attention_mask (1, 40)"."""
+    """The shapes in words: "(1, 3, 32, 32)", or "input_ids (1, 40), attention_mask (1, 40)"."""
     if isinstance(batch, Mapping):
         return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
     return str(tuple(batch.shape))

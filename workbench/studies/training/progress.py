@@ -49,5 +49,5 @@ class Report:
 
 
 def told(metric: str, value: float) -> str:
-    """ "accuracy 97.10%", "perplexity 6.32"."""
+    """A value with its name: "accuracy 97.10%", "perplexity 6.32"."""
     return f"{metric} {value:6.2%}" if metric.startswith("accuracy") else f"{metric} {value:.2f}"
