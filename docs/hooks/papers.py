@@ -74,8 +74,8 @@ def _interpreted(row: dict[str, str]) -> list[str]:
 
 def _holds(row: dict[str, str]) -> str:
     comparison, threshold = row["comparison"], row["threshold"]
-    if comparison.endswith("chance"):
-        return "above chance" if comparison == "> chance" else "not above chance"
+    if comparison.endswith("null"):
+        return "above the null distribution" if comparison == "> null" else "not above the null distribution"
     if comparison == "near":
         return f"within {threshold} of the published value"
     if comparison == "between":

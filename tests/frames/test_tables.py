@@ -63,7 +63,7 @@ def test_the_number_of_a_token_is_not_averaged():
     assert summary_table(frame).iloc[0, -1].startswith("6 ±")
 
 
-def test_means_become_a_row_per_quantity_with_every_chance_level():
+def test_means_become_a_row_per_quantity_with_every_null_distribution():
     inputs = [
         {"metric": "MOC", "axis": axis, "input": name, "value": value + (axis == "tokens"), "null": null}
         for axis in ("features", "tokens")
@@ -83,7 +83,7 @@ def test_means_become_a_row_per_quantity_with_every_chance_level():
     assert table["axis"].tolist()[:2] == ["features", "tokens"]
     assert table["mean ± sd"].tolist() == ["0.2 ± 0.14", "1.2 ± 0.14", "0.125", "0.5", "0.875"]
     assert table["rank"].tolist()[2:] == [1, 4, 7]
-    assert table["permutation chance"].tolist()[:2] == ["0.5 [0.25, 0.75]"] * 2
+    assert table["permutation null distribution"].tolist()[:2] == ["0.5 [0.25, 0.75]"] * 2
     assert table["z (gaussian)"].tolist() == ["2.5", "2.5", None, None, None]
     assert "layer" not in table
     assert "z (permutation)" not in table  # no quantity has one

@@ -133,7 +133,7 @@ def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_pa
 
 
 def test_a_claim_about_weights_is_averaged_over_layers(stated):
-    incoherent = _claim("coherence_between", "<= chance", analysis="subspaces", over="layers")
+    incoherent = _claim("coherence_between", "<= null", analysis="subspaces", over="layers")
     frame, runs = stated(incoherent, null_samples=5)
     assert runs == 1
     rows = workbench.analyze("subspaces", model=VIT, null_samples=5).query("metric == 'coherence_between'")
@@ -144,7 +144,7 @@ def test_a_claim_about_weights_is_averaged_over_layers(stated):
 
 
 def test_a_claim_about_certain_inputs_is_not_measured_on_others(stated):
-    ink = _claim("membership_ari[convention=ours]", "> chance", analysis="membership", options="masks=ink")
+    ink = _claim("membership_ari[convention=ours]", "> null", analysis="membership", options="masks=ink")
     needy = ink | {"needs": "inputs bundled:digits"}
     frame, runs = stated(needy, inputs="bundled:digits-train")
     assert (runs, frame["verdict"].item()) == (0, verdicts.NOT_TESTED)
@@ -209,10 +209,10 @@ def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(sta
 
 
 def test_what_cannot_be_decided_says_why(stated):
-    frame, _ = stated(_claim("rank_90", "> chance"), _claim("LCKA", ">", "0"))
+    frame, _ = stated(_claim("rank_90", "> null"), _claim("LCKA", ">", "0"))
     assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
     assert frame["why"].tolist() == [
-        "the run holds no chance level to compare with (null_samples=0)",
+        "the run holds no null distribution to compare with (null_samples=0)",
         "gram-spectrum puts out no LCKA for this model",
     ]
 
@@ -242,7 +242,7 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
     assert len(rest) > 40
     assert rest[["measured", "low", "high"]].notna().all(axis=None)
     assert (rest["low"] <= rest["measured"]).all()
-    assert rest.loc[rest["comparison"].str.contains("chance"), "null_low"].notna().all()
+    assert rest.loc[rest["comparison"].str.contains("null"), "null_low"].notna().all()
     known = frame.set_index(["claim", "interpretation"])["verdict"].groupby("claim").first()
     # what mathematics says of any model
     assert known["The centred Gram matrix is typically invertible"] == "fails"

@@ -161,8 +161,8 @@ def test_claims_are_stated_in_words_that_the_library_knows():
             "inputs bundled:digits bundled:digits-train",
         }
         assert claim["setting"], claim
-        chance = verdicts.Chance("gaussian", 0.0, -1.0, 1.0)
-        low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, chance)
+        null = verdicts.NullBand("gaussian", 0.0, -1.0, 1.0)
+        low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, null)
         assert low < high
     assert len(stated_claims("teo2024")) == (stated["paper"] == "teo2024").sum()
     with pytest.raises(UnknownName, match="teo2024"):

@@ -13,9 +13,9 @@ from workbench.papers.verdicts import (
     FAILS,
     HOLDS,
     UNDECIDED,
-    Chance,
-    chance_of,
+    NullBand,
     decide,
+    null_of,
     parse_measure,
     per_input,
     per_layer,
@@ -97,29 +97,29 @@ def test_a_ratio_is_taken_input_by_input_and_averaged_on_logarithms():
         ("between", "1e-4..1e-2", math.nan, (1e-4, 5e-3), (0.011, 0.02)),
         ("near", "10%", 50.0, (45.5, 54.5), (56, 70)),
         ("near", "10%", -50.0, (-54.5, -45.5), (-44, 0)),
-        ("> chance", "", math.nan, (0.21, 0.3), (0.1, 0.2)),
-        ("<= chance", "", math.nan, (-1, 0.2), (0.25, 0.3)),
+        ("> null", "", math.nan, (0.21, 0.3), (0.1, 0.2)),
+        ("<= null", "", math.nan, (-1, 0.2), (0.25, 0.3)),
     ],
 )
 def test_a_claim_holds_inside_fails_outside_and_is_undecided_across(
     comparison, threshold, published, inside, outside
 ):
-    allowed = region(comparison, threshold, published, Chance("gaussian", 0.1, 0.0, 0.2))
+    allowed = region(comparison, threshold, published, NullBand("gaussian", 0.1, 0.0, 0.2))
     across = (min(inside[0], outside[0]), max(inside[1], outside[1]))
     for (low, high), verdict in [(inside, HOLDS), (outside, FAILS), (across, UNDECIDED)]:
         assert decide(Finding((low + high) / 2, low, high, 5), allowed) == verdict
 
 
-def test_nothing_is_decided_without_an_interval_or_without_the_chance_level_asked_for():
+def test_nothing_is_decided_without_an_interval_or_without_the_null_level_asked_for():
     assert decide(Finding(1, math.nan, math.nan, 1), (0, 2)) == UNDECIDED
-    allowed = region("> chance", "", math.nan, None)
+    allowed = region("> null", "", math.nan, None)
     assert allowed is None
     assert decide(Finding(1, 0.9, 1.1, 4), allowed) == UNDECIDED
     with pytest.raises(InputError, match="near"):
         region("roughly", "1", 1.0, None)
 
 
-def test_chance_is_that_of_the_mean_over_everything():
+def test_null_is_that_of_the_mean_over_everything():
     level = {"null_mean": 0.1, "null_low": 0.0, "null_high": 0.2}
     overall = _overall(0.5)
     rows = [
@@ -128,9 +128,9 @@ def test_chance_is_that_of_the_mean_over_everything():
         overall.assign(null="gaussian", **level),
     ]
     terms = parse_measure("LCKA")
-    assert chance_of(pd.concat(rows), terms) == ("gaussian", 0.1, 0.0, 0.2)
-    assert chance_of(pd.concat(rows[:1]), terms) is None
-    assert chance_of(pd.concat(rows), parse_measure("LCKA / LCKA")) is None
+    assert null_of(pd.concat(rows), terms) == ("gaussian", 0.1, 0.0, 0.2)
+    assert null_of(pd.concat(rows[:1]), terms) is None
+    assert null_of(pd.concat(rows), parse_measure("LCKA / LCKA")) is None
 
 
 def test_layers_may_have_conventions_of_their_own_but_not_two_each():
@@ -144,7 +144,7 @@ def test_layers_may_have_conventions_of_their_own_but_not_two_each():
         rows_of(pd.concat([first, second, second.assign(convention="code")]), term)
 
 
-def test_over_layers_every_layer_has_one_value_and_chance_is_their_mean():
+def test_over_layers_every_layer_has_one_value_and_null_is_their_mean():
     values = {"LCKA": ([1.0, 4.0, 2.0], 0.5), "KCKA": ([2.0, 2.0, 8.0], 0.25)}
     frame = pd.concat(
         make_frame(own, name, {"layer": [0, 3, 5]}, null="isotropic").assign(
@@ -155,8 +155,8 @@ def test_over_layers_every_layer_has_one_value_and_chance_is_their_mean():
     alone, ratio = parse_measure("LCKA"), parse_measure("LCKA / KCKA")
     assert per_layer(frame, alone).to_dict() == {0: 1.0, 3: 4.0, 5: 2.0}
     assert per_layer(frame, ratio).to_dict() == {0: 0.5, 3: 2.0, 5: 0.25}
-    assert chance_of(frame, alone, "layers") == ("isotropic", 2.5, 0.5, 11.0)
-    assert chance_of(frame, ratio, "layers") is None
+    assert null_of(frame, alone, "layers") == ("isotropic", 2.5, 0.5, 11.0)
+    assert null_of(frame, ratio, "layers") is None
 
 
 def test_change_through_training_is_paired_by_input_from_first_to_last_epoch():

@@ -25,7 +25,7 @@ ROUNDING = 1e-12  # relative; draws closer than this differ in the order of thei
 
 
 class Null(NamedTuple):
-    """What chance gives for one number: mean, central 95 % band, and the observed value's z-score."""
+    """The null distribution of one number: mean, central 95 % band, and the observed value's z-score."""
 
     mean: Tensor
     low: Tensor
@@ -34,7 +34,7 @@ class Null(NamedTuple):
 
 
 def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"]) -> Null:
-    """Mean and 95 % band of null samples under chance, and z = (observed − mean) / standard deviation (ddof = 1).
+    """Mean and 95 % band of null samples, and z = (observed − mean) / standard deviation (ddof = 1).
 
     z is NaN where all null samples agree up to rounding. With 20 null samples the band is close to their range.
     """

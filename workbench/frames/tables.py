@@ -34,8 +34,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
 
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
-    becomes one row per quantity: "mean ± standard deviation" over inputs, and each chance level. Claims are printed
-    with what was measured and their verdict. Costs of attention variants become one row per source and variant,
+    becomes one row per quantity: "mean ± standard deviation" over inputs, and each null distribution. Claims are
+    printed with what was measured and their verdict. Costs of attention variants become one row per source and variant,
     with multiples of the baseline. Evaluations become one row per model and one column per condition, or the other
     way round where there are fewer models than conditions; single severities are left to the means. Effects of
     mechanisms, measured and published, become one row per comparison. Trained variants become one row each, with the
@@ -223,10 +223,10 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
         named = dict(zip(keys, key, strict=True))
         named["metric"] = _quantity(named["metric"])
         row = named | {"mean ± sd": _spread(part["value"].iloc[0], part["sd"].iloc[0])}
-        for _, chance in part[part["null_mean"].notna()].iterrows():
-            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**chance)
-            row |= {f"{chance['null']} chance": level}
-            row |= {f"z ({chance['null']})": f"{chance['z']:.3g}" if pd.notna(chance["z"]) else None}
+        for _, null in part[part["null_mean"].notna()].iterrows():
+            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**null)
+            row |= {f"{null['null']} null distribution": level}
+            row |= {f"z ({null['null']})": f"{null['z']:.3g}" if pd.notna(null["z"]) else None}
         rows.append(row)
     table = pd.DataFrame(rows)
     ranks = sorted(table["rank"].dropna().unique())

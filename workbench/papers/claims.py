@@ -17,7 +17,7 @@ from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
-from workbench.papers.verdicts import COLUMNS, Chance
+from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
 
@@ -169,21 +169,21 @@ def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float
         return _of_sampling(claim, frames[0])
     frame = frames[0] if len(frames) == 1 else join_frames(frames)
     terms = verdicts.parse_measure(claim["measure"])
-    chance = None
+    null = None
     if claim["over"] in _OF_ONE_MODEL:
         values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
         findings = [mean_interval(values(frame, terms), ratio=len(terms) > 1)]
-        chance = verdicts.chance_of(frame, terms, claim["over"])
+        null = verdicts.null_of(frame, terms, claim["over"])
     elif claim["over"] in _OF_TWO_RUNS:
         one, other = (verdicts.per_input(part, terms) for part in frames)
         findings = [mean_interval((one / other).dropna(), ratio=True)]
     else:
         findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
-    allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, chance)
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, null)
     finding, verdict = verdicts.weakest(findings, allowed)
     if not finding.n:
         raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
-    return _row(finding, chance, verdict, _sentence(claim, finding, allowed, chance))
+    return _row(finding, null, verdict, _sentence(claim, finding, allowed, null))
 
 
 def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any]:
@@ -199,15 +199,15 @@ def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any
     return _row(finding, None, verdict, f"a = {_sentence(claim, finding, allowed, None)}")
 
 
-def _row(finding: Finding, chance: Chance | None, verdict: str, why: str) -> dict[str, Any]:
+def _row(finding: Finding, null: NullBand | None, verdict: str, why: str) -> dict[str, Any]:
     row: dict[str, Any] = {"verdict": verdict, "why": why, "n": finding.n, "measured": finding.value}
     row |= {"low": finding.low, "high": finding.high}
-    if chance is not None:
+    if null is not None:
         row |= {
-            "null": chance.null,
-            "null_mean": chance.mean,
-            "null_low": chance.low,
-            "null_high": chance.high,
+            "null": null.null,
+            "null_mean": null.mean,
+            "null_low": null.low,
+            "null_high": null.high,
         }
     return row
 
@@ -216,17 +216,17 @@ def _sentence(
     claim: Mapping[str, str],
     finding: Finding,
     allowed: tuple[float, float] | None,
-    chance: Chance | None,
+    null: NullBand | None,
 ) -> str:
     if allowed is None:
-        return "the run holds no chance level to compare with (null_samples=0)"
+        return "the run holds no null distribution to compare with (null_samples=0)"
     if math.isnan(finding.low):
         one = claim["over"].removesuffix("s")
         reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"
         return f"{finding.value:.3g}: {reason}"
     comparison, against = claim["comparison"], claim["threshold"].replace("..", " and ")
-    if chance is not None and comparison.endswith("chance"):
-        comparison, against = "chance", f"{chance.low:.3g} to {chance.high:.3g}"
+    if null is not None and comparison.endswith("null"):
+        comparison, against = "the null distribution", f"{null.low:.3g} to {null.high:.3g}"
     elif comparison == "near":
         comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
     told = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"

@@ -16,7 +16,7 @@ from workbench.core.intervals import Finding, mean_interval
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 NOT_TESTED = "not tested at this scale"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
-COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> chance", "<= chance")
+COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> null", "<= null")
 OVER = (
     "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - baseline", "model / baseline",
     "last layer / first layer", "tokens", "sizes",
@@ -38,8 +38,8 @@ class Term(NamedTuple):
     power: int = 1
 
 
-class Chance(NamedTuple):
-    """A chance level: the null's name, its mean and its 95 % band."""
+class NullBand(NamedTuple):
+    """A null distribution: the null's name, its mean and its 95 % band."""
 
     null: str
     mean: float
@@ -118,8 +118,9 @@ def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     return pd.concat(values, axis=1, join="inner").dropna().prod(axis=1)
 
 
-def chance_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> Chance | None:
-    """The chance level of the mean over everything; None for a ratio, several ranks, or a run without draws.
+def null_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> NullBand | None:
+    """The null distribution of the mean over everything; None for a ratio, several ranks, or a run without null
+    samples.
 
     Over layers it is the mean of the layers' levels and of the ends of their bands, which is wider than the band of
     the mean.
@@ -129,27 +130,29 @@ def chance_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs"
     rows = rows_of(frame, terms[0])
     if over == "layers":
         level = rows[["null_mean", "null_low", "null_high"]].mean()
-        return Chance(str(rows["null"].iloc[0]), *map(float, level)) if level.notna().all() else None
+        return NullBand(str(rows["null"].iloc[0]), *map(float, level)) if level.notna().all() else None
     rows = rows[rows[["input", "layer", "head"]].isna().all(axis=1) & rows["null_mean"].notna()]
     rows = rows[rows["null"] == rows["null"].min()]  # of two nulls the Gaussian
     if len(rows) != 1:
         return None
     row = rows.iloc[0]
-    return Chance(str(row["null"]), float(row["null_mean"]), float(row["null_low"]), float(row["null_high"]))
+    return NullBand(
+        str(row["null"]), float(row["null_mean"]), float(row["null_low"]), float(row["null_high"])
+    )
 
 
 def region(
-    comparison: str, threshold: str, published: float, chance: Chance | None
+    comparison: str, threshold: str, published: float, null: NullBand | None
 ) -> tuple[float, float] | None:
-    """The closed range of values for which a claim is true; None where it needs a chance level there is not.
+    """The closed range of values for which a claim is true; None where it needs a null distribution there is not.
 
     ``threshold`` is a number, "low..high" (between), or a percentage around the published value (near).
     """
-    if comparison.endswith("chance"):
-        if chance is None:
+    if comparison.endswith("null"):
+        if null is None:
             return None
-        above = (math.nextafter(chance.high, math.inf), math.inf)
-        return above if comparison == "> chance" else (-math.inf, chance.high)
+        above = (math.nextafter(null.high, math.inf), math.inf)
+        return above if comparison == "> null" else (-math.inf, null.high)
     if comparison == "between":
         low, _, high = threshold.partition("..")
         return float(low), float(high)
