@@ -119,8 +119,7 @@ def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
 
 
 def null_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> NullBand | None:
-    """The null distribution of the mean over everything; None for a ratio, several ranks, or a run without null
-    samples.
+    """The null distribution of the mean over everything; None for a ratio, several ranks, or a run without any.
 
     Over layers it is the mean of the layers' levels and of the ends of their bands, which is wider than the band of
     the mean.
