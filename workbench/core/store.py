@@ -37,6 +37,7 @@ class RunStore:
         file: name of the JSON file.
         format: the newest format that is read; a file of a newer one is refused.
         under: the entry that holds the identity; its entries stand at the top of the file where None.
+        unversioned: the format of a file that says none; without it such a file is none of ours.
         unknown: a pattern of files that without the JSON file are not ours: a folder that has some is refused.
         upgrade: makes today's entries of those that an older version wrote.
     """
@@ -49,12 +50,13 @@ class RunStore:
         *,
         format: int,
         under: str | None = None,
+        unversioned: int | None = None,
         unknown: str | None = None,
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
         self.what, self.file, self.format, self.under = what, self.path / file, format, under
-        self.unknown, self.upgrade = unknown, upgrade
+        self.unversioned, self.unknown, self.upgrade = unversioned, unknown, upgrade
 
     def open(
         self,
@@ -105,6 +107,8 @@ class RunStore:
             return None
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and self.unversioned is not None:
+                content = {"format": self.unversioned, **content}
             if not isinstance(content, dict) or not isinstance(content.get("format"), int):
                 raise ValueError("it has no format")
             if content["format"] <= self.format:

@@ -1,6 +1,9 @@
 """The study: points measured in processes of their own, kept, gone on from, and ended with a reason."""
 
 import json
+import multiprocessing
+import threading
+import time
 
 import pandas as pd
 import pytest
@@ -40,6 +43,7 @@ def test_the_smallest_sizes_of_all_curves_come_first(planted):
 def test_what_is_kept_is_not_measured_again(planted, tmp_path):
     first = scaling_study(**SMALL, sizes=[16, 32, 64], out=tmp_path / "study")
     assert len(planted.asked) == 3
+    planted.asked.clear()
     again = scaling_study(**SMALL, sizes=[16, 32, 64, 128], out=tmp_path / "study")
     assert planted.asked == [("tssa-causal", 128, CONDITIONS)]
     pd.testing.assert_frame_equal(again[again["tokens"] < 128].reset_index(drop=True), first.sort_index())
@@ -50,10 +54,10 @@ def test_what_is_kept_is_not_measured_again(planted, tmp_path):
 
 def test_another_condition_is_measured_beside_the_one_that_is_kept(planted, tmp_path):
     scaling_study(**SMALL, sizes=[16], conditions=[FORWARD], out=tmp_path)
-    scaling_study(**SMALL, sizes=[16], out=tmp_path)
+    planted.asked.clear()
+    for _ in range(2):
+        scaling_study(**SMALL, sizes=[16], out=tmp_path)
     assert planted.asked == [("tssa-causal", 16, CONDITIONS[1:])]
-    scaling_study(**SMALL, sizes=[16], out=tmp_path)
-    assert planted.asked == []
 
 
 def test_no_budget_measures_nothing_and_says_so(planted, tmp_path):
@@ -93,7 +97,7 @@ def test_a_pass_that_would_not_fit_ends_its_curve_in_its_condition_alone(planted
 
 
 def test_a_process_that_dies_ends_the_curve_and_the_next_point_has_another(monkeypatch):
-    monkeypatch.setattr(study.Measurer, "_started", _dying(study.Measurer._started))
+    monkeypatch.setattr(study, "measured", _dying(study.measured))
     frame = scaling_study(["causal"], sizes=[16], conditions=[FORWARD])
     ended = frame[frame["ended"].notna()]
     assert list(ended["operator"]) == ["softmax-causal"]
@@ -101,29 +105,51 @@ def test_a_process_that_dies_ends_the_curve_and_the_next_point_has_another(monke
     assert set(frame.loc[frame["metric"] == "macs", "operator"]) == {"softmax-eager-causal", "tssa-causal"}
 
 
-def _dying(started):
-    servers = []
+def _dying(measured):
+    """The first process is killed as soon as it runs."""
+    alive = []
 
-    def start(self):
-        servers.append(started(self))
-        if len(servers) == 1:
-            servers[0].kill()
-        return servers[-1]
+    def measure(*asked):
+        if not alive:
+            killer = threading.Thread(target=lambda: alive.append(_kill_the_next()))
+            killer.start()
+            found = measured(*asked)
+            killer.join()
+            return found
+        return measured(*asked)
 
-    return start
+    return measure
+
+
+def _kill_the_next():
+    while not (children := multiprocessing.active_children()):
+        time.sleep(0.001)
+    children[0].kill()
+    return children[0]
 
 
 def test_a_folder_of_another_study_is_refused(planted, tmp_path):
     scaling_study(**SMALL, sizes=[16], out=tmp_path)
-    with pytest.raises(InputError, match="dtype: float32 there, bfloat16 here"):
+    with pytest.raises(InputError, match='dtype: "float32" there, "bfloat16" asked for'):
         scaling_study(**SMALL, sizes=[16], dtype="bfloat16", out=tmp_path)
     held = json.loads((tmp_path / study.IDENTITY_FILE).read_text())
-    assert held == study.study_identity("cpu", "float32")
+    assert held == {"format": 2, **study.study_identity("cpu", "float32")}
+
+
+def test_a_study_that_an_older_version_began_goes_on(planted, tmp_path):
+    identity = tmp_path / study.IDENTITY_FILE
+    identity.write_text(json.dumps(study.study_identity("cpu", "float32")))  # without a format
+    (tmp_path / "causal-tssa-causal-768x16.json").write_text(
+        '[{"condition": "forward", "seconds": [2, 2, 2], "memory": 8, "macs": 5, "tensors": 9}]'
+    )
+    frame = scaling_study(**SMALL, sizes=[16], conditions=[FORWARD], out=tmp_path)
+    assert planted.asked == []
+    assert frame.set_index("metric")["value"]["seconds_per_sample"] == 2
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "photo.png").touch()
-    with pytest.raises(InputError, match="holds no study"):
+    with pytest.raises(InputError, match=r"no study\.json"):
         scaling_study(**SMALL, out=tmp_path)
 
 

@@ -1,20 +1,25 @@
-"""Points measured in processes of their own: run as a module it takes orders on stdin and prints rows."""
+"""Points measured, each in a process of its own: its memory is nobody else's, and its end, however bad, its own."""
 
 from __future__ import annotations
 
-import json
-import os
+import multiprocessing
+import signal
 import sys
-import traceback
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.core.children import safe_path
+from workbench.core.errors import InputError
 from workbench.papers.operators import Point
 from workbench.studies.scaling.layers import attention_layers, one_pass
 from workbench.studies.training.measuring import memory_growth, seconds_of
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 THREADS = 1
 """On a CPU: where cores are shared, threads wait for each other at every operation, and nothing else shows."""
@@ -57,48 +62,62 @@ def _timed(compute: Callable[[], object], device: str) -> tuple[list[float], flo
     return seconds, memory
 
 
-FORKS = sys.platform == "linux"
-"""Whether a process that has imported torch, and computed nothing yet, is forked for every point on a CPU: importing
-takes longer than most points."""
+PATIENCE = 600.0
+"""Seconds after which a process that has still not ended is given up."""
 
 
-def order(point: Point, conditions: Sequence[str], device: str, dtype: str) -> str:
-    """The line that asks for a point."""
-    return json.dumps([asdict(point), list(conditions), device, dtype])
+def measured(
+    point: Point, conditions: Sequence[str], device: str = "cpu", dtype: str = "float32"
+) -> dict[str, dict[str, Any]]:
+    """Condition → its row of `measure`, from a fresh process; one that dies, or never ends, makes rows that say so.
 
-
-def serve() -> None:
-    """Measure what every line of standard input asks for; print its rows, each as soon as it is known, and a status.
-
-    On a CPU every point gets a process forked from this one, whose end, however bad, is the status. Elsewhere this
-    process measures by itself, and is good for one order.
+    The process is multiprocessing's: a script that has a point measured does so below ``if __name__ == "__main__":``.
+    Raises InputError where the operator cannot be run on the device.
     """
-    for line in sys.stdin:
-        point, conditions, device, dtype = json.loads(line)
-        if FORKS and device == "cpu":
-            status = _forked(Point(**point), conditions, device, dtype)
-        else:
-            status = _printed(Point(**point), conditions, device, dtype)
-        print(json.dumps({"status": status}), flush=True)
+    ours, theirs = (context := _context(device)).Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, point, conditions, device, dtype), daemon=True)
+    with safe_path():
+        process.start()
+    theirs.close()  # so that the end of the process is the end of what it sends
+    found: dict[str, dict[str, Any]] = {}
+    until = time.monotonic() + PATIENCE
+    reason = f"took more than {PATIENCE:.0f} s in all"
+    try:
+        while ours.poll(max(0.0, until - time.monotonic())):
+            row = ours.recv()
+            if isinstance(row, str):
+                raise InputError(
+                    f"{point.operator} at {point.tokens} tokens of width {point.width} cannot be measured on "
+                    f"{device} in {dtype}: {row}"
+                )
+            found[row["condition"]] = row
+    except EOFError:
+        process.join()
+        reason = f"the process was killed (exit status {process.exitcode}), probably for its memory"
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    return {name: found.get(name, {"condition": name, "ended": reason}) for name in conditions}
 
 
-def _forked(*asked: Any) -> int:
-    child = os.fork()
-    if not child:
-        os._exit(_printed(*asked))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _context(device: str) -> SpawnContext | ForkServerContext:
+    """Where processes come from: of a server that has imported torch and computed nothing, or each begins anew.
+
+    Importing takes longer than most points, but only Linux forks what has imported torch, and only without a GPU.
+    """
+    if sys.platform != "linux" or device != "cpu":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
-def _printed(*asked: Any) -> int:
+def _send(connection: Connection, *asked: Any) -> None:
+    """Send every row as soon as it is known; of an error, what it says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked, which ends this one
     try:
         for row in measure(*asked):
-            print(json.dumps(row), flush=True)
-    except Exception:  # the user sees its last line, with the point's name: see Measurer in study.py
-        traceback.print_exc()
-        sys.stderr.flush()
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    serve()
+            connection.send(row)
+    except Exception as error:  # the process that asked raises it, with the point's name
+        connection.send(f"{type(error).__name__}: {error}".splitlines()[0])

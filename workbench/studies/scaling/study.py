@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,15 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from workbench._version import __version__
-from workbench.core.children import python
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
+from workbench.core.store import RunStore
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
 from workbench.papers.operators import CONDITIONS, OPERATORS, SWEEPS, Point
 from workbench.studies.records import SCALING_COLUMNS, conform_scaling
 from workbench.studies.scaling.layers import Forecast, forecast
-from workbench.studies.scaling.measuring import ENOUGH, FORKS, ROUNDS, THREADS, order
+from workbench.studies.scaling.measuring import ENOUGH, ROUNDS, THREADS, measured
 from workbench.studies.training.measuring import free_memory, memory_measure
 
 SECONDS_A_PASS = 30.0
@@ -39,7 +33,6 @@ MEMORY_SHARE = 0.8
 DTYPES = ("float32", "bfloat16", "float16")
 IDENTITY_FILE = "study.json"
 _STARTING = 1.5  # seconds that a point takes beside its passes, about
-_PATIENCE = 20  # times SECONDS_A_PASS, after which a process is given up
 
 
 def scaling_study(
@@ -60,7 +53,8 @@ def scaling_study(
     ``operators`` and ``sizes`` (on the axis of the sweep) choose from `SWEEPS`; None takes all. The smallest sizes
     of all curves come first, so that any ``budget`` (minutes) gives whole curves up to some size; no point is
     begun that is not expected to end within it. ``out`` is a folder that keeps every finished point, from which
-    an interrupted study goes on; one of another device, dtype or versions is refused.
+    an interrupted study goes on; one of another device, dtype or versions is refused. Every point is measured in a
+    process of its own: a script calls this below ``if __name__ == "__main__":``.
 
     On a CPU the seconds are those of the process on one thread, and memory is resident memory; on CUDA wall time
     and the allocator's. A pass whose memory is not there, or that would take more than ``SECONDS_A_PASS`` going by the
@@ -76,13 +70,18 @@ def scaling_study(
     _check(sweeps, operators, sizes, conditions, budget, device, dtype)
     curves = _curves(sweeps, operators, sizes)
     identity = study_identity(device, dtype)
-    folder = None if out is None else _open(Path(out), identity)
+    folder = None
+    if out is not None:
+        store = RunStore(out, "study of operators", IDENTITY_FILE, format=2, unversioned=1, unknown="*")
+        if not store.open(identity):
+            store.write(identity)
+        folder = store.path
     started = time.monotonic()
     levels = max((len(curve.points) for curve in curves), default=0)
     planned = [(curve, level) for level in range(levels) for curve in curves if level < len(curve.points)]
     beyond = 0
-    with _progress(progress) as bar, Measurer(device, dtype) as measurer:
-        study = _Study(measurer, folder, identity)
+    study = _Study(device, dtype, folder, identity)
+    with _progress(progress) as bar:
         task = bar.add_task("", total=len(planned))
         for curve, level in planned:
             point = curve.points[level]
@@ -159,101 +158,9 @@ class _Curve:
             self.rows.append({**known, "metric": metric, "value": row[name], "unit": METRICS[metric].unit})
 
 
-class Measurer:
-    """Has points measured in fresh processes (see `workbench.studies.scaling.measuring.serve`); a context manager."""
-
-    def __init__(self, device: str, dtype: str) -> None:
-        self.device = device
-        self.dtype = dtype
-        self._server: subprocess.Popen[str] | None = None
-        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed when the context is left
-
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-        self._complaints.close()
-
-    def measure(self, point: Point, conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Condition → its row; a process that dies, or never ends, makes rows that say so.
-
-        Raises InputError where the operator cannot be run on the device.
-        """
-        found, status = self._answer(order(point, conditions, self.device, self.dtype))
-        if status is None:
-            reason = f"took more than {_PATIENCE * SECONDS_A_PASS:.0f} s in all, or the process was killed"
-        elif status < 0:
-            reason = f"the process was killed (signal {-status}), probably for its memory"
-        elif status > 0:
-            raise InputError(
-                f"{point.operator} at {point.tokens} tokens of width {point.width} cannot be measured on "
-                f"{self.device} in {self.dtype}: {self._complaint()}"
-            )
-        else:
-            reason = "not measured"
-        return {name: found.get(name, {"condition": name, "ended": reason}) for name in conditions}
-
-    def _answer(self, asked: str) -> tuple[dict[str, dict[str, Any]], int | None]:
-        """Rows by condition, and the exit status; None where the server itself is gone."""
-        server = self._server = self._server or self._started()
-        assert server.stdin is not None
-        assert server.stdout is not None
-        patience = threading.Timer(_PATIENCE * SECONDS_A_PASS, self._kill)
-        patience.start()
-        found: dict[str, dict[str, Any]] = {}
-        status = None
-        try:
-            server.stdin.write(asked + "\n")
-            server.stdin.flush()
-            for line in server.stdout:
-                row = json.loads(line)
-                if "status" in row:
-                    status = row["status"]
-                    break
-                found[row["condition"]] = row
-        except BrokenPipeError:
-            pass  # as told by a status of None
-        finally:
-            patience.cancel()
-        if status is None or not (FORKS and self.device == "cpu"):
-            self._stop()
-        return found, status
-
-    def _started(self) -> subprocess.Popen[str]:
-        threads = {name: str(THREADS) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        paths = os.pathsep.join(filter(None, sys.path))  # it finds the packages that we do
-        return subprocess.Popen(
-            python("-m", "workbench.studies.scaling.measuring"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            text=True,
-            start_new_session=True,  # so that it and what it forks can be ended together
-            env={**os.environ, **(threads if self.device == "cpu" else {}), "PYTHONPATH": paths},
-        )
-
-    def _kill(self) -> None:
-        if self._server is not None and self._server.poll() is None:
-            if hasattr(os, "killpg"):
-                os.killpg(self._server.pid, signal.SIGKILL)
-            else:
-                self._server.kill()
-
-    def _stop(self) -> None:
-        if self._server is not None:
-            self._kill()
-            self._server.communicate()
-            self._server = None
-
-    def _complaint(self) -> str:
-        self._complaints.seek(0)
-        lines = self._complaints.read().strip().splitlines()
-        return lines[-1] if lines else "the process said nothing"
-
-
 class _Study(NamedTuple):
-    measurer: Measurer
+    device: str
+    dtype: str
     folder: Path | None
     identity: Mapping[str, Any]
 
@@ -284,18 +191,18 @@ class _Study(NamedTuple):
     ) -> list[dict[str, Any]] | None:
         if left is not None and left < _STARTING:
             return None
-        kind = getattr(torch, self.measurer.dtype)
+        kind = getattr(torch, self.dtype)
         foreseen = {name: forecast(point, name, kind) for name in conditions}
         expected = {name: _expected(curve, name, foreseen) for name in conditions}
         ends = {
             name: reason
             for name in conditions
-            if (reason := _too_much(foreseen[name], expected[name], self.measurer.device))
+            if (reason := _too_much(foreseen[name], expected[name], self.device))
         }
         todo = [name for name in conditions if name not in ends]
         if left is not None and _STARTING + sum(_several(expected[name] or 0) for name in todo) > left:
             return None
-        found = self.measurer.measure(point, todo) if todo else {}
+        found = measured(point, todo, self.device, self.dtype) if todo else {}
         rows = []
         for name in conditions:
             row = {"condition": name, "ended": ends[name]} if name in ends else found[name]
@@ -370,24 +277,6 @@ def _curves(
             "are in the sweep causal, the others everywhere else"
         )
     return curves
-
-
-def _open(folder: Path, identity: Mapping[str, Any]) -> Path:
-    """The folder, once it is known to hold points of the same study, or none."""
-    path = folder / IDENTITY_FILE
-    if path.is_file():
-        held = json.loads(path.read_text(encoding="utf-8"))
-        other = [name for name in identity if held.get(name) != identity[name]]
-        if other:
-            told = "; ".join(f"{name}: {held.get(name)} there, {identity[name]} here" for name in other)
-            raise InputError(f"{folder} holds a study of another kind ({told}); give another folder")
-        return folder
-    if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(
-            f"{folder} is not empty and holds no study (no {IDENTITY_FILE}); give another folder"
-        )
-    write_json(path, identity)
-    return folder
 
 
 def _progress(shown: bool) -> Progress:
