@@ -54,13 +54,13 @@ pictures: $(READY) ## take the README's screenshots of the explorer again
 	@$(BIN)/python scripts/explorer-pictures
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
-	@$(BIN)/python -P -m workbench.studies.training.bundle $(FLAGS)
+	@$(BIN)/python -P -m workbench study records training -j 2 $(FLAGS)
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
-	@$(BIN)/python -P -m workbench.studies.evaluation.records --jobs 2 $(FLAGS)
+	@$(BIN)/python -P -m workbench study records robustness -j 2 $(FLAGS)
 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
-	@$(BIN)/python -P -m workbench.studies.scaling.records $(FLAGS)
+	@$(BIN)/python -P -m workbench study records operators $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -103,9 +103,7 @@ def _soak(folder: Path) -> dict[str, Any]:
     while status is None or status.failed or status.left:
         starts += 1
         assert starts < 50, status
-        status = sweep(
-            MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=SOAK_SHARDS, workers=2, resume=True
-        )
+        status = sweep(MODEL, INPUTS, ANALYSES, out, n=SOAK_INPUTS, shards=SOAK_SHARDS, workers=2)
     over.set()
     killer.join()
     _sweep(whole, n=SOAK_INPUTS, shards=1)

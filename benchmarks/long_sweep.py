@@ -23,7 +23,7 @@ from workbench.core.children import python
 if TYPE_CHECKING:
     from workbench.runs.sweep.parts import PlannedAnalysis
 
-MODELS, ANALYSES = "bundled:digits-vit", "token-similarity,attention-map:null_samples=0"
+MODELS, ANALYSES = ["bundled:digits-vit"], ["token-similarity", "attention-map"]
 PICTURES, SIZE, SEED = 50_000, 16, 0
 LOOK_SECONDS = 2.0
 
@@ -32,9 +32,13 @@ def main() -> None:
     """Run what the command line asks for."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument("place", type=Path, help="folder for pictures, sweep and memory.csv")
-    asked.add_argument("--n", type=int, default=PICTURES, help="pictures [%(default)s]")
-    asked.add_argument("--models", default=MODELS, help="as in `workbench sweep` [%(default)s]")
-    asked.add_argument("--analyses", default=ANALYSES, help="as in `workbench sweep` [%(default)s]")
+    asked.add_argument("-n", type=int, default=PICTURES, help="pictures [%(default)s]")
+    asked.add_argument(
+        "-m", "--model", nargs="+", default=MODELS, help="as in `workbench sweep` [%(default)s]"
+    )
+    asked.add_argument(
+        "-a", "--analysis", nargs="+", default=ANALYSES, help="as in `workbench sweep` [%(default)s]"
+    )
     asked.add_argument("--workers", type=int, default=1)
     asked.add_argument("--batch-size", type=int, default=32)
     asked.add_argument("--max-time", type=int, default=120, help="seconds of the first start [%(default)s]")
@@ -46,14 +50,15 @@ def main() -> None:
     pictures, out = given.place / "pictures", given.place / given.out
     write_pictures(pictures, given.n)
     command = python(
-        "-m", "workbench", "sweep", "--models", given.models, "--inputs", f"imagenet:{pictures}",
-        "--analyses", given.analyses, "--batch-size", str(given.batch_size), "--workers", str(given.workers),
-        "--out", str(out),
+        "-m", "workbench", "sweep", "run", *chain.from_iterable(("-m", name) for name in given.model),
+        "-i", f"imagenet:{pictures}", "-n", "all", *chain.from_iterable(("-a", name) for name in given.analysis),
+        "-s", "attention-map.null_samples=0", "--batch-size", str(given.batch_size), "-j", str(given.workers),
+        "-o", str(out),
     )  # fmt: skip
     starts = [
         _start(out, [*command, "--max-time", f"{given.max_time}s"]),
-        _start(out, [*command, "--resume"], kill=given.kill),
-        _start(out, [*command, "--resume"]),
+        _start(out, command, kill=given.kill),
+        _start(out, command),
     ]
     _keep(given.place / f"{given.out}-memory.csv", starts)
     print("| question | measured | detail |\n| --- | --- | --- |")
@@ -183,7 +188,7 @@ def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
             counts.add(frame.attrs["provenance"]["inputs"]["n"])
 
     def resume() -> None:
-        sweep(specs, inputs, names, out, batch_size=plan.batch, resume=True)
+        sweep(specs, inputs, names, out, n="all", batch_size=plan.batch)
 
     first, again = _seconds(read), _median(read)
     planning = _median(lambda: make_plan([(spec, inputs) for spec in specs], names, batch_size=plan.batch))

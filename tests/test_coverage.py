@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from workbench.apps import cli
@@ -72,19 +73,22 @@ def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(sectio
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:60])
 def test_its_commands_are_understood(words):
-    context = cli.cli.commands[words[0]].make_context(words[0], list(words[1:]))
-    given = context.params
-    if words[0] == "render":
+    command = cli.cli
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.commands[name]
+    given = command.make_context(name, [*words]).params
+    if name == "render":
         assert set(given["notebooks"]) <= set(NOTEBOOKS)
-        for name in given["notebooks"]:
-            assert {key for key, _ in given["pairs"]} <= set(NOTEBOOKS[name].parameters)
-    if words[0] == "train":
+        for notebook in given["notebooks"]:
+            assert {key for key, _ in given["typed"]} <= set(NOTEBOOKS[notebook].parameters)
+    if name == "train":
         assert given["attention"] in {*VARIANTS, None}
         if given["attention"]:
-            assert {key for key, _ in given["options"]} <= set(VARIANTS[given["attention"]].options)
+            assert {key for key, _ in given["typed"]} <= set(VARIANTS[given["attention"]].options)
         folder = Path(recipes.__file__).parent
         assert (folder / f"{given['recipe'] or given['task']}.toml").is_file()
-    if words[0] == "evaluate":
+    if name == "evaluate":
         assert given["protocol"] in PROTOCOLS
 
 

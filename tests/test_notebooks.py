@@ -63,7 +63,7 @@ def test_it_takes_the_parameters_that_all_take_and_has_its_presets(notebook):
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
     out = tmp_path_factory.mktemp("figures")
-    report = render(preset="quick", out=out, formats=("html",), jobs=2, progress=False)
+    report = render(preset="quick", out=out, formats=("html",), workers=2, progress=False)
     return out, report
 
 

@@ -47,8 +47,8 @@ def test_the_wheel_is_what_answers(installed, tmp_path):
 
 def test_an_analysis_of_the_bundled_model_runs_from_the_wheel(installed, tmp_path):
     done = _workbench(
-        installed, tmp_path, "analyze", "gram-spectrum", "--model", "bundled:digits-vit",
-        "--inputs", "bundled:digits", "--n", "2", "--out", "spectrum.csv",
+        installed, tmp_path, "analyze", "gram-spectrum", "-m", "bundled:digits-vit",
+        "-i", "bundled:digits", "-n", "2", "-o", "spectrum.csv",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "spectrum.csv").stat().st_size > 1000
@@ -64,7 +64,7 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
         "quick",
         "--formats",
         "html",
-        "--out",
+        "-o",
         "figures",
     )
     assert done.returncode == 0, done.stderr

@@ -125,7 +125,7 @@ def test_what_is_on_record_of_models_comes_with_their_attention_and_the_rest_wit
     assert list(frame["attention"]) == ["softmax+boost"]
     assert set(frame.attrs["absent"]) == {"b", "c"}
     assert "make records" in frame.attrs["absent"]["b"]
-    assert "make train FLAGS=c" in frame.attrs["absent"]["c"]
+    assert "make train FLAGS='-m bundled:c'" in frame.attrs["absent"]["c"]
     assert [run["model"]["spec"] for run in frame.attrs["provenance"]] == ["bundled:a"]
     trained = recorded(["c", "b", "a"], "training")
     assert list(trained["model"]) == ["b", "a"]

@@ -132,20 +132,8 @@ class RunStore:
 
     def set_aside(self) -> Path | None:
         """Move all that the folder holds into a new one beside it, and return that; None where it holds nothing."""
-        inside = [] if not self.path.is_dir() else [item for item in self.path.iterdir() if item.name != LOCK]
-        if not inside:
-            return None
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.before-{number}")).exists():
-            number += 1
-        try:
-            aside.mkdir()
-            # the file that names the run goes first: a folder that keeps only a part of a run does not go on with it
-            for item in sorted(inside, key=lambda item: item != self.file):
-                item.rename(aside / item.name)
-        except OSError as error:
-            raise MissingResource(f"cannot move {self.path} aside: {error.strerror or error}") from error
-        return aside
+        # the file that names the run goes first: a folder that keeps only a part of a run does not go on with it
+        return set_aside(self.path, first=self.file.name)
 
     @contextmanager
     def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
@@ -197,6 +185,29 @@ class RunStore:
                 f"{self.path} holds {names[0]} and no {self.file.name}, which would say what {self.what} it is of; "
                 "give another folder (--out)"
             )
+
+
+def set_aside(folder: str | os.PathLike[str], first: str = "") -> Path | None:
+    """Move all that a folder holds into a new one beside it, and return that; None where it holds nothing.
+
+    Raises `InputError` for a folder that one works in, `MissingResource` where it cannot be moved.
+    """
+    path = Path(folder).expanduser().absolute()
+    inside = [] if not path.is_dir() else [item for item in path.iterdir() if item.name != LOCK]
+    if not inside:
+        return None
+    if any(place.resolve().is_relative_to(path.resolve()) for place in (Path.cwd(), Path.home())):
+        raise InputError(f"{path} is not moved aside, since you work in it; give a folder of its own (--out)")
+    number = 1
+    while (aside := path.with_name(f"{path.name}.before-{number}")).exists():
+        number += 1
+    try:
+        aside.mkdir()
+        for item in sorted(inside, key=lambda item: item.name != first):
+            item.rename(aside / item.name)
+    except OSError as error:
+        raise MissingResource(f"cannot move {path} aside: {error.strerror or error}") from error
+    return aside
 
 
 def _both(key: str, held: Any, asked: Any) -> str:

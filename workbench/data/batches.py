@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from workbench.models.sources import ImageFormat
 
 DEFAULT_N = 25
+ALL = "all"
+"""As ``n``: every input there is."""
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PREPROCESSING = ("paper", "model")
@@ -133,7 +135,7 @@ class Inputs:
 def inputs(
     spec: str,
     model: LoadedModel,
-    n: int | None = None,
+    n: int | str | None = None,
     seed: int = 0,
     preprocessing: str = "paper",
     max_length: int | None = None,
@@ -144,7 +146,7 @@ def inputs(
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
     ``val``), ``text:FILE`` or ``wikitext-103`` (raw, test split). A text is a line of more than 30
     characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
-    gives. `n` is 25 unless given, or all there are where there are fewer.
+    gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes every one.
 
     Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input
     size (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model
@@ -161,7 +163,6 @@ def inputs(
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
-    _check_whole("n", n, 1)
     _check_whole("seed", seed, 0)
     pool = open_pool(spec)
     check_modality(spec, pool, model)
@@ -287,18 +288,25 @@ def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:
-    if value is None and name == "n":
+    if name == "n" and (value is None or value == ALL):
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise InputError(f"{name} is a whole number from {least} up, got {value!r}")
 
 
-def check_count(pool: Pool, n: int | None) -> None:
-    """Raise `InputError` where there are fewer than ``n`` inputs."""
-    if n is not None and n > len(pool):
+def chosen_count(n: int | str | None, there: int, where: str) -> int:
+    """How many of the inputs that are ``there`` ``n`` asks for: 25 unless given, or all where there are fewer.
+
+    Raises `InputError` where there are fewer than were asked for.
+    """
+    _check_whole("n", n, 1)
+    if n is None or n == ALL:
+        return there if n else min(DEFAULT_N, there)
+    if int(n) > there:
         raise InputError(
-            f"{n} inputs were asked for, and {pool.where} has {len(pool)}; ask for at most {len(pool)}"
+            f"{n} inputs were asked for, and {where} has {there}; ask for at most {there}, or {ALL}"
         )
+    return int(n)
 
 
 def drawn_places(count: int, seed: int) -> list[int]:
@@ -306,10 +314,9 @@ def drawn_places(count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).permutation(count).tolist()
 
 
-def _choose(pool: Pool, n: int | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
+def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
     """The first `n` readable samples in an order drawn with `seed`, and what was skipped on the way."""
-    check_count(pool, n)
-    wanted = min(DEFAULT_N, len(pool)) if n is None else n
+    wanted = chosen_count(n, len(pool), pool.where)
     samples: list[Sample] = []
     skipped: list[tuple[str, str]] = []
     for position in drawn_places(len(pool), seed):

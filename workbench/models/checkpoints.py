@@ -64,7 +64,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     if METADATA_KEY not in metadata:
         raise InputError(
             f"{path} holds weights but not how to rebuild their model (no {METADATA_KEY!r} in its metadata); "
-            "only files written by `workbench train` do. For a folder of Hugging Face weights use hf:FOLDER"
+            "only files written by `workbench study train` do. For a folder of Hugging Face weights use hf:FOLDER"
         )
     try:
         meta = json.loads(metadata[METADATA_KEY])
@@ -88,7 +88,7 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     if (named := meta.get("attention", built)) != built:
         raise InputError(
             f"{path} says of itself that its attention is {named!r}, but its architecture has {built!r}; one of them "
-            "was changed after training: take the file as `workbench train` wrote it"
+            "was changed after training: take the file as `workbench study train` wrote it"
         )
     load_weights(module, state, origin=str(path), attention=built)
     return module.eval(), meta
@@ -204,12 +204,12 @@ def read_torch_file(path: str | Path) -> Any:
 
 
 def require_checkpoint(path: Path) -> None:
-    """Raise `InputError` unless there is a file of the kind that `workbench train` writes; reads none of it."""
+    """Raise `InputError` unless there is a file of the kind that `workbench study train` writes; reads none of it."""
     require_file(path)
     if path.suffix != ".safetensors":
         raise InputError(
-            f"{path.name} is no checkpoint of `workbench train`, which writes .safetensors; to read weights of a timm "
-            "model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
+            f"{path.name} is no checkpoint of `workbench study train`, which writes .safetensors; to read weights of a "
+            "timm model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where models come from: timm, Hugging Face, the papers' authors, and checkpoints of ``workbench train``.
+"""Where models come from: timm, Hugging Face, the papers' authors, and checkpoints of ``workbench study train``.
 
 Each function returns a :class:`Source`: the module with its weights, on the CPU, and what is needed to feed
 it. Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
@@ -555,7 +555,7 @@ def _gpt2_reader(what: str, module: Any, checkpoint: str | None) -> Source:
 
 
 def from_checkpoint(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
-    """A model from a file that ``workbench train`` wrote; `checkpoint` is the name it goes by."""
+    """A model from a file that ``workbench study train`` wrote; `checkpoint` is the name it goes by."""
     from workbench.attention.bilateral import precompute_positions
     from workbench.models.architectures import build
     from workbench.models.checkpoints import read_checkpoint, restore

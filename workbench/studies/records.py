@@ -96,7 +96,8 @@ def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
         runs.append(
             {
                 "analysis": "training",
-                "command": f"{about['command']} {name}",
+                # of older records without the name
+                "command": about["command"] if name in about["command"] else f"{about['command']} {name}",
                 "seed": about["seeds"][0],
                 "seeds": about["seeds"],
                 "model": {
@@ -166,7 +167,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     """
     trained = trained_models()
     absent = {
-        name: f"no record of the training; make it with: make train FLAGS={name}"
+        name: f"no record of the training; make it with: make train FLAGS='-m bundled:{name}'"
         for name in models
         if name not in trained
     }
@@ -206,7 +207,7 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
 
 
 def read_evaluation(path: str | Path) -> pd.DataFrame:
-    """A frame that ``workbench evaluate`` or the committed record wrote as CSV, types restored."""
+    """A frame that ``workbench study evaluate`` or the committed record wrote as CSV, types restored."""
     frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
     absent = [name for name in EVALUATION_COLUMNS if name not in frame]
     if absent:

@@ -213,15 +213,15 @@ def test_a_command_asks_for_the_same_address(at_start):
     """The line, read as the command line reads it, is what the notebook takes and the explorer opens."""
     import shlex
 
-    from workbench.apps.cli import _value, cli
-    from workbench.apps.rendering.notebooks import find_notebooks, resolve_parameters
+    from workbench.apps.cli import cli
+    from workbench.apps.rendering.notebooks import find_notebooks, read_typed_parameters, resolve_parameters
 
     pinned = at_start.place.moved(layer=0, against=None)
     at_start.move(layer=1, head=2, view="compare", against=pinned.to_dict())
     words = shlex.split(at_start.command())
     assert words[:3] == ["workbench", "render", "explorer"]
     asked = cli.commands["render"].make_context("render", words[2:]).params
-    given = {name: _value(text) for name, text in asked["pairs"]}
+    given = read_typed_parameters(["explorer"], asked["typed"])
     notebooks = find_notebooks(["explorer"])
     resolved = resolve_parameters(notebooks, given, "default", named=True)["explorer"]
     assert Explorer(**resolved).place == at_start.place

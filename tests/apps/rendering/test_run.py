@@ -37,7 +37,7 @@ def rendered(tmp_path_factory):
             "workbench.apps.rendering.run.shared_key",
             lambda theme, preset: {"theme": theme, "preset": preset},
         )
-        report = render([works, fails], preset="quick", out=folder / "figures", jobs=2, progress=False)
+        report = render([works, fails], preset="quick", out=folder / "figures", workers=2, progress=False)
         yield report, [works, fails]
 
 

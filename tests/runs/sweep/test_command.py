@@ -7,7 +7,7 @@ import pytest
 from tests.runs.sweep.conftest import MODEL
 from workbench.apps import cli
 
-WORDS = ("sweep", "--models", MODEL, "--inputs", "bundled:digits", "--n", "5")
+WORDS = ("sweep", "run", "-m", MODEL, "-i", "bundled:digits", "-n", "5")
 
 
 def run(*words):
@@ -17,28 +17,38 @@ def run(*words):
 
 
 def test_a_sweep_and_its_status(tmp_path, capsys):
-    analyses = "gram-spectrum:max_rank=2:null_samples=0,token-similarity"
-    assert run(*WORDS, "--analyses", analyses, "--batch-size", 2, "--shards", 2, "--out", tmp_path / "a") == 0
+    words = [
+        "-a",
+        "gram-spectrum",
+        "-a",
+        "token-similarity",
+        "-s",
+        "max_rank=2",
+        "-s",
+        "gram-spectrum.null_samples=0",
+    ]
+    assert run(*WORDS, *words, "--batch-size", 2, "--shards", 2, "-o", tmp_path / "a") == 0
     assert "4 of 4 tasks done" in capsys.readouterr().out
     assert run("sweep", "status", tmp_path / "a", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["analysis"] for row in rows] == [
-        "gram-spectrum:null_samples=0:max_rank=2",
+        "gram-spectrum:max_rank=2:null_samples=0",
         "token-similarity",
     ]
     assert [(row["done"], row["left"], row["inputs"]) for row in rows] == [(2, 0, 5)] * 2
     assert run("sweep", "status", tmp_path / "a") == 0
-    assert "gram-spectrum:null_samples=0" in capsys.readouterr().out
+    assert "gram-spectrum:max_rank=2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("sweep",), "missing --models, --inputs, --analyses, --out"),
-        ((*WORDS, "--analyses", "token-similarity", "extra", "--out", "x"), "unexpected argument 'extra'"),
-        ((*WORDS, "--analyses", "gram-spectrum:max_rank", "--out", "x"), "an option is written NAME=VALUE"),
-        ((*WORDS, "--analyses", "gram-spectrm", "--out", "x"), "did you mean 'gram-spectrum'"),
-        ((*WORDS, "--analyses", "token-similarity", "--max-time", "soon", "--out", "x"), "30m or 8h"),
+        (("sweep", "run"), "Missing option '-m' / '--model'"),
+        ((*WORDS, "-a", "token-similarity", "extra", "-o", "x"), "unexpected extra argument (extra)"),
+        ((*WORDS, "-a", "gram-spectrum", "-s", "max_rank", "-o", "x"), "'max_rank' is not written KEY=VALUE"),
+        ((*WORDS, "-a", "gram-spectrum", "-s", "max_rnk=2", "-o", "x"), "did you mean 'max_rank'"),
+        ((*WORDS, "-a", "gram-spectrm", "-o", "x"), "did you mean 'gram-spectrum'"),
+        ((*WORDS, "-a", "token-similarity", "--max-time", "soon", "-o", "x"), "30m or 8h"),
         (("sweep", "status", "x"), "holds no sweep"),
     ],
 )

@@ -85,24 +85,16 @@ def test_a_failed_shard_is_tried_three_times_then_named_and_the_others_go_on(
 ):
     calls = break_shard(monkeypatch, 1, ZeroDivisionError("by nothing"))
     words = (
-        "sweep",
-        "--models",
-        MODEL,
-        "--inputs",
-        "bundled:digits",
-        "--analyses",
-        "token-similarity",
-        "--n",
-        21,
+        *("sweep", "run", "-m", MODEL, "-i", "bundled:digits", "-n", 21, "-a", "token-similarity"),
+        *("--shards", 3, "--batch-size", 4, "-o", tmp_path / "sweep"),
     )
-    words = (*words, "--shards", 3, "--batch-size", 4, "--out", tmp_path / "sweep")
     assert exit_status(*words) == 1
     told = capsys.readouterr()
     assert "2 of 3 tasks done; 1 failed" in told.out
     assert f"{MODEL}, token-similarity, shard 1 of 3: ZeroDivisionError: by nothing" in told.err
     assert sorted(calls) == [0, 1, 1, 1, 2]
     monkeypatch.undo()
-    status = run(resume=True)
+    status = run()
     assert (status.done, status.failed) == (3, 0)
     same_numbers(read(status), read(run("whole", shards=1)))
 
@@ -144,12 +136,10 @@ def test_a_full_disk_ends_the_sweep_clearly_and_it_resumes(run, monkeypatch):
         return whole(folder, plan, task, part)
 
     monkeypatch.setattr(tasks.SweepFolder, "write_part", write)
-    with pytest.raises(
-        MissingResource, match=r"No space left on device; .* make room, then run again with --resume"
-    ):
+    with pytest.raises(MissingResource, match=r"No space left on device; .* make room, then run it again"):
         run()
     monkeypatch.undo()
-    status = run(resume=True)
+    status = run()
     assert status.done == 3
     same_numbers(read(status), read(run("whole", shards=1)))
 
@@ -222,7 +212,7 @@ def test_time_that_is_up_leaves_what_is_finished_and_tells_the_rest(run, monkeyp
     status = run(max_time=90)
     assert (status.done, status.failed, status.left) == (2, 0, 1)
     monkeypatch.undo()
-    assert run(resume=True).left == 0
+    assert run().left == 0
 
 
 def test_a_time_is_a_number_with_a_unit():
@@ -240,7 +230,7 @@ def test_a_time_is_a_number_with_a_unit():
 
 STALLED = """
 import sys, time
-from workbench import cli
+from workbench.apps import cli
 from workbench.runs.sweep import tasks
 
 measured, whole = [], tasks._measure
@@ -268,8 +258,8 @@ def wait_for(folder, count, process, seconds=600):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_path, how):
     out = tmp_path / "sweep"
-    words = f"sweep --models {MODEL} --inputs bundled:digits --analyses token-similarity"
-    numbers = "--n 120 --shards 30 --batch-size 4"
+    words = f"sweep run -m {MODEL} -i bundled:digits -a token-similarity"
+    numbers = "-n 120 --shards 30 --batch-size 4"
     command = [sys.executable, "-c", STALLED, *words.split(), *numbers.split(), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for(out, 2, process)
@@ -282,7 +272,7 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
         assert "what was finished is kept" in told
     parts = {part: part.stat().st_mtime_ns for part in out.rglob("shard-*.parquet")}
     assert len(parts) == 2
-    status = run(n=120, shards=30, resume=True)  # the lock of the dead process is no obstacle
+    status = run(n=120, shards=30)  # the lock of the dead process is no obstacle
     assert status.done == 30
     kept = [part for part, when in parts.items() if part.stat().st_mtime_ns == when]
     assert len(kept) == len(parts)

@@ -49,7 +49,7 @@ def test_a_sweep_that_went_on_is_read_as_it_is_now(run):
     last = parts_of(status)[2]
     last.unlink()  # as if it had been stopped
     assert any("16 of 21 inputs" in note for note in read(status).attrs["notes"])
-    run(resume=True)
+    run()
     frame = read(status)
     same_numbers(frame, whole)
     assert frame.attrs["provenance"]["inputs"]["n"] == 21

@@ -107,7 +107,7 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
         ("crate:smalls", None, "unknown size of crate 'smalls'; did you mean .*'small'"),
         ("tost:small", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
         ("file:no/such/epoch-003.safetensors", None, "no checkpoint at no/such/epoch-003.safetensors"),
-        ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench train`"),
+        ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench study train`"),
         ("", None, "a model is named by a text"),
         ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives pictures"),
         ("bert-base-uncased", None, "takes texts, and bundled:digits gives pictures"),

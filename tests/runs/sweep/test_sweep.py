@@ -75,12 +75,12 @@ def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_
     parts[2].unlink()
     before = changed(parts[1])
     assert "2 of 3" in str(workbench.sweep_status(status.folder))
-    status = run(resume=True)
+    status = run()
     assert status.done == 3
     assert changed(parts[1]) == before
     same_numbers(analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}"), whole)
     before = [changed(part) for part in parts]
-    run(resume=True)
+    run()
     assert [changed(part) for part in parts] == before
 
 
@@ -94,17 +94,21 @@ def test_damage_is_found_without_the_manifest_too(run):
     content[60] ^= 255  # one byte inside a page
     part.write_bytes(content)
     before = changed(part)
-    assert run(resume=True).done == 3
+    assert run().done == 3
     assert changed(part) != before
     assert json.loads(manifest.read_text())["parts"].keys() == held["parts"].keys()
 
 
-def test_a_folder_of_another_plan_or_of_a_finished_one_is_refused(run):
+def test_a_folder_of_another_plan_is_refused_and_moved_aside_on_restart(run, tmp_path):
     run(n=5)
-    with pytest.raises(InputError, match=r"go on with it \(--resume\)"):
-        run(n=5)
-    with pytest.raises(InputError, match=r"another plan .*seed: 0 there, 1 asked"):
-        run(n=5, resume=True, seed=1)
+    with pytest.raises(InputError, match=r"another plan .*seed: 0 there, 1 asked.*--restart"):
+        run(n=5, seed=1)
+    parts = sorted(path.name for path in (tmp_path / "sweep").rglob("*.parquet"))
+    status = run(n=5, seed=1, restart=True)
+    assert status.done == len(parts)
+    assert sorted(path.name for path in (tmp_path / "sweep.before-1").rglob("*.parquet")) == parts
+    assert json.loads((tmp_path / "sweep.before-1" / "manifest.json").read_text())["plan"]["seed"] == 0
+    assert workbench.sweep_status(tmp_path / "sweep").done == len(parts)
 
 
 def test_two_sweeps_into_one_folder_are_refused(run, tmp_path):

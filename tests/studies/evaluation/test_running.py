@@ -17,7 +17,7 @@ from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate
 from workbench.studies.evaluation.pictures import PixelModel, open_pictures
 from workbench.studies.evaluation.protocols import corrupted, photograph_cuts
-from workbench.studies.evaluation.records import DEAR, RUNS, _jobs, main, record
+from workbench.studies.evaluation.records import DEAR, RUNS, _jobs, record
 from workbench.studies.evaluation.texts import PROSE, open_texts
 from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
 
@@ -281,7 +281,7 @@ def test_models_that_do_not_fit_the_protocol_are_refused(language_model):
         evaluate(language_model, "fgsm")
     with pytest.raises(InputError, match="a window of 17 is too long"):
         evaluate(language_model, settings={"window": 17}, n=2)
-    with pytest.raises(InputError, match="has 68 to evaluate on"):
+    with pytest.raises(InputError, match=r"what is held out of .* has 68"):
         evaluate(language_model, n=4000)
     without_classes = PixelModel(torch.nn.Conv2d(1, 2, 3), (0.5,), (0.5,))
     with pytest.raises(InputError, match="not one logit per class"):
@@ -306,18 +306,8 @@ def test_every_metric_of_an_evaluation_is_in_the_table():
 
 def test_the_command_prints_and_writes(capsys, tmp_path):
     out = tmp_path / "noise.csv"
-    arguments = [
-        "evaluate",
-        MODEL,
-        "--protocol",
-        "noise",
-        "--epsilon",
-        "0, 0.3",
-        "--n",
-        "6",
-        "--out",
-        str(out),
-    ]
+    asked = ["study", "evaluate", "-m", MODEL]
+    arguments = [*asked, "--protocol", "noise", "--epsilon", "0, 0.3", "-n", "6", "-o", str(out)]
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     said = capsys.readouterr()
@@ -325,30 +315,31 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
     assert "accuracy_top1" in said.out
     assert read_evaluation(out)["epsilon"].tolist() == [0, 0, 0.3, 0.3]
     with pytest.raises(SystemExit) as left:
-        cli.main(["evaluate", MODEL, "--protocol", "pgd", "--epsilon", "0", "--option", "stepz", "3"])
+        cli.main([*asked, "--protocol", "pgd", "--epsilon", "0", "-s", "stepz=3"])
     assert left.value.code == 2
     assert "steps" in capsys.readouterr().err
 
 
 def test_the_commands_help_lists_every_protocol(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["evaluate", "--help"])
+        cli.main(["study", "evaluate", "--help"])
     out = capsys.readouterr().out
     assert all(name in out for name in PROTOCOLS)
 
 
 def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys):
     work, data = tmp_path / "work", tmp_path / "data"
-    made = record([MODEL], ["clean", "ood"], data, work, n=5)
+    made = record([MODEL], ["clean", "ood"], data, work, limit=5)
     folder = data / "records" / "robustness"
     assert json.loads((folder / RECORD_FILE).read_text()) == json.loads(json.dumps(made))
     frame = read_evaluation(folder / EVALUATIONS_FILE)
     assert set(frame["protocol"]) == {"clean", "ood"}
     assert capsys.readouterr().err.count("\n") == 2
-    again = record([MODEL], ["clean", "ood"], data, work, n=5)
+    again = record([MODEL], ["clean", "ood"], data, work, limit=5)
     assert again["files"] == made["files"]
     assert capsys.readouterr().err == ""  # nothing was measured again
-    assert main(["--models", "bundled:digits-none", "--data", str(data), "--work", str(work)]) == 2
+    with pytest.raises(UnknownName, match="bundled model of digits or prose 'bundled:digits-none'"):
+        record(["bundled:digits-none"], None, data, work)
     with pytest.raises(UnknownName, match="protocol"):
         record(None, ["clena"], data, work)
 

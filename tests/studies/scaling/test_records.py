@@ -5,18 +5,23 @@ import json
 import pandas as pd
 import pytest
 
+from workbench.apps import cli
 from workbench.core.errors import InputError, MissingResource
 from workbench.frames.metrics import METRICS
 from workbench.studies import records
 from workbench.studies.records import scaling_record
-from workbench.studies.scaling.records import main
+
+
+def operators(*words):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["study", "records", "operators", *map(str, words)])
+    return left.value.code
 
 
 @pytest.fixture
 def made(planted, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records.paths, "data_dir", lambda: tmp_path / "data")
-    folders = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work")]
-    assert main(["--sweeps", "causal", *folders]) == 0
+    assert operators("--sweep", "causal", "-o", tmp_path / "data", "--work", tmp_path / "work") == 0
     return tmp_path / "data" / "records" / "operators"
 
 
@@ -27,7 +32,7 @@ def test_what_was_measured_comes_back_with_where_it_comes_from(made):
     assert set(frame["metric"].dropna()) <= set(METRICS)
     assert frame.attrs["records"] == [made / "points.csv"]
     (run,) = frame.attrs["provenance"]
-    assert run["command"] == "python -m workbench.studies.scaling.records"
+    assert run["command"] == "workbench study records operators"
     assert run["threads"] == 1
     assert {"torch", "workbench"} <= set(run["versions"])
     about = json.loads((made / "record.json").read_text())
@@ -55,5 +60,5 @@ def test_a_changed_file_is_refused_and_a_missing_one_named(made):
 
 
 def test_a_wrong_sweep_is_one_line_and_a_status(planted, tmp_path, capsys):
-    assert main(["--sweeps", "tokns", "--data", str(tmp_path), "--work", str(tmp_path / "work")]) == 2
+    assert operators("--sweep", "tokns", "-o", tmp_path, "--work", tmp_path / "work") == 2
     assert "did you mean 'tokens'" in capsys.readouterr().err

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 import workbench
+from workbench.apps import cli
+from workbench.core.errors import UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
 from workbench.data.digits import digits_split
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.records import read_metrics
 from workbench.studies.training import load_recipe
-from workbench.studies.training.bundle import MODELS, SEEDS, bundle, main
+from workbench.studies.training.bundle import MODELS, SEEDS, bundle, bundle_all
 from workbench.studies.training.folder import METRIC_COLUMNS
 from workbench.studies.training.tasks import load_task
 
@@ -121,7 +123,7 @@ def test_of_the_other_models_only_the_last_checkpoint_is_kept(tmp_path):
     assert [row["file"] for row in about["checkpoints"]] == ["epoch-001.safetensors"]
     assert (
         made["runs"][0]["command"]
-        == "workbench train digits --attention rpc-sym --limit 32 --seed 0 --epochs 1"
+        == "workbench study train digits --attention rpc-sym --limit 32 --seed 0 --epochs 1"
     )
     for name, digest in made["files"].items():
         assert sha256_file(data / "records" / "digits-rpc-sym" / name) == digest
@@ -135,16 +137,20 @@ def test_every_bundled_model_has_the_name_of_its_run():
         assert about["name"] == name
 
 
-def test_a_model_that_is_not_bundled_is_refused(capsys):
-    assert main(["digits-rpc"]) == 2
-    assert "did you mean 'digits-rpc-sym'" in capsys.readouterr().err
+def test_a_model_that_is_not_bundled_is_refused(tmp_path):
+    with pytest.raises(UnknownName, match="did you mean 'digits-rpc-sym'"):
+        [*bundle_all(["digits-rpc"], tmp_path, tmp_path)]
 
 
 def test_the_command_trains_all_seeds_and_cleans_up(tmp_path, capsys):
-    words = ["digits-tssa", "--data", tmp_path / "data", "--work", tmp_path / "work", "--jobs", 1]
-    assert main([str(word) for word in [*words, "--epochs", 1, "--limit", 16]]) == 0
+    words = ["study", "records", "training", "-m", "bundled:digits-tssa", "-o", tmp_path / "data"]
+    words += ["--work", tmp_path / "work", "--epochs", 1, "--limit", 16]
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(word) for word in words])
+    assert left.value.code == 0
     assert "digits-tssa: test" in capsys.readouterr().out
     record = json.loads((tmp_path / "data" / "records" / "digits-tssa" / "record.json").read_text())
+    assert record["command"] == "workbench study records training --model bundled:digits-tssa"
     assert [made["seed"] for made in record["runs"]] == list(SEEDS)
     assert not (tmp_path / "work" / "digits-tssa").exists()
 

@@ -1,4 +1,4 @@
-"""``workbench train`` from the command line."""
+"""``workbench study train`` from the command line."""
 
 import json
 
@@ -11,7 +11,7 @@ from workbench.apps import cli
 def run(capsys):
     def call(*words):
         with pytest.raises(SystemExit) as left:
-            cli.main([str(word) for word in words])
+            cli.main(["study", "train", *map(str, words)])
         return left.value.code, *capsys.readouterr()
 
     return call
@@ -19,7 +19,7 @@ def run(capsys):
 
 def test_a_variant_from_the_command_line(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["train", "digits", "--attention", "rpc-sym", "--layers", "1,2", "--option", "num_iter", 2]
+    words = ["digits", "--attention", "rpc-sym", "--layers", "1,2", "-s", "num_iter=2"]
     words += ["--boost", "--limit", 32, "--epochs", 1, "--seed", 3, "--device", "cpu"]
     status, out, err = run(*words)
     assert status == 0, err
@@ -29,7 +29,7 @@ def test_a_variant_from_the_command_line(run, tmp_path, monkeypatch):
     assert (about["attention"], about["boost"], about["attention_layers"]) == ("rpc-sym", True, [1, 2])
     assert about["attention_options"] == {"num_iter": 2, "lambd": 4.0, "convention": "text"}
     assert about["command"] == (
-        "workbench train digits --attention rpc-sym --layers 1,2 --option num_iter 2 --boost --limit 32 "
+        "workbench study train digits --attention rpc-sym --layers 1,2 --set num_iter=2 --boost --limit 32 "
         "--seed 3 --epochs 1"
     )
 
@@ -41,9 +41,7 @@ def test_a_recipe_file_and_a_text_of_ones_own(run, tmp_path):
         'task = "text"\nepochs = 1\nbatch_size = 8\nlearning_rate = 1e-3\n[architecture]\nname = "lm"\n'
         "context = 9\nembed_dim = 6\ndepth = 1\nnum_heads = 2\n"
     )
-    status, said, err = run(
-        "train", "text", "--data", text, "--recipe", recipe, "--out", out, "--device", "cpu"
-    )
+    status, said, err = run("text", "--data", text, "--recipe", recipe, "-o", out, "--device", "cpu")
     assert status == 0, err
     assert "test perplexity" in said
     about = json.loads((out / "model.json").read_text())
@@ -54,7 +52,7 @@ def test_a_recipe_file_and_a_text_of_ones_own(run, tmp_path):
     ("words", "expected"),
     [
         (("digits", "--attention", "rpc"), "rpc-sym"),
-        (("digits", "--attention", "tssa", "--option", "lambd", 3), "convention"),
+        (("digits", "--attention", "tssa", "-s", "lambd=3"), "convention=text"),
         (("digits", "--layers", "0"), "name one as attention"),
         (("digits", "--attention", "tssa", "--layers", "0;2"), "is neither a number nor a range"),
         (("digits", "--data", "here"), "has its own data"),
@@ -67,14 +65,14 @@ def test_a_recipe_file_and_a_text_of_ones_own(run, tmp_path):
 )
 def test_what_cannot_be_asked_for(run, tmp_path, monkeypatch, words, expected):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run("train", *words, "--device", "cpu")
+    status, out, err = run(*words, "--device", "cpu")
     assert status == 2, err
     assert expected in err
     assert "Traceback" not in out + err
 
 
 def test_help_lists_tasks_and_variants(run):
-    status, out, _ = run("train", "--help")
+    status, out, _ = run("--help")
     assert status == 0
     assert "wikitext-103" in out
     assert "rpc-sym-asym" in out

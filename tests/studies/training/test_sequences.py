@@ -389,7 +389,7 @@ def command(*words):
     from workbench.apps import cli
 
     with pytest.raises(SystemExit) as left:
-        cli.main(["train", *(str(word) for word in words), "--device", "cpu"])
+        cli.main(["study", "train", *(str(word) for word in words), "--device", "cpu"])
     return left.value.code
 
 
@@ -404,7 +404,7 @@ def test_a_folder_is_trained_on_and_its_model_captured(task, make, attention, tm
         f'task = "{task}"\nepochs = 1\nbatch_size = 4\nlearning_rate = 1e-3\n[architecture]\n{sizes}'
         '[attention.primal]\nlayers = "-1"\noptions = { low_rank = 4 }\nksvd_weight = 0.1\n'
     )
-    asked = (task, "--data", data, "--attention", attention, "--recipe", recipe, "--out", out)
+    asked = (task, "--data", data, "--attention", attention, "--recipe", recipe, "-o", out)
     assert command(*asked) == 0, capsys.readouterr().err
     assert "test accuracy" in capsys.readouterr().out
     about = json.loads((out / "model.json").read_text())

@@ -200,7 +200,7 @@ def test_another_run_in_the_folder_is_refused_unless_it_may_be_replaced(small, t
         InputError, match=r"architecture is {'embed_dim': 32} there and {'embed_dim': 16} here"
     ):
         run(tmp_path, wider, epochs=1)
-    replaced = run(tmp_path, small, seed=4, epochs=2, resume=False)
+    replaced = run(tmp_path, small, seed=4, epochs=2, restart=True)
     assert set(replaced.metrics["seed"]) == {4}
     assert sorted(path.name for path in tmp_path.glob("epoch-*")) == [
         path.name for path in replaced.checkpoints

@@ -120,14 +120,14 @@ def test_a_run_is_named_for_its_attention(tmp_path):
 
 def test_the_command_is_what_a_shell_understands():
     flags = {
-        "attention": "rpc-sym", "layers": "0,2", "option": [("num_iter", "[4, 2]"), ("lambd", "3")],
+        "attention": "rpc-sym", "layers": "0,2", "set": ["num_iter=[4, 2]", "lambd=3"],
         "boost": True, "data": "my folder", "limit": 7,
     }  # fmt: skip
     assert command_line("digits", flags, 1, 5) == (
-        "workbench train digits --attention rpc-sym --layers 0,2 --option num_iter '[4, 2]' --option lambd 3 "
+        "workbench study train digits --attention rpc-sym --layers 0,2 --set 'num_iter=[4, 2]' --set lambd=3 "
         "--boost --data 'my folder' --limit 7 --seed 1 --epochs 5"
     )
-    assert command_line("digits", {}, 0, 30) == "workbench train digits --seed 0 --epochs 30"
+    assert command_line("digits", {}, 0, 30) == "workbench study train digits --seed 0 --epochs 30"
 
 
 def test_the_ksvd_penalty_enters_the_gradient_with_its_weight():

@@ -59,7 +59,8 @@ def reproduce(
 
     Args:
         path: a figure's NAME.json, or any of its files.
-        out: where to keep what was drawn; by default it is thrown away.
+        out: where to keep what was drawn, in the place of what is there, which is moved aside; by default it is
+            thrown away.
         trust: run any other notebook that the provenance names, with all that its code does.
 
     Raises:
@@ -85,7 +86,7 @@ def reproduce(
             out=folder,
             formats=() if out is None else FORMATS,
             progress=False,
-            force=True,
+            restart=True,  # also what is there unchanged is drawn again
         )
         (outcome,) = report.outcomes
         if outcome.status != "done":

@@ -14,6 +14,7 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import notebooks_dir
+from workbench.core.typed import read_typed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})
@@ -286,19 +287,49 @@ def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: no such file, or something else in it.
     """
-    import yaml
-
     path = Path(path)
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read parameters from {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
+    return parse_parameters(text, str(path))
+
+
+def parse_parameters(text: str, source: str) -> dict[str, Any]:
+    """Parameters from YAML (or JSON): one mapping of names to values.
+
+    Raises:
+        InputError: something else, from this source.
+    """
+    import yaml
+
+    try:
+        held = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{source} is not YAML: {error}") from error
     if held is None:
         return {}
     if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
         raise InputError(
-            f"{path} must hold one mapping of parameter names to values; got {type(held).__name__}"
+            f"{source} must hold one mapping of parameter names to values; got {type(held).__name__}"
         )
     return held
+
+
+def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What texts typed at a command line mean for the parameters of these notebooks (all for None).
+
+    A parameter of several notebooks is read as all of them take it; one of none is for the check to refuse.
+    """
+    pairs = [*pairs]
+    notebooks = find_notebooks(names) if pairs else []
+    having = {
+        key: [notebook.parameters[key] for notebook in notebooks if key in notebook.parameters]
+        for key, _ in pairs
+    }
+    return {
+        key: read_typed(text, lambda value, key=key: all(it.accepts(value) for it in having[key]))
+        for key, text in pairs
+    }

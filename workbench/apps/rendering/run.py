@@ -27,6 +27,7 @@ from workbench.core import paths
 from workbench.core.children import python
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, jsonable, sha256_file
+from workbench.core.store import set_aside
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
@@ -64,11 +65,11 @@ def render(
     parameters: Mapping[str, Any] | None = None,
     preset: str = "default",
     out: str | os.PathLike[str] = "figures",
-    jobs: int = 1,
+    workers: int = 1,
     formats: Sequence[str] = FORMATS,
-    theme: str = "paper",
+    theme: str | None = None,
     progress: bool = True,
-    force: bool = False,
+    restart: bool = False,
 ) -> RenderReport:
     """Run notebooks with given parameters and collect their figures in a gallery.
 
@@ -83,27 +84,29 @@ def render(
             where all are rendered, a parameter goes to those that take it, and at least one must.
         preset: "quick", "default" or "paper", from each notebook's own metadata; `parameters` go before it.
         out: folder of the gallery.
-        jobs: notebooks at a time.
+        workers: notebooks at a time.
         formats: some of "pdf", "svg", "png", "html".
-        theme: "paper" or "talk".
+        theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
         progress: show what is going on: per notebook and cell in a terminal, one line per notebook elsewhere.
-        force: run also what is unchanged.
+        restart: begin anew in an empty folder; what is in it is moved aside, to ``OUT.before-1``.
 
     Raises:
         InputError, UnknownName: before anything runs, for an unknown notebook, parameter, preset, format or theme,
             or a value of the wrong kind.
         MissingResource: the folder cannot be written.
     """
-    if jobs < 1:
-        raise InputError(f"jobs is {jobs}; at least one notebook runs at a time")
+    if workers < 1:
+        raise InputError(f"workers is {workers}; at least one notebook runs at a time")
     notebooks = find_notebooks(names)
     wanted = check_formats(formats)
-    find_theme(theme)
+    look = find_theme(theme).name
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     folder = Path(out).resolve()
+    if restart:
+        set_aside(folder)
     _check_folder(folder)
-    work = _Render(folder, wanted, theme, preset, jobs, progress)
-    return work.run(notebooks, values, force)
+    work = _Render(folder, wanted, look, preset, workers, progress)
+    return work.run(notebooks, values)
 
 
 def _check_folder(folder: Path) -> None:
@@ -115,9 +118,9 @@ class _Render:
     """One call of `render`."""
 
     def __init__(
-        self, out: Path, formats: list[str], theme: str, preset: str, jobs: int, progress: bool
+        self, out: Path, formats: list[str], theme: str, preset: str, workers: int, progress: bool
     ) -> None:
-        self.out, self.formats, self.theme, self.preset, self.jobs = out, formats, theme, preset, jobs
+        self.out, self.formats, self.theme, self.preset, self.workers = out, formats, theme, preset, workers
         self.show = Progress(progress)
         self.browser: WarmChrome | None = None
         self.warm: WarmProcess | None = None
@@ -130,9 +133,7 @@ class _Render:
         self.earlier = held or {}
         self.unrecorded: set[str] = set()  # notebooks that have ended
 
-    def run(
-        self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]], force: bool
-    ) -> RenderReport:
+    def run(self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]]) -> RenderReport:
         shared = shared_key(self.theme, self.preset)
         outcomes = {
             item.name: Outcome(
@@ -144,14 +145,14 @@ class _Render:
             for item in notebooks
         }
         waiting: dict[Future[Outcome], Notebook] = {}
-        pool = ThreadPoolExecutor(self.jobs)
+        pool = ThreadPoolExecutor(self.workers)
         holding = ExitStack()
         try:
             with self.show.running([(item.name, item.cells) for item in notebooks]):
                 stale = []
                 for item in notebooks:
                     outcome = outcomes[item.name]
-                    if not force and self._unchanged(outcome):
+                    if self._unchanged(outcome):
                         self._finish(outcome)
                     else:
                         stale.append(item)
@@ -291,7 +292,7 @@ class _Render:
         }
 
     def _threads(self) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))}
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.workers))}
 
     def _stop_processes(self) -> None:
         with self.starting:
@@ -381,5 +382,5 @@ def _died(status: int, errors: str) -> dict[str, Any]:
     lines = errors.strip().splitlines()
     why = lines[-1] if lines else "it said nothing"
     if status == -signal.SIGKILL:
-        why = "it was killed, most likely because memory ran out; try fewer inputs (-p n 5) or fewer jobs (-j 1)"
+        why = "it was killed, most likely because memory ran out; try fewer inputs (-p n 5) or fewer workers (-j 1)"
     return {"status": "failed", "error": f"the notebook's process ended with status {status}", "message": why}

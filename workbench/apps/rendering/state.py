@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,7 @@ def _local_files(value: str) -> list[Any]:
     try:
         if path.is_file():
             return [[str(path), path.stat().st_size, path.stat().st_mtime_ns]]
-        if path.is_dir() and ":" in value:
+        if path.is_dir() and (":" in value or os.sep in value):
             inside = sorted(item for item in path.rglob("*") if item.is_file())
             return [[str(item), item.stat().st_size, item.stat().st_mtime_ns] for item in inside]
     except OSError:

@@ -12,7 +12,7 @@ from typing import Any
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError
 from workbench.core.selection import parse_numbers
-from workbench.data.batches import PREPROCESSING, check_count, check_takes, drawn_places
+from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
 
@@ -118,7 +118,7 @@ def make_plan(
     pairs: Sequence[tuple[str, str]],
     analyses: Sequence[str | tuple[str, Mapping[str, Any]]],
     *,
-    n: int | None = None,
+    n: int | str | None = None,
     shards: int | None = None,
     seed: int = 0,
     batch_size: int = 8,
@@ -127,9 +127,10 @@ def make_plan(
 ) -> Plan:
     """The plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
 
-    ``n`` is all the inputs there are unless given; ``shards`` about one for every `SHARD` of them. Reads the names of
-    the inputs, and no input, and checks the names of the models without their weights. Raises `InputError` for a
-    request that cannot be run, `UnknownName` for unknown names, and what `open_pool` raises.
+    ``n`` is 25 unless given, or all there are where there are fewer, and "all" takes every one; ``shards`` about one
+    for every `SHARD` of them. Reads the names of the inputs, and no input, and checks the names of the models without
+    their weights. Raises `InputError` for a request that cannot be run, `UnknownName` for unknown names, and what
+    `open_pool` raises.
     """
     if not pairs or not analyses:
         raise InputError("a sweep needs at least one model with inputs, and one analysis")
@@ -140,8 +141,7 @@ def make_plan(
     models, counts, held = [], [], {}
     for spec, inputs in dict.fromkeys(pairs):
         pool, names = held[inputs] = held.get(inputs) or _listed(inputs)
-        check_count(pool, n)
-        count = len(pool) if n is None else n
+        count = chosen_count(n, len(pool), pool.where)
         check_name(spec, *(settings.get(name) for name in ("checkpoint", "device", "dtype")))
         modality = known_modality(spec)
         if modality is not None:
@@ -165,7 +165,9 @@ def _planned(analysis: str | tuple[str, Mapping[str, Any]], per_input: bool, hea
             f"{name} reads weights, not inputs: run `workbench analyze {name}`, it takes seconds"
         )
     if "per_input" in options:
-        raise InputError("rows per input are chosen for the whole sweep, with per_input (--per-input)")
+        raise InputError(
+            "rows per input are chosen for the whole sweep, with per_input (--set per_input=true)"
+        )
     if heads is not None and not ANALYSES[name].of_heads:
         raise InputError(f"{name} measures whole layers; leave out heads={heads!r}")
     return PlannedAnalysis(label, name, chosen | {"per_input": per_input})

@@ -122,7 +122,7 @@ def _dask(workers: int, scheduler: str | None) -> Generator[Pool]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise MissingResource(
-                f"the Dask scheduler at {scheduler} has no workers; start some, then --resume"
+                f"the Dask scheduler at {scheduler} has no workers; start some, then run it again"
             )
         yield Pool("dask", threads)
 

@@ -48,7 +48,7 @@ def read_sweep(
     if merged.missing:
         told.append(
             f"{len(merged.missing)} of {plan.shards[which]} shards are missing: these are {merged.inputs} of "
-            f"{planned.n} inputs; `workbench sweep … --resume --out {sweep.path.name}` computes the rest"
+            f"{planned.n} inputs; `workbench sweep run … --out {sweep.path.name}` computes the rest"
         )
     if merged.skipped:
         told.append(skipped_note(merged.skipped))

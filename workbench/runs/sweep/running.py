@@ -12,8 +12,9 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.store import set_aside
 from workbench.runs.surveys import model_pairs
-from workbench.runs.sweep.folder import PARTS, DamagedPart
+from workbench.runs.sweep.folder import MANIFEST, PARTS, DamagedPart
 from workbench.runs.sweep.parts import Plan, SweepFolder, Task
 from workbench.runs.sweep.plan import make_plan
 from workbench.runs.sweep.pools import Pool, open_pool
@@ -33,12 +34,12 @@ def sweep(
     analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
     out: str | Path,
     *,
-    n: int | None = None,
+    n: int | str | None = None,
     shards: int | None = None,
     workers: int = 1,
     backend: str = "loky",
     scheduler: str | None = None,
-    resume: bool = False,
+    restart: bool = False,
     max_time: float | None = None,
     per_input: bool = False,
     seed: int = 0,
@@ -53,22 +54,23 @@ def sweep(
 ) -> SweepStatus:
     """Run analyses of models over inputs in shards, and keep what they come to in the folder ``out``.
 
-    ``inputs`` is one spec for all models, or one for each; all inputs are taken unless ``n`` says how many. Analyses
+    ``inputs`` is one spec for all models, or one for each; ``n`` of them are taken, 25 unless given, or "all". Analyses
     are names, or (name, options). Memory does not grow with the inputs: results are means, moments and quantiles over
     them, unless ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards``
     parts of its inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those
     of a Dask or Ray cluster at the address ``scheduler``, which must see the folder under the same path. The numbers
     do not depend on workers, shards, or restarts; ``analyze(…, inputs="sweep:FOLDER")`` reads them.
 
-    A shard that fails is tried again, twice at most, then named, and the others go on. ``resume`` goes on with a sweep
-    of the same plan, computing what is missing or damaged. After ``max_time`` seconds nothing more is begun, and what
+    A shard that fails is tried again, twice at most, then named, and the others go on. A sweep of the same
+    plan goes on in its folder, computing what is missing or damaged; ``restart`` moves the old folder aside and begins
+    anew. After ``max_time`` seconds nothing more is begun, and what
     is underway stops. The other settings are those of `workbench.analyze`.
 
     Raises `InputError` for a request that cannot be run, for a folder with another plan, and for one that another
-    sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and resume) or
-    the cluster is not there.
+    sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and sweep again)
+    or the cluster is not there.
     """
-    for name, value in (("workers", workers), ("batch_size", batch_size), ("shards", shards), ("n", n)):
+    for name, value in (("workers", workers), ("batch_size", batch_size), ("shards", shards)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number from 1 up; got {value!r}")
     settings = {"checkpoint": checkpoint, "device": device, "dtype": dtype}
@@ -88,7 +90,9 @@ def sweep(
     deadline = None if max_time is None else time.time() + max_time
     folder = SweepFolder(out)
     with folder.locked():
-        progressing = _Sweep(folder, plan, resume, deadline, workers)
+        if restart:
+            set_aside(folder.path, first=MANIFEST)
+        progressing = _Sweep(folder, plan, deadline, workers)
         todo = progressing.todo()
         if todo:
             with open_pool(backend, workers, scheduler) as pool, _bar(plan, todo, progress) as tell:
@@ -104,9 +108,7 @@ def _listed(kind: str, numbers: Numbers) -> str | None:
 class _Sweep:
     """The tasks of one sweep, what became of them, and the manifest that says so."""
 
-    def __init__(
-        self, folder: SweepFolder, plan: Plan, resume: bool, deadline: float | None, workers: int
-    ) -> None:
+    def __init__(self, folder: SweepFolder, plan: Plan, deadline: float | None, workers: int) -> None:
         self.folder, self.plan, self.deadline, self.workers = folder, plan, deadline, workers
         held = folder.manifest()
         if held is None and (folder.path / PARTS).exists():
@@ -119,12 +121,12 @@ class _Sweep:
         self.idle = 0
         """How often in a row workers were lost before they began anything."""
         if held is not None:
-            self.check_same(held, resume)
+            self.check_same(held)
             self.parts = dict(held["parts"])
         self.write()
 
-    def check_same(self, held: Mapping[str, Any], resume: bool) -> None:
-        """Raise `InputError` unless the folder's plan is this one, and may be gone on with."""
+    def check_same(self, held: Mapping[str, Any]) -> None:
+        """Raise `InputError` unless the folder's plan is this one."""
         mine, theirs = self.plan.as_json(), held["plan"]
         differ = [key for key in mine if mine[key] != theirs.get(key)]
         if differ:
@@ -132,12 +134,8 @@ class _Sweep:
                 f"{key}: {_short(theirs.get(key))} there, {_short(mine[key])} asked" for key in differ
             )
             raise InputError(
-                f"{self.folder.path} holds a sweep of another plan ({told}); choose another --out"
-            )
-        if not resume:
-            raise InputError(
-                f"{self.folder.path} holds this sweep already, with {len(held['parts'])} finished parts; go on with it "
-                "(--resume), or choose another --out"
+                f"{self.folder.path} holds a sweep of another plan ({told}); choose another --out, or begin anew with "
+                "--restart"
             )
 
     def todo(self) -> list[Task]:
@@ -201,7 +199,7 @@ class _Sweep:
                 if self.idle > IDLE_LOSSES:
                     raise WorkbenchError(
                         f"workers ended {self.idle} times before they began anything ({error}); what is finished is "
-                        "kept: see why, with one worker (--workers 1), then run again with --resume"
+                        "kept: see why, with one worker (--workers 1), then run it again"
                     ) from error
             for task in [*open_tasks]:
                 if task.model in self.lost:
@@ -222,9 +220,7 @@ class _Sweep:
         task, name = outcome.task, self.folder.part_name(self.plan, outcome.task)
         if outcome.state == "full":
             self.write_if_possible()
-            raise MissingResource(
-                f"{outcome.error}; what is finished is kept: make room, then run again with --resume"
-            )
+            raise MissingResource(f"{outcome.error}; what is finished is kept: make room, then run it again")
         if outcome.state == "done":
             self.parts[name] = outcome.line
             self.write(now=False)

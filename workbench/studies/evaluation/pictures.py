@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 PHOTO_CUTS = "task:photos"
-"""The test images of ``workbench train photos``; not part of `inputs`, since they are cut for one model size."""
+"""The test images of ``workbench study train photos``; not part of `inputs`, since they are cut for one model size."""
 
 
 class PixelModel(nn.Module):
@@ -79,7 +79,9 @@ class Pictures:
         return len(self.ids)
 
 
-def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+def open_pictures(
+    model: LoadedModel, spec: str, n: int | str | None, seed: int
+) -> tuple[PixelModel, Pictures]:
     """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
 
     A model with preprocessing of its own is fed by it, any other by the papers' (see ``workbench.inputs``).
@@ -108,18 +110,18 @@ def open_pictures(model: LoadedModel, spec: str, n: int, seed: int) -> tuple[Pix
     return classifier, pictures
 
 
-def _open_cuts(model: LoadedModel, n: int, seed: int) -> tuple[PixelModel, Pictures]:
+def _open_cuts(model: LoadedModel, n: int | str | None, seed: int) -> tuple[PixelModel, Pictures]:
     """Test images of the training task ``photos``, as large as the model takes them."""
     import numpy as np
 
+    from workbench.data.batches import chosen_count
     from workbench.studies.training.tasks import load_task
 
     if model.image is None or model.image.channels != 3 or len(set(model.image.size)) > 1:
         raise InputError(f"{PHOTO_CUTS} are square colour images; {model.spec} takes others")
     task = load_task("photos", architecture={"img_size": model.image.size[0]})
     total = len(task.test)  # ty: ignore[invalid-argument-type] - this task's test set has a length
-    if n > total:
-        raise InputError(f"{n} inputs were asked for, and the test set of photos has {total}")
+    n = chosen_count(n, total, "the test set of photos")
     order = np.random.default_rng(seed).permutation(total)[:n].tolist()
     classifier = PixelModel(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
     images, targets = zip(*(task.test[number] for number in order), strict=True)

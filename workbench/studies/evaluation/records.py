@@ -1,4 +1,4 @@
-"""Evaluate the bundled models for the committed record: ``python -m workbench.studies.evaluation.records``.
+"""Evaluate the bundled models for the committed record: ``workbench study records robustness``.
 
 Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts;
 one seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is
@@ -20,12 +20,11 @@ from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
-from workbench.studies.commands import record_parser, run_command
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.evaluation.running import evaluate
 from workbench.studies.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS, read_evaluation
 
-COMMAND = "python -m workbench.studies.evaluation.records"
+COMMAND = "workbench study records robustness"
 REFERENCE = "bundled:digits-vit"
 """The softmax baseline: mCE is relative to its errors."""
 SEED = 0
@@ -60,21 +59,21 @@ def record(
     data: Path,
     work: Path,
     *,
-    n: int | None = None,
-    jobs: int = 1,
-    restart: bool = False,
+    limit: int | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Evaluate `models` (all bundled ones trained on digits or prose) under `protocols` (``RUNS``, less ``DEAR``).
 
     Numbers and record go to ``data/records/robustness``, in place of what is there. Unfinished work lies in
-    `work` until then; `n` shortens every run; `jobs` evaluations run at a time, on one thread each.
+    `work` until then; `limit` shortens every run; `workers` evaluations run at a time, on one thread
+    each.
     """
     from joblib import Parallel, delayed
 
-    wanted = _jobs(models, protocols, n)
+    wanted = _jobs(models, protocols, limit)
     with safe_path():
-        done = Parallel(n_jobs=jobs)(
-            delayed(_finish)(model, protocol, count, work, restart) for model, protocol, count in wanted
+        done = Parallel(n_jobs=workers)(
+            delayed(_finish)(model, protocol, count, work) for model, protocol, count in wanted
         )
     frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
     runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
@@ -126,7 +125,7 @@ def _jobs(
     ]
 
 
-def _finish(model: str, protocol: str, n: int, work: Path, restart: bool) -> tuple[Path, Path]:
+def _finish(model: str, protocol: str, n: int, work: Path) -> tuple[Path, Path]:
     """One evaluation on one thread, unless the same one lies finished in `work`: files of numbers and origin."""
     import torch
 
@@ -137,7 +136,7 @@ def _finish(model: str, protocol: str, n: int, work: Path, restart: bool) -> tup
     path, about = work / f"{stem}.csv", work / f"{stem}.json"
     loaded = load(model)
     asked = {"model": loaded.identity, "n": n, "defaults": _defaults(protocol), "versions": versions()}
-    if not restart and path.is_file() and about.is_file():
+    if path.is_file() and about.is_file():
         held = json.loads(about.read_text(encoding="utf-8"))
         if held.get("asked") == json.loads(json.dumps(asked)):
             return path, about
@@ -162,25 +161,3 @@ def _toolbox_version() -> str | None:
         return importlib.metadata.version("adversarial-robustness-toolbox")
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line of this module."""
-    parser = record_parser(
-        COMMAND, "Evaluate the bundled models again.", "runs/robustness", "unfinished work"
-    )
-    parser.add_argument("--models", nargs="+", metavar="SPEC", help="bundled:NAME … (default: all)")
-    parser.add_argument("--protocols", nargs="+", metavar="NAME", help="(default: all)")
-    parser.add_argument("--n", type=int, help="fewer inputs, for trying things out")
-    parser.add_argument("--jobs", type=int, default=1, help="evaluations at a time (default: %(default)s)")
-    parser.add_argument("--restart", action="store_true", help="do not take up finished evaluations")
-
-    def make(**options: Any) -> str:
-        seconds = record(**options)["seconds"]
-        return f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core"
-
-    return run_command(parser, arguments, make)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

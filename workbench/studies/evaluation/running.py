@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
 """Task a model was trained on here → its test set."""
-DEFAULT_N = {"image": 100, "text": 10}
 
 
 def evaluate(
@@ -33,7 +32,7 @@ def evaluate(
     inputs: str | None = None,
     *,
     epsilons: Sequence[float] | None = None,
-    n: int | None = None,
+    n: int | str | None = None,
     seed: int = 0,
     reference: str | LoadedModel | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -43,8 +42,8 @@ def evaluate(
 
     `models` are specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or what ``load`` returned. `inputs` are
     labelled images or texts as ``workbench.inputs`` takes them, or ``task:photos``; unless given, the test set
-    of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (100
-    images, 10 texts) are chosen with `seed`, which also feeds the attacks.
+    of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (25
+    unless given, or "all") are chosen with `seed`, which also feeds the attacks.
 
     `epsilons` are budgets in place of the protocol's own, `settings` other values of its settings
     (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
@@ -122,7 +121,7 @@ def check_request(
 
 
 def _one(
-    model: LoadedModel, protocol: Protocol, request: Request, inputs: str | None, n: int | None
+    model: LoadedModel, protocol: Protocol, request: Request, inputs: str | None, n: int | str | None
 ) -> pd.DataFrame:
     """The frame of one model, in the columns of this module."""
     from workbench.studies.evaluation.pictures import open_pictures
@@ -134,12 +133,11 @@ def _one(
         raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
     request = replace(request, notes=[])  # those of one model
     spec = inputs or _test_set(model)
-    wanted = n or DEFAULT_N[model.modality]
     started = time.perf_counter()
     rows: Iterator[dict[str, Any]]
     if model.modality == "image":
         assert protocol.pictures is not None
-        classifier, pictures = open_pictures(model, spec, wanted, request.seed)
+        classifier, pictures = open_pictures(model, spec, n, request.seed)
         rows, identity, notes = (
             protocol.pictures(classifier, pictures, request),
             pictures.identity,
@@ -147,7 +145,7 @@ def _one(
         )
     else:
         assert protocol.texts is not None
-        texts = open_texts(model, spec, wanted, request.seed)
+        texts = open_texts(model, spec, n, request.seed)
         rows, identity, notes = protocol.texts(model, texts, request), texts.identity, texts.notes
     named = {
         "model": model.spec, "checkpoint": model.checkpoint, "inputs": spec, "n": identity["n"],

@@ -108,7 +108,7 @@ class Texts:
         return len(self.ids)
 
 
-def open_texts(model: LoadedModel, spec: str, n: int, seed: int) -> Texts:
+def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) -> Texts:
     """`n` texts of `spec`, chosen with `seed`; each is scored by itself.
 
     Of the bundled prose only the files that no bundled language model was trained on are taken. Raises
@@ -116,6 +116,7 @@ def open_texts(model: LoadedModel, spec: str, n: int, seed: int) -> Texts:
     """
     import hashlib
 
+    from workbench.data.batches import chosen_count
     from workbench.data.pools import open_pool
     from workbench.studies.training.tasks.texts import HELD_OUT
 
@@ -127,8 +128,9 @@ def open_texts(model: LoadedModel, spec: str, n: int, seed: int) -> Texts:
     numbers = list(range(len(pool)))
     if spec.strip() == PROSE:
         numbers = [number for number in numbers if pool.ids[number].split("/")[1].split(":")[0] in HELD_OUT]
-    if n > len(numbers):
-        raise InputError(f"{n} texts were asked for, and {pool.where} has {len(numbers)} to evaluate on")
+    n = chosen_count(
+        n, len(numbers), f"what is held out of {pool.where}" if spec.strip() == PROSE else pool.where
+    )
     order = np.random.default_rng(seed).permutation(len(numbers))[:n].tolist()
     samples = [pool.read(numbers[place]) for place in order]
     digest = hashlib.sha256(b"".join(sample.digest() for sample in samples)).hexdigest()

@@ -1,4 +1,4 @@
-"""Measure the whole efficiency study for the committed record: ``python -m workbench.studies.scaling.records``.
+"""Measure the whole efficiency study for the committed record: ``workbench study records operators``.
 
 Every point is kept as it is finished, so an interrupted call goes on where it stopped. Everything ends in
 ``data/records/operators``: the numbers, and what they came from.
@@ -14,11 +14,10 @@ from typing import Any
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
 from workbench.papers.operators import LAYERS
-from workbench.studies.commands import record_parser, run_command
 from workbench.studies.records import OPERATORS, POINTS_FILE, RECORD_FILE
 from workbench.studies.scaling.study import MEMORY_SHARE, SECONDS_A_PASS, scaling_study
 
-COMMAND = "python -m workbench.studies.scaling.records"
+COMMAND = "workbench study records operators"
 
 
 def record(
@@ -45,23 +44,3 @@ def record(
     }
     write_json(folder / RECORD_FILE, made)
     return made
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line of this module."""
-    parser = record_parser(
-        COMMAND, "Measure the attention operators again.", "runs/operators", "finished points"
-    )
-    parser.add_argument("--sweeps", nargs="+", metavar="NAME", help="(default: all)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="(default: %(default)s)")
-
-    def make(**options: Any) -> str:
-        made = record(**options)
-        return f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes"
-
-    return run_command(parser, arguments, make)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
-"""Make the bundled models again: ``python -m workbench.studies.training.bundle [NAME]…`` (hours; see docs/training.md).
+"""Make the bundled models again: ``workbench study records training`` (hours; see docs/training.md).
 
 Trains three seeds of each bundled model, each on one thread, so that the sums are taken in the same order
-whatever the number of cores; as many runs at a time as ``--jobs`` says. The first seed's checkpoints go to
+whatever the number of cores; as many runs at a time as ``--workers`` says. The first seed's checkpoints go to
 ``data/models/NAME``, all seeds' metrics to ``data/records/NAME``. An interrupted call goes on where it stopped.
 """
 
@@ -11,7 +11,7 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import torch
 from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
-from workbench.studies.commands import record_parser, run_command
 from workbench.studies.records import METRICS_FILE, RECORD_FILE
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
 from workbench.studies.training.progress import told
@@ -68,7 +67,7 @@ MODELS: dict[str, Bundled] = {
     "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
 SEEDS = (0, 1, 2)
-COMMAND = "python -m workbench.studies.training.bundle"
+COMMAND = "workbench study records training"
 
 
 def bundle(
@@ -78,15 +77,13 @@ def bundle(
     *,
     epochs: int | None = None,
     limit: int | None = None,
-    resume: bool = True,
     seeds: Sequence[int] = SEEDS,
 ) -> dict[str, Any]:
     """Train `name` with every seed in `work`, put checkpoints and records under `data`; returns the record.
 
-    `epochs` and `limit` shorten the runs; ``resume=False`` starts unfinished ones over. The runs stay in
-    `work`, and what is complete there is not trained again.
+    `epochs` and `limit` shorten the runs. The runs stay in `work`, and what is complete there is not trained again.
     """
-    results = [run(name, seed, work, epochs=epochs, limit=limit, resume=resume) for seed in seeds]
+    results = [run(name, seed, work, epochs=epochs, limit=limit) for seed in seeds]
     return collect(name, results, data)
 
 
@@ -97,7 +94,6 @@ def run(
     *,
     epochs: int | None = None,
     limit: int | None = None,
-    resume: bool = True,
     progress: bool = True,
 ) -> TrainResult:
     """One seed of a bundled model, on one thread."""
@@ -115,7 +111,6 @@ def run(
             seed=seed,
             epochs=epochs,
             limit=limit,
-            resume=resume,
             device="cpu",
             progress=progress,
         )
@@ -150,7 +145,7 @@ def _write_records(name: str, results: Sequence[TrainResult], models: Path, reco
     told_of = dict.fromkeys(("accuracy", results[0].headline))
     record = {
         "name": name,
-        "command": COMMAND,
+        "command": f"{COMMAND} --model bundled:{name}",
         "threads": 1,
         "seeds": [model["seed"] for model in described],
         **{
@@ -181,12 +176,12 @@ def _seconds(metrics: pd.DataFrame) -> float:
     return float(metrics.loc[metrics["metric"] == "seconds", "value"].sum())
 
 
-def _run_all(names: Sequence[str], jobs: int, **options: Any) -> Iterable[tuple[str, TrainResult]]:
-    """Every seed of every name as it finishes, `jobs` processes at a time."""
+def _run_all(names: Sequence[str], workers: int, **options: Any) -> Iterable[tuple[str, TrainResult]]:
+    """Every seed of every name as it finishes, in `workers` processes."""
     from joblib import Parallel, delayed
 
     call, todo = delayed(_run_one), [(name, seed) for name in names for seed in SEEDS]
-    together = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    together = Parallel(n_jobs=workers, return_as="generator_unordered")
     with safe_path():
         yield from together(call(name, seed, options) for name, seed in todo)
 
@@ -195,25 +190,26 @@ def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainR
     return name, run(name, seed, **options, progress=False)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line of this module."""
-    parser = record_parser(COMMAND, "Train the bundled models again.", "runs/bundle", "unfinished runs")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(MODELS)}")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="shorter runs, to try things out; with another --data")
-    parser.add_argument("--limit", type=int, help="fewer training examples, likewise")
-    parser.add_argument("--restart", action="store_true", help="do not go on with unfinished runs")
-    return run_command(parser, arguments, _train_again)
+def bundle_all(
+    names: Sequence[str],
+    data: Path,
+    work: Path,
+    *,
+    workers: int = 1,
+    epochs: int | None = None,
+    limit: int | None = None,
+) -> Iterator[str]:
+    """Train the bundled models of these names (all for none) with every seed; one line for each that is complete.
 
-
-def _train_again(names: list[str], data: Path, work: Path, jobs: int, restart: bool, **options: Any) -> None:
+    Unfinished runs lie in `work`, and go on from there. Raises UnknownName for a name that is not bundled.
+    """
     for name in names:
         if name not in MODELS:
             raise UnknownName("bundled model", name, MODELS)
     names = names or list(MODELS)
     done: dict[str, list[TrainResult]] = {name: [] for name in names}
     print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
-    for name, result in _run_all(names, jobs, work=work, resume=not restart, **options):
+    for name, result in _run_all(names, workers, work=work, epochs=epochs, limit=limit):
         print(str(result), file=sys.stderr, flush=True)
         done[name].append(result)
         if len(done[name]) < len(SEEDS):
@@ -222,11 +218,7 @@ def _train_again(names: list[str], data: Path, work: Path, jobs: int, restart: b
         record = collect(name, found, data)
         metric = found[0].headline
         each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
-        print(f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}", flush=True)
+        yield f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}"
     # Only now: until everything is done, a second call would train what is finished again.
     for name in names:
         shutil.rmtree(work / name)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

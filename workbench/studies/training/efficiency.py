@@ -177,7 +177,7 @@ def _recipe(model: LoadedModel, wanted: VariantName) -> Recipe:
     ):
         raise InputError(
             f"{model.spec} is not an image model with softmax attention that was trained here, whose architecture "
-            "the variants could share; give bundled:digits-vit, or file:CHECKPOINT of a run of `workbench train`"
+            "the variants could share; give bundled:digits-vit, or file:CHECKPOINT of a run of `workbench study train`"
         )
     chosen = asked_recipe(meta["task"], None, wanted.attention, None, wanted.options, wanted.boost)
     sizes = {key: value for key, value in meta["architecture"].items() if key not in ATTENTION_KEYS}

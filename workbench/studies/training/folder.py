@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import platform
 import shlex
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import torch
 from workbench._version import __version__
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import atomic_write, write_json
+from workbench.core.store import set_aside
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.studies.records import METRICS_FILE, read_metrics
@@ -32,7 +34,6 @@ from workbench.studies.training.tasks import Task
 
 MODEL_FILE = "model.json"
 RESUME_FILE = "resume.pt"
-_STATE_FILES = (MODEL_FILE, RESUME_FILE, METRICS_FILE)
 FORMAT = 1
 METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
 _UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
@@ -89,15 +90,15 @@ class RunFolder:
             "command": command,
         }
 
-    def prepare_folder(self, resume: bool) -> None:
+    def prepare_folder(self, restart: bool) -> None:
         """Make the folder, and make sure that what it holds is this run, or nothing."""
         if self.out.exists() and not self.out.is_dir():
             raise InputError(f"--out {self.out} is a file; a run needs a folder")
         try:
+            # of several processes that train together the first one moves the folder
+            if restart and os.environ.get("RANK", "0") == "0":
+                set_aside(self.out, first=MODEL_FILE)
             self.out.mkdir(parents=True, exist_ok=True)
-            if not resume:
-                for path in (*self.out.glob("epoch-*.safetensors"), *map(self.path, _STATE_FILES)):
-                    path.unlink(missing_ok=True)
         except OSError as error:
             raise MissingResource(
                 f"cannot write {self.out}: {error.strerror or error}; choose another --out"
@@ -113,7 +114,7 @@ class RunFolder:
                 f"{self.out} holds another run ({held.get('command')}): its {', '.join(different)} "
                 f"differ from what is asked now ({wanted['command']})"
                 + (f": {'; '.join(both)}" if both else "")
-                + "; choose another --out, or start over with resume=False (--restart)"
+                + "; choose another --out, or begin anew with --restart"
             )
 
     def held(self) -> dict[str, Any] | None:
@@ -309,11 +310,10 @@ def _variant(recipe: Recipe) -> dict[str, Any]:
 
 def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> str:
     """What to type for a run again. Flags are values, lists of values (repeated), or True."""
-    words = ["workbench", "train", task]
+    words = ["workbench", "study", "train", task]
     for name, value in flags.items():
         for one in value if isinstance(value, list) else [value]:
-            parts = [] if one is True else one if isinstance(one, tuple) else (one,)
-            words += [f"--{name}", *(shlex.quote(str(part)) for part in parts)]
+            words += [f"--{name}"] if one is True else [f"--{name}", shlex.quote(str(one))]
     return " ".join([*words, "--seed", str(seed), "--epochs", str(epochs)])
 
 

@@ -1,4 +1,4 @@
-"""A training run from its recipe: what `workbench train` calls."""
+"""A training run from its recipe: what `workbench study train` calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
     boost: bool = False,
     seed: int = 0,
     epochs: int | None = None,
-    resume: bool = True,
+    restart: bool = False,
     device: str | None = None,
     limit: int | None = None,
     data: str | Path | None = None,
@@ -43,7 +43,7 @@ def train(
     The same task, recipe, seed, library versions, device and number of threads give the same numbers;
     Python's, numpy's and torch's random states are set along the way. A run that was interrupted goes on from
     its last whole epoch and ends with the numbers it would have had; a complete one is returned as it is.
-    ``resume=False`` starts over, replacing the run in `out`.
+    ``restart`` begins anew; what `out` holds is moved aside, to ``OUT.before-1``.
 
     `attention` is a variant of `workbench.attention.VARIANTS` (softmax, unless the recipe says otherwise), in
     `layers` and with `options` where the recipe's own table of that variant is not to hold; `boost` gives
@@ -72,7 +72,7 @@ def train(
     run = RunFolder(
         Path(out), loaded, chosen, seed, command, run_name(task, recipe, attention, options, boost)
     )
-    run.prepare_folder(resume)
+    run.prepare_folder(restart)
     if (finished := run.finished()) is not None:
         return finished
     with reproducible():
@@ -139,7 +139,7 @@ def _flags(
     if layers is not None:
         flags["layers"] = layers if isinstance(layers, str) else ",".join(map(str, _listed(layers)))
     if options:
-        flags["option"] = [(name, _written(value)) for name, value in options.items()]
+        flags["set"] = [f"{name}={_written(value)}" for name, value in options.items()]
     if boost:
         flags["boost"] = True
     named = {"recipe": recipe, "data": data, "limit": limit}

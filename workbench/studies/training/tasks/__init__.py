@@ -1,4 +1,4 @@
-"""Tasks by name: what ``workbench train`` can be asked to train on."""
+"""Tasks by name: what ``workbench study train`` can be asked to train on."""
 
 from __future__ import annotations
 

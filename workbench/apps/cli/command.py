@@ -1,0 +1,121 @@
+"""The `workbench` command: verbs only, each calls one public function.
+
+Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
+
+Exit status: 0 done; 1 part of the work failed (a notebook, an export, a figure that did not come out the same, an
+incomplete capture); 2 the request was wrong (usage, bad input, unknown name); 3 this machine lacks something
+(network or cached weights, Chrome, room on the disk); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from workbench._version import __version__
+from workbench.apps.cli import completion, figures, look, study, sweeps
+from workbench.core.errors import WorkbenchError
+
+EXIT_CODES = (
+    "Exit status: 0 done; 1 part of the work failed; 2 the request was wrong; "
+    "3 this machine lacks something (weights, Chrome, disk); 130 interrupted."
+)
+_show_library_warning = warnings.showwarning
+_LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
+
+
+class _Commands(click.Group):
+    """The command list in the order of a first visit, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="workbench")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Look inside any transformer's attention, test what papers claim, print the figure.
+
+    \b
+    workbench explore                                  look inside a layer, in JupyterLab
+    workbench render                                   every figure, into figures/index.html
+    workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -o spectrum.csv
+    """
+
+
+for command in (
+    look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze, look.capture, look.compare,
+    look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep, look.cache, study.study,
+    completion.completion,
+):  # fmt: skip
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: a user's mistake ends in one clear line and an exit status, never in a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments or bool(os.environ.get("WORKBENCH_DEBUG"))
+    # The flag is honoured wherever it stands, since it is added to a command that has just failed.
+    arguments = [word for word in arguments if word != "--debug"]
+    look.WARNED.clear()
+    warnings.showwarning = _warn  # ty: ignore[invalid-assignment] - Python documents it as the hook to replace
+    try:
+        cli.main(arguments, prog_name="workbench", standalone_mode=False)
+        status = 0
+    except click.exceptions.Exit as leave:
+        status = leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; what was finished is kept", err=True)
+        status = 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: nothing is wrong, and nothing can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except (WorkbenchError, OSError, MemoryError) as error:
+        if debug:
+            raise
+        status = _status(error)
+        click.echo(f"error: {str(error) or type(error).__name__}", err=True)
+    except Exception as error:
+        if debug:
+            raise
+        status = 1
+        click.echo(
+            f"error: {type(error).__name__}: {error}\n"
+            "This is an internal error: run again with --debug, and please report the traceback.",
+            err=True,
+        )
+    sys.exit(status)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours as one line, without the place in the code; one of a library as Python shows it."""
+    if Path(filename).is_relative_to(Path(__file__).parents[2]):
+        look.WARNED.add(str(message))
+        click.echo(f"warning: {message}", err=True)
+    else:
+        _show_library_warning(message, category, filename, lineno, file, line)
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, WorkbenchError):
+        return error.exit_code
+    return 3 if isinstance(error, MemoryError) or getattr(error, "errno", None) in _LACKS else 2

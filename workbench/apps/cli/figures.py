@@ -1,0 +1,122 @@
+"""Commands that draw: notebooks rendered, figures drawn again, the explorer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from workbench.apps.cli.options import (
+    FORMATS,
+    NOTEBOOK,
+    json_option,
+    out_folder,
+    restart_option,
+    theme_option,
+    workers_option,
+)  # fmt: skip
+from workbench.apps.cli.printing import print_table
+
+
+@click.command()
+@json_option
+def notebooks(as_json: bool) -> None:
+    """List the figure notebooks, with their parameters and defaults.
+
+    \b
+    workbench notebooks
+    """
+    from workbench.apps.rendering.notebooks import bundled_notebooks, read_notebook
+
+    rows = []
+    for path in bundled_notebooks().values():
+        notebook = read_notebook(path)
+        defaults = {
+            name: parameter.default for name, parameter in notebook.parameters.items() if name != "out"
+        }
+        shown = defaults if as_json else " ".join(f"{name}={value!r}" for name, value in defaults.items())
+        rows.append({"notebook": notebook.name, "title": notebook.title, "parameters": shown})
+    print_table(rows, "Figure notebooks (`workbench render NOTEBOOK -p KEY VALUE` sets a parameter)", as_json)
+
+
+@click.command()
+@click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...", type=NOTEBOOK)
+@click.option("-p", "--parameters", "typed", nargs=2, multiple=True, metavar="KEY VALUE",
+              help="A parameter of the notebooks, read as its default says. May be repeated.")  # fmt: skip
+@click.option("-r", "--parameters-raw", "raw", nargs=2, multiple=True, metavar="KEY VALUE",
+              help="A parameter whose value is the text itself. May be repeated.")  # fmt: skip
+@click.option("-f", "--parameters-file", "file", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Parameters from a YAML file.")  # fmt: skip
+@click.option(
+    "-y", "--parameters-yaml", "yaml", metavar="YAML", help="Parameters as YAML: '{n: 3, seed: 1}'."
+)
+@click.option("--preset", type=click.Choice(["quick", "default", "paper"]), default="default", show_default=True,
+              help="Seconds; minutes; the papers' models and sample sizes.")  # fmt: skip
+@click.option("--formats", type=FORMATS, metavar="LIST", default="pdf,svg,png,html", show_default=True,
+              help="What to export, separated by commas.")  # fmt: skip
+@theme_option
+@out_folder("The folder of the gallery.", default="figures", show_default=True)
+@workers_option
+@restart_option
+def render(
+    notebooks: tuple[str, ...],
+    typed: tuple[tuple[str, str], ...],
+    raw: tuple[tuple[str, str], ...],
+    file: str | None,
+    yaml: str | None,
+    **options: Any,
+) -> None:
+    """Render figure notebooks (all, or those named) into a gallery; parameters are given as papermill takes them.
+
+    What is up to date is not rendered again.
+
+    \b
+    workbench render gram_spectra -p n 3 -p seed 1 --preset quick -o figures
+    """
+    from workbench.apps.rendering import render
+    from workbench.apps.rendering.notebooks import parse_parameters, read_parameters, read_typed_parameters
+
+    names = list(notebooks) or None
+    parameters = parse_parameters(yaml, "--parameters-yaml") if yaml else {}
+    parameters |= read_parameters(file) if file else {}
+    parameters |= read_typed_parameters(names, typed) | dict(raw)
+    if render(names, parameters=parameters, **options).failed:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("provenance", metavar="FIGURES/NAME.json", type=click.Path(dir_okay=False))
+@out_folder("Keep the new figure in this folder.")
+@click.option(
+    "--trust", is_flag=True, help="Run the notebook that the file names, though it is not a bundled one."
+)
+def reproduce(provenance: str, out: str | None, trust: bool) -> None:
+    """Draw a figure again from its provenance, and say whether it came out the same.
+
+    \b
+    workbench reproduce figures/gram_spectra.json
+    """
+    from workbench.apps.rendering import reproduce
+
+    outcome = reproduce(provenance, out=out, trust=trust)
+    click.echo(str(outcome))
+    if not outcome.same:
+        sys.exit(1)
+
+
+@click.command()
+@click.option("--app", is_flag=True, help="The explorer alone, as a page (needs the extra app: voila).")
+@theme_option
+@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
+              help="Where it is served. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip
+@click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
+def explore(app: bool, theme: str | None, port: int | None, no_browser: bool) -> None:
+    """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
+
+    \b
+    workbench explore --app --theme talk
+    """
+    from workbench.apps.explorer.launch import open_explorer, open_page
+
+    sys.exit((open_page if app else open_explorer)(port=port, browser=not no_browser, theme=theme))

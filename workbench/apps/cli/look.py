@@ -1,0 +1,336 @@
+"""Commands that look: what there is, what a model does on its inputs, what the papers claim."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from workbench.apps.cli.options import (
+    ANALYSIS,
+    PAPER,
+    SITES,
+    Settings,
+    count_option,
+    inputs_option,
+    json_option,
+    model_option,
+    out_file,
+    read_settings,
+    run_settings,
+    seed_option,
+    set_option,
+    written,
+)  # fmt: skip
+from workbench.apps.cli.printing import (
+    Tables,
+    WithTables,
+    check_out,
+    option_rows,
+    print_notes,
+    print_table,
+    records_of,
+    studies_installed,
+    write_csv,
+)  # fmt: skip
+
+WARNED: set[str] = set()
+"""Warnings that were printed; a note that says the same is not printed again."""
+
+
+@click.command()
+@json_option
+def models(as_json: bool) -> None:
+    """List the models that have a name here, and where their weights are.
+
+    \b
+    workbench models
+    """
+    from workbench.models.loading import list_models
+
+    print_table(list_models(), "Models (any other timm or Hugging Face name is tried too)", as_json)
+
+
+@click.command()
+@json_option
+def analyses(as_json: bool) -> None:
+    """List the analyses: what each asks, the sites it reads, its options and their defaults.
+
+    \b
+    workbench analyses --json
+    """
+    from workbench.analyses.registry import ANALYSES
+
+    rows = [
+        {
+            "analysis": analysis.name,
+            "title": analysis.title,
+            "sites": ", ".join(analysis.sites) or "none (it reads weights)",
+            "options": " ".join(
+                f"{key}={written(option.default)}" for key, option in analysis.options.items()
+            ),
+        }
+        for analysis in ANALYSES.values()
+    ]
+    print_table(rows, "Analyses (`workbench analyze --help` says what the options mean)", as_json)
+
+
+@click.command()
+@json_option
+def metrics(as_json: bool) -> None:
+    """List the metrics that a result may hold: unit, range, definition, source.
+
+    \b
+    workbench metrics
+    """
+    from workbench.frames.metrics import METRICS
+
+    rows = [
+        {
+            "metric": metric.name,
+            "unit": metric.unit,
+            "range": f"{metric.low:g} … {metric.high:g}",
+            "definition": metric.definition,
+            "source": metric.source,
+        }
+        for metric in METRICS.values()
+    ]
+    print_table(rows, "Metrics", as_json)
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check this machine: Chrome, devices, hub and cache, bundled files, versions.
+
+    \b
+    workbench doctor
+    """
+    from workbench.apps.doctor import examine
+
+    findings = examine()
+    print_table([finding.row() for finding in findings], "Doctor", as_json)
+    if any(finding.state == "missing" and finding.needed for finding in findings):
+        sys.exit(3)
+
+
+def _options_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    from workbench.analyses.registry import ANALYSES
+
+    return ANALYSES[given["name"]].options if given.get("name") in ANALYSES else {}
+
+
+def _analysis_tables() -> Tables:
+    from workbench.analyses.registry import ANALYSES
+
+    rows = [row for entry in ANALYSES.values() for row in option_rows(entry.name, entry.title, entry.options)]
+    return [("Analyses and their options, as --set takes them", rows)]
+
+
+@click.command(cls=WithTables, tables=_analysis_tables)
+@click.argument("name", metavar="ANALYSIS", type=ANALYSIS)
+@click.option("--qkv", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Queries, keys and values from a file (.safetensors, .npz) in place of a model.")  # fmt: skip
+@run_settings()
+@set_option(_options_of, "An option of the analysis, such as max_rank=8; they are listed below.")
+@click.option(
+    "--cache/--no-cache", default=None,
+    help="Keep the result, and find it again. [default: WORKBENCH_CACHE_RESULTS, else not]",
+)  # fmt: skip
+@out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
+def analyze(
+    name: str, qkv: str | None, settings: dict[str, Any], typed: Settings, cache: bool | None, out: str
+) -> None:
+    """Run one analysis of a model on inputs, and write its tidy result.
+
+    \b
+    workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -s max_rank=8 -o spectrum.parquet
+    workbench analyze attention-map --qkv qkv.safetensors -o maps.csv
+    """
+    from workbench.core.files import check_place
+    from workbench.frames.results import check_suffix, write_frame
+    from workbench.runs.analyze import ANALYSES, analyze, check_request
+
+    check_suffix(out)
+    options = read_settings(name, typed, ANALYSES[name].options)
+    check_request(name, options)
+    check_place(out)
+    frame = analyze(name, qkv=qkv, cache=cache, progress=sys.stderr.isatty(), **settings, **options)
+    write_frame(frame, out)
+    click.echo(f"{ANALYSES[name].title}: {len(frame)} rows written to {out}")
+    print_notes([note for note in frame.attrs["notes"] if not any(note in warned for warned in WARNED)])
+
+
+@click.command()
+@run_settings(required=True, without=("heads",))
+@click.option("--sites", type=SITES, metavar="LIST", default="q,k,v", show_default=True,
+              help="Which tensors of every layer, separated by commas.")  # fmt: skip
+@out_file("Where the capture goes: a .safetensors file.", required=True)
+def capture(settings: dict[str, Any], sites: list[str], out: str) -> None:
+    """Write the queries, keys and values (or other sites) of every layer to a file.
+
+    \b
+    workbench capture -m bundled:digits-vit -i bundled:digits -n 4 -o qkv.safetensors
+    """
+    from workbench.runs.analyze import capture_inputs
+
+    check_out(out, "a capture is", ".safetensors")
+    model, spec = settings.pop("model"), settings.pop("inputs")
+    captured = capture_inputs(model, spec, sites=tuple(sites), **settings)
+    captured.save(out)
+    own = dict.fromkeys(site for record in captured for site in record.extra)
+    held = [*(site for site in captured.sites if _layers_with(captured, site)), *own]
+    click.echo(f"{len(captured)} layers, sites {', '.join(held)} written to {out}")
+    for site in captured.sites:
+        layers = _layers_with(captured, site)
+        if site != "mask" and len(layers) < len(captured):
+            some = ", ".join(map(str, layers))
+            where = f"only layer{'s' * (len(layers) > 1)} {some}" if some else "no layer"
+            print_notes([f"{where} of this attention has {site}"])
+
+
+def _layers_with(captured: Any, site: str) -> list[int]:
+    return [record.index for record in captured if getattr(record, site) is not None]
+
+
+@click.command()
+@click.argument("first", type=click.Path(dir_okay=False))
+@click.argument("second", type=click.Path(dir_okay=False))
+@click.option("--tolerance", default=1e-5, show_default=True, type=click.FloatRange(min=0),
+              metavar="NUMBER", help="The largest relative difference that counts as none.")  # fmt: skip
+@out_file("Also write the table: .csv.")
+@json_option
+def compare(first: str, second: str, tolerance: float, out: str | None, as_json: bool) -> None:
+    """Compare two captures layer by layer; exit status 1 if they differ by more than the tolerance.
+
+    \b
+    workbench compare qkv.safetensors other.safetensors --tolerance 1e-4
+    """
+    from workbench.captures import Capture, compare
+
+    check_out(out, "a comparison is")
+    frame = compare(Capture.load(first), Capture.load(second), tolerance=tolerance)
+    print_table(
+        records_of(frame) if as_json else frame.to_dict("records"), f"{first} against {second}", as_json
+    )
+    write_csv(frame, out)
+    layer = frame.attrs["first_layer"]
+    if layer is None:
+        click.echo(f"the same in every layer and site, to within {tolerance:g}", err=as_json)
+        return
+    click.echo(f"they differ by more than {tolerance:g} from layer {layer} on", err=as_json)
+    sys.exit(1)
+
+
+def _null_options(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    from workbench.analyses.registry import ANALYSES
+
+    return {
+        key: option for key, option in ANALYSES["value-similarity"].options.items() if key == "null_samples"
+    }
+
+
+@click.command()
+@click.option(
+    "--paper", type=PAPER, metavar="KEY", help="Only this paper: teo2024, saritas2025 … [default: all]"
+)
+@model_option("The model to measure on. [default: bundled:digits-vit]")
+@inputs_option("The inputs to measure on. [default: bundled:digits]")
+@count_option
+@seed_option
+@set_option(_null_options, "How many samples the null distribution has, as null_samples=20.")
+@out_file("Also write the table: .csv.")
+@json_option
+def claims(
+    model: str | None,
+    inputs: str | None,
+    n: Any,
+    typed: Settings,
+    out: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Measure what the papers claim, and say which claims hold.
+
+    \b
+    workbench claims --paper saritas2025 -m bundled:digits-vit -i bundled:digits
+    """
+    import workbench
+    from workbench.frames.results import join_frames
+
+    check_out(out, "claims are")
+    model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
+    given |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
+    given |= {} if n is None else {"n": n}
+    measured = workbench.claims(progress=sys.stderr.isatty(), **given)
+    parts = [(f"Claims on {model} with {inputs}", measured)]
+    if studies_installed():
+        from workbench.studies import claims_from_records
+
+        parts.append(("Claims about mechanisms, from committed records", claims_from_records(given["paper"])))
+    frame = join_frames([part for _, part in parts if len(part)])
+    write_csv(frame, out)
+    if as_json:
+        print_table(records_of(frame), "", as_json)
+    for title, part in [] if as_json else parts:
+        if len(part):
+            print_table([_claim_row(claim) for claim in part.to_dict("records")], title)
+    print_notes(measured.attrs.get("notes", ()))
+
+
+def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
+    """A claim as the printed table shows it: intervals in one cell, what is absent left empty."""
+
+    def interval(middle: str, low: str, high: str) -> str:
+        if claim[middle] != claim[middle] or claim[middle] is None:
+            return ""
+        band = "" if claim[low] != claim[low] else f" [{claim[low]:.3g}, {claim[high]:.3g}]"
+        return f"{claim[middle]:.3g}{band}"
+
+    published = claim["published"]
+    interpretation = f" ({claim['interpretation']})" if claim["interpretation"] else ""
+    return {
+        "paper": claim["paper"],
+        "place": claim["place"],
+        "claim": claim["claim"] + interpretation,
+        "published": None if published != published else published,
+        "measured [95 %]": interval("measured", "low", "high"),
+        "chance [95 %]": interval("null_mean", "null_low", "null_high"),
+        "verdict": claim["verdict"],
+    }
+
+
+@click.group()
+def cache() -> None:
+    """Show or remove the results that `workbench analyze --cache` kept."""
+
+
+@cache.command()
+@json_option
+def info(as_json: bool) -> None:
+    """Show the folder, the number of results, their size and its limit (WORKBENCH_CACHE_SIZE).
+
+    \b
+    workbench cache info
+    """
+    from workbench.runs.cache import Store
+
+    row = Store().info()
+    if not as_json:
+        row |= {name: f"{row[name] / 2**20:.1f} MiB" for name in ("bytes", "limit")}
+    print_table([row], "Results kept", as_json)
+
+
+@cache.command()
+def clear() -> None:
+    """Remove all results that were kept.
+
+    \b
+    workbench cache clear
+    """
+    from workbench.runs.cache import Store
+
+    store = Store()
+    click.echo(f"{store.clear()} results removed from {store.folder}")

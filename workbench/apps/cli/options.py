@@ -1,0 +1,331 @@
+"""The options that commands share, each said once: one name, one meaning, everywhere (docs/cli.md has the table).
+
+Names that are known somewhere (analyses, protocols, notebooks …) are looked up when an option is read or completed, so
+that ``--help`` imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from workbench.core.errors import InputError, UnknownName
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Settings = Sequence[tuple[str, str]]
+"""Keys and texts, as --set takes them."""
+RUN_SETTINGS = (
+    "model", "inputs", "n", "seed", "layers", "heads", "checkpoint", "preprocessing", "batch_size", "device", "dtype",
+)  # fmt: skip
+"""What a run of a model over inputs depends on; `run_settings` hands them over as one mapping."""
+
+
+# Kinds of value ---------------------------------------------------------------------------------------------
+
+
+class Known(click.ParamType):
+    """Names that are known, looked up late: a table as "module:NAME", or a function that lists them.
+
+    With ``more`` other words are taken too; with ``several`` A,B is a list.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        names: str | Callable[[], Iterable[str]],
+        *,
+        more: bool = False,
+        several: bool = False,
+    ) -> None:
+        self.name, self.source, self.more, self.several = kind, names, more, several
+
+    def names(self) -> list[str]:
+        """The names, now."""
+        if not isinstance(self.source, str):
+            return [*self.source()]
+        module, _, table = self.source.partition(":")
+        return [*getattr(importlib.import_module(f"workbench.{module}"), table)]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name, or the list of names; raises `UnknownName`."""
+        words = [word.strip() for word in value.split(",") if word.strip()] if self.several else [value]
+        known = [] if self.more else self.names()
+        for word in words:
+            if not self.more and word not in known:
+                raise UnknownName(self.name, word, known)
+        return words if self.several else value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The names that begin like what is typed."""
+        before, comma, last = incomplete.rpartition(",") if self.several else ("", "", incomplete)
+        return [CompletionItem(before + comma + name) for name in self.names() if name.startswith(last)]
+
+
+def _models() -> Iterable[str]:
+    from workbench.models.catalog import CATALOG, bundled_models
+
+    entries = [*bundled_models(), *CATALOG]
+    return [*(entry.spec for entry in entries), *(entry.alias for entry in entries)]
+
+
+def _inputs() -> Iterable[str]:
+    from workbench.data.pools import BUNDLED
+
+    return [*(f"bundled:{name}" for name in BUNDLED), "images:", "imagenet:", "text:", "wikitext-103"]
+
+
+def _notebooks() -> Iterable[str]:
+    from workbench.core.paths import notebooks_dir
+
+    return sorted(path.stem for path in notebooks_dir().glob("*.ipynb"))
+
+
+def _recipes() -> Iterable[str]:
+    folder = Path(__file__).parents[2] / "studies" / "training" / "recipes"  # importing them takes seconds
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+ANALYSIS = Known("analysis", "analyses.registry:ANALYSES")
+MODEL = Known("SPEC", _models, more=True)
+INPUTS = Known("SPEC", _inputs, more=True)
+NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)
+RECIPE = Known("recipe", _recipes, more=True)
+TASK = Known("task", "studies.training.tasks:TASKS")
+VARIANT = Known("attention variant", "attention:VARIANTS")
+PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
+SWEEP = Known("sweep", "papers.operators:SWEEPS")
+OPERATOR = Known("operator", "papers.operators:OPERATORS")
+PAPER = Known("paper", "papers.published:PAPERS")
+SITES = Known("site", "captures:SITES", several=True, more=True)
+FORMATS = Known("format", "figures.export:FORMATS", several=True)
+
+
+class _Count(click.ParamType):
+    """A number of inputs, or the word all."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or "all"."""
+        if value == "all":
+            return value
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a whole number from 1 up nor the word all.", param, ctx)
+        return int(value)
+
+
+class _Setting(click.ParamType):
+    """KEY=VALUE; the keys that there are complete themselves."""
+
+    name = "KEY=VALUE"
+
+    def __init__(self, owner: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        self.owner = owner
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The key, and the text that its option reads."""
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            self.fail(f"{value!r} is not written KEY=VALUE, as in max_rank=8.", param, ctx)
+        return key.strip().replace("-", "_"), text.strip()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The keys of the analysis, variant or protocol that was named before."""
+        given = dict(ctx.params)
+        arguments = [item.name for item in ctx.command.params if isinstance(item, click.Argument)]
+        # a line that ends in -s is no whole command yet: click leaves its arguments unread
+        given |= {name: word for name, word in zip(arguments, ctx.args, strict=False) if not given.get(name)}
+        keys = (f"{key}=" for key in self.owner(given))
+        return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+
+def read_settings(
+    owner: str, typed: Settings, options: Mapping[str, Any], *, repeated: bool = False
+) -> dict[str, Any]:
+    """What texts typed as KEY=VALUE mean for the options of ``owner``, each read as its option says.
+
+    With ``repeated`` a key may be set several times, and its values come as a list. Raises `InputError` for a key that
+    there is not, listing those that there are, and for one that is set twice.
+    """
+    from workbench.core.options import read_options
+    from workbench.core.typed import literal
+
+    read: dict[str, Any] = {}
+    for key, text in typed:
+        if key not in options:
+            near = difflib.get_close_matches(key, options, n=1, cutoff=0.5)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            there = ", ".join(f"{name}={written(option.default)}" for name, option in options.items())
+            told = f"its options and their defaults: {there}" if there else "it has no options"
+            raise InputError(f"{owner} has no option {key!r}; {guess}{told}")
+        if hasattr(options[key], "takes"):
+            value = read_options({key: text}, options)[key]
+        else:  # an option that says nothing of its values: a text stays one where the default is a text
+            value = text if isinstance(options[key].default, str) else literal(text)
+        if repeated:
+            read.setdefault(key, []).append(value)
+        elif key in read:
+            raise InputError(f"{key} is set twice; --set takes each key once")
+        else:
+            read[key] = value
+    return read
+
+
+def written(value: Any) -> str:
+    """A value as --set takes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+# Options ----------------------------------------------------------------------------------------------------
+
+
+def _single(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
+    if len(values) > 1:
+        raise click.UsageError(
+            f"{ctx.command_path} takes one {param.opts[-1]}; {len(values)} are given.", ctx
+        )
+    return values[0] if values else None
+
+
+def _repeatable(text: str, several: bool) -> dict[str, Any]:
+    return {"multiple": True, "metavar": "SPEC"} | (
+        {"help": f"{text} May be repeated."} if several else {"help": text, "callback": _single}
+    )
+
+
+def model_option(
+    text: str = "The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a "
+    "name that `workbench models` lists.",
+    *,
+    several: bool = False,
+    **more: Any,
+) -> Decorator:
+    """``--model``, repeatable where a command takes ``several``."""
+    return click.option("-m", "--model", type=MODEL, **_repeatable(text, several), **more)
+
+
+def inputs_option(
+    text: str = "The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103.",
+    *,
+    several: bool = False,
+    **more: Any,
+) -> Decorator:
+    """``--inputs``, repeatable where a command takes ``several``."""
+    return click.option("-i", "--inputs", type=INPUTS, **_repeatable(text, several), **more)
+
+
+def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> Decorator:
+    """``--set KEY=VALUE``; ``owner`` gives the options that there are, from what was typed before."""
+    kind, text = _Setting(owner), f"{text} May be repeated."
+    return click.option("-s", "--set", "typed", type=kind, metavar="KEY=VALUE", multiple=True, help=text)
+
+
+def analysis_option(text: str, **more: Any) -> Decorator:
+    """``--analysis``, of commands that take several."""
+    kind: dict[str, Any] = {"type": ANALYSIS, "metavar": "NAME", "multiple": True, "help": text}
+    return click.option("-a", "--analysis", "analyses", **kind, **more)
+
+
+def out_file(text: str, **more: Any) -> Decorator:
+    """``--out`` of a command that writes one file."""
+    return click.option("-o", "--out", type=click.Path(dir_okay=False), metavar="FILE", help=text, **more)
+
+
+def out_folder(text: str, **more: Any) -> Decorator:
+    """``--out`` of a command that writes a folder."""
+    return click.option("-o", "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=text, **more)
+
+
+def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> Decorator:
+    """An option that is a whole number."""
+    shown: dict[str, Any] = {
+        "show_default": "default" in more,
+        "type": click.IntRange(min=least),
+        "metavar": "NUMBER",
+    }
+    return click.option(*short, name, help=text, **shown, **more)
+
+
+count_option = click.option(
+    "-n",
+    type=_Count(),
+    metavar="N|all",
+    help="How many inputs, or all. [default: 25, or all where there are fewer]",
+)
+seed_option = number_option("--seed", "Chooses the inputs, and all that is random.", least=0, default=0)
+workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
+epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
+limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")
+restart_option = click.option(
+    "--restart", is_flag=True,
+    help="Begin anew; the old folder is moved aside, to FOLDER.before-1. [default: go on with what it holds]",
+)  # fmt: skip
+max_time_option = click.option(
+    "--max-time", metavar="TIME", help="Begin nothing more after 90s, 30m or 8h, and end cleanly."
+)
+theme_option = click.option(
+    "--theme", type=click.Choice(["paper", "talk"]),
+    help="Letters for reading or for a lecture hall. [default: WORKBENCH_THEME, or paper]",
+)  # fmt: skip
+layers_option = click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]")
+device_option = click.option(
+    "--device", metavar="NAME", help="The device: cpu, cuda, cuda:1, mps … [default: cpu]"
+)
+dtype_option = click.option(
+    "--dtype",
+    metavar="NAME",
+    help="The type of the weights: float32, bfloat16, float16. [default: as stored]",
+)
+_OF_A_RUN: dict[str, Decorator] = {
+    "n": count_option,
+    "seed": seed_option,
+    "layers": layers_option,
+    "heads": click.option("--heads", metavar="LIST", help="Heads, from 0: 0,2. [default: all]"),
+    "checkpoint": click.option(
+        "--checkpoint", metavar="NAME-OR-FILE",
+        help="A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
+    ),
+    "preprocessing": click.option(
+        "--preprocessing", type=click.Choice(["paper", "model"]), default="paper", show_default=True,
+        help="The papers' preprocessing of images, or the model's own.",
+    ),
+    "batch_size": number_option("--batch-size", "Inputs per forward pass; changes no number.", default=8),
+    "device": device_option,
+    "dtype": dtype_option,
+}  # fmt: skip
+
+
+def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
+    """The options of `RUN_SETTINGS`, handed to the command as one mapping ``settings``."""
+    names = [name for name in RUN_SETTINGS if name not in without]
+    of_a_run = {
+        "model": model_option(several=several, required=required),
+        "inputs": inputs_option(several=several, required=required),
+        **_OF_A_RUN,
+    }
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def call(**given: Any) -> Any:
+            settings = {name: given.pop(name) for name in names}
+            return command(settings=settings, **given)
+
+        return functools.reduce(lambda wrapped, name: of_a_run[name](wrapped), reversed(names), call)
+
+    return decorate

@@ -1,0 +1,93 @@
+"""What commands print, and what they check before they begin."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.core.errors import InputError
+
+Tables = list[tuple[str, list[tuple[str, str]]]]
+"""Headings, each with rows of a term and what it means."""
+
+
+class WithTables(click.Command):
+    """A command whose help ends with tables that the package holds, read when the help is asked for."""
+
+    def __init__(self, *given: Any, tables: Callable[[], Tables], **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.tables = tables
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the tables."""
+        for heading, rows in self.tables():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def option_rows(name: str, title: str, options: Any) -> list[tuple[str, str]]:
+    """An analysis or variant with its options below it, as rows of a table in a help."""
+    from workbench.apps.cli.options import written
+
+    rows = [(f"  {key}={written(option.default)}", option.help) for key, option in options.items()]
+    return [(name, title), *rows]
+
+
+def print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool = False) -> None:
+    """Print rows as a table, or as JSON records."""
+    if as_json:
+        click.echo(json.dumps(list(rows), indent=1, ensure_ascii=False, default=str))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    # A pipe has no width of its own; a table cut at 80 columns would lose what it is read for.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title=title, title_justify="left", header_style="bold", show_lines=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+                        for value in row.values()))  # fmt: skip
+    console.print(table)
+
+
+def records_of(frame: Any) -> list[dict[str, Any]]:
+    """Rows of a frame, None where there is no value, as JSON has it."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
+    """Raise where a result could not be written after all the work: another ending, or a place that takes no file."""
+    from workbench.core.files import check_place
+
+    if out is None:
+        return
+    if not out.endswith(suffix):
+        raise InputError(f"{what} written as {suffix}; {Path(out).name!r} ends otherwise")
+    check_place(out)
+
+
+def write_csv(frame: Any, out: str | Path | None) -> None:
+    """Write a frame's rows, where a place is given."""
+    from workbench.core.files import atomic_write
+
+    if out:
+        atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print what a reader of the numbers should know, to standard error."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def studies_installed() -> bool:
+    """Whether the package has its studies (training, evaluation, committed records), which can be left out."""
+    return importlib.util.find_spec("workbench.studies") is not None

@@ -1,0 +1,394 @@
+"""Commands of what only the papers' tables need: training, evaluation, the cost of attention, committed records.
+
+The package works without its folder ``studies``; these commands then say that it is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.apps.cli.options import (
+    MODEL,
+    OPERATOR,
+    PROTOCOL,
+    RECIPE,
+    SWEEP,
+    TASK,
+    VARIANT,
+    Settings,
+    count_option,
+    device_option,
+    dtype_option,
+    epochs_option,
+    inputs_option,
+    json_option,
+    layers_option,
+    limit_option,
+    max_time_option,
+    model_option,
+    out_file,
+    out_folder,
+    read_settings,
+    restart_option,
+    seed_option,
+    set_option,
+    workers_option,
+)  # fmt: skip
+from workbench.apps.cli.printing import (
+    Tables,
+    WithTables,
+    check_out,
+    option_rows,
+    print_notes,
+    print_table,
+    records_of,
+    studies_installed,
+    write_csv,
+)  # fmt: skip
+from workbench.core.errors import MissingResource
+
+sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", multiple=True,
+                            help="A sweep of sizes. May be repeated. [default: all]")  # fmt: skip
+
+
+@click.group()
+def study() -> None:
+    """Train and evaluate models, measure what attention costs, make the committed records."""
+    if not studies_installed():
+        raise MissingResource(
+            "this installation has no studies (the folder workbench/studies): install attention-workbench whole"
+        )
+
+
+# Training ---------------------------------------------------------------------------------------------------
+
+
+def _variant_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    from workbench.attention import find_variant
+    from workbench.studies.training.recipes import load_recipe
+
+    recipe = given.get("recipe") or given.get("task")
+    name = given.get("attention") or (load_recipe(recipe).attention if recipe else "softmax")
+    return find_variant(name).options
+
+
+def _training_tables() -> Tables:
+    from workbench.attention import VARIANTS
+    from workbench.studies.training.tasks import TASKS
+
+    tasks = [
+        (name, entry.title + (f"; --data {entry.takes}" if entry.takes else ""))
+        for name, entry in TASKS.items()
+    ]
+    variants = [
+        row for name, entry in VARIANTS.items() for row in option_rows(name, entry.title, entry.options)
+    ]
+    return [("Tasks", tasks), ("Attention variants and their options, as --set takes them", variants)]
+
+
+@study.command(cls=WithTables, tables=_training_tables)
+@click.argument("task", type=TASK)
+@click.option("--attention", type=VARIANT, metavar="NAME",
+              help="The attention variant. [default: the recipe's, or softmax]")  # fmt: skip
+@layers_option
+@click.option("--boost", is_flag=True, help="Add boosted residual connections around attention.")
+@set_option(
+    _variant_options, "An option of the attention variant, such as num_iter=2; they are listed below."
+)
+@epochs_option
+@seed_option
+@click.option("--data", type=click.Path(), metavar="FILE-OR-FOLDER", help="The data of tasks that need some.")
+@click.option("--recipe", type=RECIPE, metavar="NAME-OR-FILE",
+              help="A recipe of the package, or a .toml file of your own. [default: the task's]")  # fmt: skip
+@limit_option
+@device_option
+@out_folder("The folder of the run. [default: runs/RECIPE-…-seedN]")
+@restart_option
+def train(
+    task: str, attention: str | None, typed: Settings, out: str | None, restart: bool, **given: Any
+) -> None:
+    """Train a model on a task from its recipe; an interrupted run goes on where it stopped.
+
+    \b
+    workbench study train digits --attention rpc-sym -s num_iter=[4] --seed 3
+    """
+    from workbench.studies.training import train
+
+    recipe = Path(given["recipe"] or task).stem
+    parts = [recipe, attention, "boost" if given["boost"] else None, f"seed{given['seed']}"]
+    options = read_settings(
+        attention or recipe, typed, _variant_options({"task": task, "attention": attention, **given})
+    )
+    out = out or os.path.join("runs", "-".join(part for part in parts if part))
+    click.echo(str(train(task, out, attention=attention, options=options, restart=restart, **given)))
+
+
+# Evaluation -------------------------------------------------------------------------------------------------
+
+
+def _protocol_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    from workbench.studies.evaluation import PROTOCOLS
+
+    return PROTOCOLS[given.get("protocol") or "clean"].settings
+
+
+def _protocol_tables() -> Tables:
+    from workbench.studies.evaluation import PROTOCOLS
+
+    return [("Protocols", [(protocol.name, protocol.summary()) for protocol in PROTOCOLS.values()])]
+
+
+@study.command(cls=WithTables, tables=_protocol_tables)
+@model_option("A model, or a checkpoint of a training run.", several=True, required=True)
+@click.option(
+    "--protocol",
+    type=PROTOCOL,
+    metavar="NAME",
+    help="What is done to the inputs; the protocols are listed below.",
+    default="clean",
+    show_default=True,
+)
+@inputs_option("Labelled images, or texts. [default: the test set of the model's task]")
+@click.option("--epsilon", metavar="LIST", help="The budgets: 0,0.02,0.04. [default: the protocol's]")
+@count_option
+@seed_option
+@click.option("--reference", type=MODEL, metavar="SPEC",
+              help="For corruptions: divide by this model's errors (mCE).")  # fmt: skip
+@set_option(_protocol_options, "A setting of the protocol, such as steps=40; they are listed below.")
+@device_option
+@out_file("Also write the table: .csv.")
+@json_option
+def evaluate(
+    model: tuple[str, ...],
+    protocol: str,
+    epsilon: str | None,
+    typed: Settings,
+    out: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Evaluate models on clean, attacked, corrupted or out-of-distribution inputs, or on texts with words swapped.
+
+    \b
+    workbench study evaluate -m bundled:digits-vit --protocol pgd --epsilon 0,0.02 -s steps=10 -o pgd.csv
+    """
+    from workbench.core.typed import literal
+    from workbench.studies.evaluation import evaluate
+
+    check_out(out, "an evaluation is")
+    settings = read_settings(protocol, typed, _protocol_options({"protocol": protocol}))
+    budgets = None if epsilon is None else [literal(part.strip()) for part in epsilon.split(",")]
+    frame = evaluate([*model], protocol, epsilons=budgets, settings=settings, **given)
+    write_csv(frame, out)
+    shown = frame
+    if not as_json:  # what is the same in every row stands in the title or is known
+        same = ["inputs", "n", "seed", "protocol", "version", "unit"]
+        shown = frame.drop(columns=same).dropna(axis=1, how="all")
+    title = f"{protocol}: {', '.join(frame['inputs'].unique())}, n = {frame['n'].iloc[0]}"
+    print_table(records_of(shown), title, as_json)
+    print_notes(frame.attrs["notes"])
+
+
+# Efficiency -------------------------------------------------------------------------------------------------
+
+
+def _efficiency_tables() -> Tables:
+    from workbench.papers.operators import OPERATORS, SWEEPS
+
+    sweeps = [
+        (name, f"wu2025 {sweep.figure}: {sweep.axis} {sweep.sizes[0]} to {sweep.sizes[-1]}")
+        for name, sweep in SWEEPS.items()
+    ]
+    return [
+        ("Sweeps", sweeps),
+        ("Operators", [(name, operator.title) for name, operator in OPERATORS.items()]),
+    ]
+
+
+@study.command(cls=WithTables, tables=_efficiency_tables)
+@sweep_option
+@click.option("--operator", "operators", type=OPERATOR, metavar="NAME", multiple=True,
+              help="An attention operator. May be repeated. [default: all]")  # fmt: skip
+@max_time_option
+@device_option
+@dtype_option
+@out_folder("Keep every finished point in this folder, and the table points.csv.")
+@restart_option
+@json_option
+def efficiency(
+    sweeps: tuple[str, ...], operators: tuple[str, ...], max_time: str | None, device: str | None, dtype: str | None,
+    out: str | None, restart: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure time and memory of attention operators against tokens and width, and fit their exponents.
+
+    Twelve attention layers with their projections, batch 1; every point in a process of its own, the smallest first.
+
+    \b
+    workbench study efficiency --sweep tokens --max-time 5m -o runs/tokens
+    """
+    from workbench.runs.sweep import parse_duration
+    from workbench.studies.records import POINTS_FILE
+    from workbench.studies.scaling import printed_exponents, scaling_exponents, scaling_study
+
+    budget = None if max_time is None else parse_duration(max_time) / 60
+    if restart:
+        begin_anew(out)
+    frame = scaling_study(
+        sweeps or None, operators=operators or None, budget=budget, device=device or "cpu", dtype=dtype or "float32",
+        out=out, progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    write_csv(frame, Path(out) / POINTS_FILE if out else None)
+    run = frame.attrs["provenance"]
+    title = (
+        f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
+    )
+    rows = [] if as_json else _exponent_rows(scaling_exponents(frame), printed_exponents())
+    if as_json or rows:
+        print_table(records_of(frame) if as_json else rows, title, as_json)
+    else:
+        click.echo(f"{title}: none, since no curve has the three sizes that a fit needs")
+    for row in frame[frame["ended"].notna()].to_dict("records"):
+        click.echo(
+            f"{row['sweep']}: {row['operator']}, {row['condition']}, ends at {row['tokens']} × {row['width']}: "
+            f"{row['ended']}",
+            err=as_json,
+        )
+    print_notes(frame.attrs["notes"])
+
+
+def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
+    """Fitted exponents as the printed table shows them: what is counted and published beside what is measured."""
+    keys = ["sweep", "operator", "metric"]
+    counted = fitted[fitted["source"] == "counted"].set_index([*keys, "condition"])["value"]
+    published = printed.set_index(keys)["value"]
+    return [
+        {
+            **{name: row[name] for name in ("sweep", "operator", "condition")},
+            "exponent": row["metric"].replace("_exponent_", ", "),
+            "measured [95 %]": f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]",
+            "counted": f"{counted[tuple(row[name] for name in (*keys, 'condition'))]:.2f}",
+            "published": published.get(tuple(row[name] for name in keys)),
+            "sizes": f"{row['smallest']} to {row['largest']}",
+        }
+        for row in fitted[fitted["source"] == "measured"].to_dict("records")
+    ]
+
+
+# Committed records ------------------------------------------------------------------------------------------
+
+
+@study.group()
+def records() -> None:
+    """Make the committed records again, under data/; an interrupted call goes on where it stopped."""
+
+
+def _into(work: str) -> Any:
+    """Where a record goes, and where what is unfinished lies meanwhile."""
+
+    def decorate(command: Any) -> Any:
+        command = restart_option(command)
+        folder = click.Path(file_okay=False, path_type=Path)
+        command = click.option("--work", type=folder, default=work, show_default=True, metavar="FOLDER",
+                               help="Where unfinished work lies.")(command)  # fmt: skip
+        return out_folder("The folder that holds models/ and records/. [default: the package's data/]")(
+            command
+        )
+
+    return decorate
+
+
+def _data(out: str | None) -> Path:
+    from workbench.core.paths import data_dir
+
+    return Path(out) if out else data_dir()
+
+
+def begin_anew(folder: str | os.PathLike[str] | None) -> None:
+    """Move a folder aside, and say where it is now."""
+    from workbench.core.store import set_aside
+
+    moved = None if folder is None else set_aside(folder)
+    if moved is not None:
+        click.echo(f"{folder} moved aside to {moved}", err=True)
+
+
+@records.command()
+@model_option("A bundled model. [default: all of them]", several=True)
+@epochs_option
+@limit_option
+@workers_option
+@_into("runs/bundle")
+def training(model: tuple[str, ...], out: str | None, work: Path, restart: bool, **given: Any) -> None:
+    """Train the bundled models again, three seeds each, and write models/ and records/.
+
+    \b
+    workbench study records training -m bundled:digits-vit -j 2
+    """
+    from workbench.studies.training.bundle import bundle_all
+
+    if restart:
+        begin_anew(work)
+    for line in bundle_all([_name(spec) for spec in model], _data(out), work, **given):
+        click.echo(line)
+
+
+def _name(spec: str) -> str:
+    return spec.removeprefix("bundled:")
+
+
+@records.command()
+@model_option("A bundled model of digits or prose. [default: all of them]", several=True)
+@click.option("--protocol", type=PROTOCOL, metavar="NAME", multiple=True,
+              help="Only this protocol. May be repeated. [default: all]")  # fmt: skip
+@limit_option
+@workers_option
+@_into("runs/robustness")
+def robustness(
+    model: tuple[str, ...],
+    protocol: tuple[str, ...],
+    out: str | None,
+    work: Path,
+    restart: bool,
+    **given: Any,
+) -> None:
+    """Evaluate the bundled models again: attacks, corruptions, swapped words.
+
+    \b
+    workbench study records robustness -m bundled:digits-vit --protocol fgsm -j 2
+    """
+    from workbench.studies.evaluation.records import record
+
+    if restart:
+        begin_anew(work)
+    models = [f"bundled:{_name(spec)}" for spec in model]
+    seconds = record(models or None, [*protocol] or None, _data(out), work, **given)["seconds"]
+    click.echo(f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core")
+
+
+@records.command()
+@sweep_option
+@device_option
+@dtype_option
+@_into("runs/operators")
+def operators(
+    sweeps: tuple[str, ...], device: str | None, dtype: str | None, out: str | None, work: Path, restart: bool
+) -> None:
+    """Measure the attention operators again: time, memory, exponents.
+
+    \b
+    workbench study records operators --sweep causal
+    """
+    from workbench.studies.scaling.records import record
+
+    if restart:
+        begin_anew(work)
+    made = record(
+        _data(out), work, sweeps=[*sweeps] or None, device=device or "cpu", dtype=dtype or "float32"
+    )
+    click.echo(f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes")

@@ -1,0 +1,182 @@
+"""Commands for thousands of inputs: run a sweep, look how far it is, read what it found."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from workbench.apps.cli.options import (
+    Settings,
+    analysis_option,
+    json_option,
+    max_time_option,
+    model_option,
+    number_option,
+    out_file,
+    out_folder,
+    read_settings,
+    restart_option,
+    run_settings,
+    set_option,
+    workers_option,
+)  # fmt: skip
+from workbench.apps.cli.printing import print_notes, print_table
+from workbench.core.errors import InputError
+
+PER_INPUT = "per_input"
+
+
+@click.group()
+def sweep() -> None:
+    """Run analyses of many models over many inputs in shards; look how far a sweep is; read its results."""
+
+
+def _options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """KEY of every analysis that is named, and ANALYSIS.KEY of one."""
+    from workbench.analyses.registry import ANALYSES
+
+    found: dict[str, Any] = {}
+    for name in given.get("analyses") or ():
+        for key, option in ANALYSES[name].options.items():
+            found |= {f"{name.replace('-', '_')}.{key}": option} | ({key: option} if key not in found else {})
+    return found
+
+
+@sweep.command()
+@run_settings(several=True, required=True)
+@analysis_option("An analysis to run. May be repeated.", required=True)
+@set_option(
+    _options_of,
+    "An option of the analyses that have it, or ANALYSIS.KEY=VALUE of one; a key set to several values runs with each.",
+)
+@number_option("--shards", "How many parts the inputs are cut into. [default: one for about 256]")
+@workers_option
+@click.option("--backend", type=click.Choice(["loky", "dask", "ray"]), default="loky", show_default=True,
+              help="joblib's own processes, or the workers of a cluster.")  # fmt: skip
+@click.option("--scheduler", metavar="ADDRESS", help="The address of the cluster: tcp://HOST:8786.")
+@max_time_option
+@out_folder("The folder of the sweep.", required=True)
+@restart_option
+def run(
+    settings: dict[str, Any], analyses: tuple[str, ...], typed: Settings, max_time: str | None, **given: Any
+) -> None:
+    """Run analyses of models over inputs, on all cores or a cluster; give one inputs for all models, or one for each.
+
+    \b
+    workbench sweep run -m bundled:digits-vit -m bundled:digits-tost -i bundled:digits -n all -a gram-spectrum \\
+        -a value-similarity -s standardize=per-token -j 2 -o sweeps/digits
+    """
+    from workbench.runs.sweep import parse_duration, sweep
+
+    models, inputs = [*settings.pop("model")], [*settings.pop("inputs")]
+    asked, per_input = asked_analyses(analyses, typed)
+    limit = None if max_time is None else parse_duration(max_time)
+    status = sweep(
+        models,
+        inputs,
+        asked,
+        per_input=per_input,
+        max_time=limit,
+        progress=sys.stderr.isatty(),
+        **settings,
+        **given,
+    )
+    click.echo(str(status))
+    _print_failures(status.failures)
+    if status.failed:
+        sys.exit(1)
+
+
+def asked_analyses(names: Sequence[str], typed: Settings) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
+    """Every analysis with every combination of the values of its options; and whether rows per input are kept.
+
+    Raises InputError for a key that no analysis has.
+    """
+    from workbench.analyses.registry import ANALYSES
+
+    known = _options_of({"analyses": names})
+    read = read_settings(
+        f"none of {', '.join(names)}" if len(names) > 1 else names[0], typed, known, repeated=True
+    )
+    kept = read.pop(PER_INPUT, [False])
+    if len(kept) > 1:
+        raise InputError(f"{PER_INPUT} holds for the whole sweep; set it once")
+    asked = []
+    for name in dict.fromkeys(names):
+        own = {key: values for key, values in read.items() if key in ANALYSES[name].options}
+        prefix = name.replace("-", "_") + "."
+        own |= {key.removeprefix(prefix): values for key, values in read.items() if key.startswith(prefix)}
+        asked += [(name, dict(zip(own, values, strict=True))) for values in itertools.product(*own.values())]
+    return asked, kept[0]
+
+
+@sweep.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@json_option
+def status(folder: str, as_json: bool) -> None:
+    """Show how far the sweep in FOLDER is: done, failed, left, and the time that is left.
+
+    \b
+    workbench sweep status sweeps/digits
+    """
+    from workbench.runs.sweep import sweep_status
+
+    found = sweep_status(folder)
+    print_table(found.rows, str(found), as_json)
+    _print_failures(found.failures)
+
+
+def _print_failures(failures: Mapping[str, str]) -> None:
+    for task, error in failures.items():
+        click.echo(f"failed: {task}: {error}", err=True)
+
+
+@sweep.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@analysis_option("Only this analysis. May be repeated. [default: all of the sweep]")
+@model_option("Only this model of the sweep. [default: all]", several=True)
+@out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
+def read(folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: str) -> None:
+    """Write what the sweep in FOLDER has found so far as one tidy result.
+
+    \b
+    workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet
+    """
+    from workbench.core.errors import UnknownName
+    from workbench.core.files import check_place
+    from workbench.frames.results import check_suffix, join_frames, write_frame
+    from workbench.runs.analyze import analyze
+    from workbench.runs.sweep.folder import SweepFolder
+
+    check_suffix(out)
+    check_place(out)
+    plan, _ = SweepFolder(folder).plan()
+    for kind, asked, there in (
+        ("model", model, [planned.spec for planned in plan.models]),
+        ("analysis", analyses, [planned.name for planned in plan.analyses]),
+    ):
+        for name in asked:
+            if name not in there:
+                raise UnknownName(f"{kind} of the sweep {folder}", name, there)
+    shared = {key: getattr(plan, key) for key in ("seed", "layers", "checkpoint", "preprocessing")}
+    frames = []
+    for planned in plan.models:
+        for analysis in plan.analyses:
+            if planned.spec in (model or [planned.spec]) and analysis.name in (analyses or [analysis.name]):
+                asked: dict[str, Any] = {
+                    "model": planned.spec,
+                    "inputs": f"sweep:{folder}",
+                    "heads": plan.heads,
+                    **shared,
+                }
+                frames.append(analyze(analysis.name, **asked, **analysis.options))
+                frames[-1].insert(0, "analysis", analysis.label)  # tells one analysis with two settings apart
+    notes = list(dict.fromkeys(note for frame in frames for note in frame.attrs["notes"]))
+    joined = join_frames(frames)
+    write_frame(joined, out)
+    click.echo(f"{len(joined)} rows of {len(frames)} results written to {out}")
+    print_notes(notes)
