@@ -49,7 +49,6 @@ ROUNDINGS: tuple[tuple[int, dict[str, str]], ...] = (
     (1, {}),
     (8, {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41",
          "OPENBLAS_CORETYPE": "Nehalem"}),
-    (3, {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
 )  # fmt: skip
 """Batch sizes and settings of the kernels that change nothing but how sums are rounded."""
 MARGIN = 30.0
@@ -115,7 +114,8 @@ def differences(base: pd.DataFrame, now: pd.DataFrame, loose: Tolerance = END_TO
         peers = ["value", "null_mean", "null_low", "null_high"] if number != "z" else ["z"]
         largest = both[[peer for peer in peers if peer in numbers]].abs().replace(np.inf, np.nan).max(axis=1)
         largest = largest.groupby([both[name] for name in (*CASE, "metric")], dropna=False).transform("max")
-        allowed = np.fmax(relative * np.fmax(abs(before), abs(after)), floor * largest.to_numpy(float))
+        size = np.fmax(abs(before), abs(after))
+        allowed = np.fmax(relative * np.where(np.isfinite(size), size, 0), floor * largest.to_numpy(float))
         if (rounding := f"{number}{ROUNDING}") in both:
             allowed = np.fmax(allowed, MARGIN * both[rounding].to_numpy(float))
         with np.errstate(invalid="ignore", divide="ignore"):

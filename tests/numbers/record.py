@@ -200,12 +200,14 @@ def call(function: Callable[..., Any], *given: Any, analysis: str = "", **settin
         chosen[name] = value
         if isinstance(value, str) and (other := spellings(f"{where}.{key}", value, analysis)[0]) != value:
             chosen[name], older[name] = other, value
-    try:
-        return function(*given, **chosen)
-    except workbench.WorkbenchError as error:
-        if not any(repr(chosen[name]) in str(error) for name in older):
-            raise
-        return function(*given, **(chosen | older))
+    while True:
+        try:
+            return function(*given, **chosen)
+        except workbench.WorkbenchError as error:
+            unknown = [name for name in older if repr(chosen[name]) in str(error)]
+            if not unknown:
+                raise
+            chosen |= {name: older.pop(name) for name in unknown}
 
 
 def analysis_name(label: str) -> str:
