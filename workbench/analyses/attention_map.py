@@ -229,7 +229,7 @@ def _mean_distance(
 
 
 def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Tensor, "*batch head"]:
-    """−Σ_j A_ij log A_ij in nats, mean over queries, with 0·log 0 = 0; from 0 to log N (uniform attention)."""
+    """−Σ_j A_ij log A_ij in nats, mean over queries, with 0·log 0 = 0; from 0 to log N (Vig & Belinkov 2019)."""
     return head_maps(attn).entropy
 
 

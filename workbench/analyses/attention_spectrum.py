@@ -154,12 +154,12 @@ def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, 
 
 
 def relative_values(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
-    """σ_r / σ_1, which starts at 1; zeros stay zero."""
+    """σ_r / σ_1, which starts at 1; zeros stay zero (chen2023 Fig. 1)."""
     return spectrum / torch.where(spectrum[..., :1] > 0, spectrum[..., :1], 1.0)
 
 
 def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> KernelSVD:
-    """The first ``directions`` singular triplets of every matrix, at most as many as it has.
+    """The first ``directions`` singular triplets of every matrix, at most as many as it has (chen2023).
 
     Rounding is that of the dtype that arrives. Raises as `singular_values`, and for fewer than one direction.
     """

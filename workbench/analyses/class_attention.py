@@ -212,7 +212,7 @@ def _scatter(weights: Tensor, positions: Tensor) -> Tensor:
 def head_diversity(
     rows: Float[Tensor, "*batch head key"], content: Bool[Tensor, "*batch key"]
 ) -> Float[Tensor, "*batch"]:
-    """How far the heads look at different content: their Jensen–Shannon divergence over log(heads).
+    """How far the heads look at different content: their Jensen–Shannon divergence over log(heads) (Lin 1991).
 
     H(mean over heads) − mean over heads of H, of what each gives to the content, scaled to 1. 0 where all heads attend
     alike, 1 where no two attend to the same token; NaN for a single head.
@@ -243,7 +243,9 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
     """Which query of each input is read, in a word, and as weights over the queries.
 
     "auto" is the class token, or the only query of a class-attention layer; in a causal text model, in which the first
-    token sees nothing but itself, the last token. Raises `NotApplicable` where there is neither.
+    token sees nothing but itself, the last token. ``attn`` is (batch, head, query, key).
+
+    Raises `NotApplicable` where there is neither.
     """
     batch, _, queries, keys = attn.shape
     if queries == 1 < keys:

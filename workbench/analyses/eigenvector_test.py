@@ -204,7 +204,10 @@ def gamma_ratios(
 def eigen_residual(
     gram: Float[Tensor, "token token"], candidate: Float[Tensor, "*draw token axis"]
 ) -> Float[Tensor, "*draw axis"]:
-    """‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ, for each column of a candidate; NaN where K̃â = 0."""
+    """‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ, for each column of a candidate; NaN where K̃â = 0.
+
+    It is 0 for an eigenvector, which is what teo2024 §2.2.2 calls for.
+    """
     image = gram @ candidate
     quotient = (candidate * image).sum(-2, keepdim=True) / candidate.square().sum(-2, keepdim=True)
     rest = torch.linalg.vector_norm(image - quotient * candidate, dim=-2)
@@ -214,7 +217,10 @@ def eigen_residual(
 def span_share(
     vectors: Float[Tensor, "token axis"], candidate: Float[Tensor, "*draw token value_dim"]
 ) -> Float[Tensor, "*draw"]:
-    """Share of ‖Â‖² inside the span of orthonormal ``vectors``; columns that are NaN are left out, NaN if all are."""
+    """Share of ‖Â‖² (teo2024 §2.2.2) inside the span of orthonormal ``vectors``.
+
+    Columns that are NaN are left out, NaN if all are.
+    """
     candidate = candidate.nan_to_num(nan=0.0)
     inside = (vectors.mT @ candidate).square().sum((-2, -1))
     return (inside / candidate.square().sum((-2, -1))).double()

@@ -109,7 +109,7 @@ def log_filter_kernel(
     weights: Sequence[float] | np.ndarray,
     visible: Bool[np.ndarray, "query key"],
 ) -> Float[np.ndarray, "query key"]:
-    """−Σ w d over several squared distances d with w = 1/h², −∞ at keys that may not be seen."""
+    """−Σ w d over several squared distances d, w = 1/h², −∞ at hidden keys (abdullaev2025 eq. 13)."""
     logits = -sum(weight * distance for weight, distance in zip(weights, distances, strict=True))
     return np.where(visible, logits, -np.inf)
 
@@ -123,6 +123,8 @@ def fit_filter(
     visible: Bool[Tensor, "*batch query key"] | None = None,
 ) -> FilterFit:
     """The bandwidths of a kernel (one of `KERNELS`) with which its normalised rows are nearest to attention.
+
+    The kernels are those of abdullaev2025 eqs. 12 to 14; the fit is ours.
 
     ``position`` and ``content`` are squared distances of every query and key, broadcast to the attention; ``visible``
     (true = may attend) is the model's mask. Rows of attention are scaled to sum to 1 over the keys that are given, so

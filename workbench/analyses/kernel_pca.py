@@ -168,7 +168,7 @@ def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def raw_gram(
     k: Float[Tensor, "*batch token head_dim"], scale: Float[Tensor, "*#batch 1 1"]
 ) -> tuple[Float[Tensor, "*batch token token"], Float[Tensor, "*batch"], Float[Tensor, "*batch token"]]:
-    """`factored_gram` of checked keys without a mask, symmetric up to rounding, in one piece of memory.
+    """`factored_gram` (teo2024 eq. 11) of checked keys without a mask, symmetric up to rounding, in one piece.
 
     Returns values, log_factor and the log normalisers ℓ (*batch, token), both in nats.
 
@@ -316,9 +316,9 @@ def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> 
 
 
 def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
-    """The spectrum divided by its sum: each rank's share. A spectrum of zeros stays zero; NaN stays NaN.
+    """The spectrum divided by its sum: each rank's share (chen2023 Fig. 1).
 
-    Raises `InputError` for negative or infinite values.
+    A spectrum of zeros stays zero; NaN stays NaN. Raises `InputError` for negative or infinite values.
     """
     spectrum = spectrum.double()
     if (spectrum < 0).any() or torch.isinf(spectrum).any():

@@ -142,7 +142,7 @@ class Evenness(NamedTuple):
 def evenness(
     membership: Float[Tensor, "*batch head token"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Evenness:
-    """How evenly tokens are spread over heads, padding (``mask`` false) left out."""
+    """How evenly tokens are spread over heads by Π (wu2025 eq. 10), padding (``mask`` false) left out."""
     validation.check_axes("membership", membership, MEMBERSHIP)
     membership = membership.double()
     *batch, heads, tokens = membership.shape
@@ -161,7 +161,7 @@ def evenness(
 def membership_map(
     membership: Float[Tensor, "*batch head token"], kinds: Sequence[str], grid: tuple[int, int] | None
 ) -> Float[Tensor, "*batch head row column"]:
-    """Π of the patches on their grid, tokens of other kinds (class, register, …) left out.
+    """Π of the patches on their grid (wu2025 Figs 4b, 9), tokens of other kinds (class, …) left out.
 
     Raises `InputError` for tokens without a grid, and where ``kinds`` are not as many as the tokens.
     """
@@ -219,7 +219,7 @@ def _pairs(counts: Tensor) -> Tensor:
 def memberships(
     layer: Layer, z: Float[Tensor, "batch token width"]
 ) -> dict[str, Float[Tensor, "batch head token"]]:
-    """Π of tokens ``z`` in the heads of a layer, by convention, in float64.
+    """Π of tokens ``z`` in the heads of a layer (wu2025 eq. 10), by convention, in float64.
 
     Token statistics attention: text (eq. 10) and code (as ToST is trained), with the layer's own temperatures,
     whichever of the two it computes itself. Any other attention: ours, eq. 10 with the subspaces that its value

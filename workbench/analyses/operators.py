@@ -124,7 +124,10 @@ def groups_of(layer: Layer, like: Tensor, padding: str = "mask") -> list[Group]:
 
 
 def noise_like(tensor: Tensor, null_samples: int, group: Group, what: str) -> Tensor:
-    """Gaussian null samples of the mean square of every head: (draw, input, head, token, feature)."""
+    """Gaussian null samples of the mean square of every head of ``tensor`` (input, head, token, feature).
+
+    Returns (draw, input, head, token, feature).
+    """
     each = [
         null_values(head, "gaussian", null_samples, chance.derived_seed(seed, what))
         for head, seed in zip(tensor.flatten(0, 1), group.seeds.flatten().tolist(), strict=True)

@@ -78,6 +78,8 @@ def split_projection(
 ) -> tuple[Float[Tensor, "batch head token head_dim"], Float[Tensor, "batch head token head_dim"]]:
     """What the content x − p and the position p become in every head, in float64; the bias goes with the content.
 
+    The split is that of abdullaev2025 Fig. 2.
+
     Raises `InputError` where x and p differ in shape, for missing axes, NaN or infinite values.
     """
     for name, tensor in (("x", x), ("p", p)):
@@ -95,7 +97,7 @@ def logit_terms(
     k: tuple[Float[Tensor, "*batch key head_dim"], Float[Tensor, "*batch key head_dim"]],
     scale: float | Tensor,
 ) -> Float[Tensor, "*batch term query key"]:
-    """The four `TERMS` of s q·k, from queries and keys as (content, position); their sum is the logits."""
+    """The four `TERMS` of s q·k (abdullaev2025 Fig. 2), from (content, position) of q and k; they add up."""
     factor = validation.check_scale(scale, q[0].shape[:-2], q[0])
     return torch.stack([factor * (of_query @ of_key.mT) for of_query in q for of_key in k], -3)
 
@@ -115,6 +117,8 @@ def logit_shares(
     terms: Float[Tensor, "*batch term query key"], allowed: Bool[Tensor, "*#batch query key"] | None = None
 ) -> Shares:
     """How much of the variance of the logits each term has, within rows: over the keys that a query may attend to.
+
+    The terms are those of abdullaev2025 Fig. 2; the shares are ours.
 
     var T_a / var ΣT for the four terms, and 2 Σ_{a<b} cov(T_a, T_b) / var ΣT for what is left: the five add up to 1.
     NaN where the logits do not vary. Raises `InputError` for fewer than two keys, NaN or infinite values.

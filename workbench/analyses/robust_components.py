@@ -80,7 +80,7 @@ def split_of(
     sparse: Float[Tensor, "*batch token head_dim"],
     mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> Split:
-    """How sparse S is, how much it holds, and whether L + S is K, padding (``mask`` false) left out.
+    """How sparse S is, how much it holds, and whether L + S is K (teo2024 eq. 14), padding left out.
 
     Raises InputError where the three differ in shape, or hold NaN or infinite values.
     """
@@ -110,7 +110,7 @@ def split_of(
 
 
 def token_size(part: Float[Tensor, "*batch head token head_dim"]) -> Float[Tensor, "*batch token"]:
-    """‖S_j‖ of every token over all heads: the length of its row with the heads put side by side. float64."""
+    """‖S_j‖ (S of teo2024 eq. 14) of every token over all heads: its row's length, heads side by side. float64."""
     validation.check_axes("part", part, ("head", *validation.TOKENS))
     return part.double().square().sum((-3, -1)).sqrt()
 

@@ -163,7 +163,7 @@ def signal_to_noise(
     mask: Bool[Tensor, "*batch token"] | None = None,
     centre: bool = False,
 ) -> Float[Tensor, "*batch"]:
-    """σ = ‖u‖ / ‖η‖ with u the clean tokens and η = noisy − clean (Def. III.1); ∞ without noise.
+    """σ = ‖u‖ / ‖η‖ with u the clean tokens, η = noisy − clean (abdullaev2025 Def. III.1); ∞ without noise.
 
     Padding (``mask`` false) is left out. With ``centre`` u is the clean tokens less their mean: the paper lets tokens
     collapse to zero, and subtracts what they collapse to where that is something else. Raises InputError for tensors
@@ -181,7 +181,7 @@ def residual_noise(
     mask: Bool[Tensor, "*batch token"] | None = None,
     centre: bool = False,
 ) -> ResidualNoise:
-    """α, β, γ and the bound of Prop. III.1, and the gain that it bounds, from tokens and what a block adds to them.
+    """α, β, γ, the bound of abdullaev2025 Prop. III.1, and the gain that it bounds, from what a block adds.
 
     That the bound exceeds 1 does not follow from min(α, β) > γ, as the paper has it: α = β = 0.5 and γ = 0.4 give
     0.945. ``mask`` and ``centre`` (of û too) as in `signal_to_noise`, which says what is raised.

@@ -82,6 +82,8 @@ LOGIT_SPREAD = Metric(
 def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """Largest eigenvalue of diag(p) − ppᵀ, p = softmax(logits): the Lipschitz constant of softmax close to there.
 
+    abdullaev2025 Remark III.5 and Fig. 1 (left) speak of its largest value, which is 1/2.
+
     Exact, without any N × N matrix: the root of Σ_i p_i / (p_i − λ) between the two largest p, found by bisection.
     Between 0 (one key takes everything) and 1/2 (two keys share everything, whatever N is); 1/N where all are alike.
     Raises `InputError` for fewer than two keys, NaN, and logits of +∞.
@@ -157,7 +159,7 @@ def sampled_lipschitz(tokens: int, null_samples: int, seed: int, spread: float =
 def sampled_perturbation(
     tokens: int, null_samples: int, seed: int, spread: float = 1.0, sigma: float = 1.0
 ) -> Float[Tensor, " draw"]:
-    """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), a number per draw (Fig. 1, right)."""
+    """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), by draw (abdullaev2025 Fig. 1, right)."""
     return torch.cat(
         [perturbation(c, noise) for c, noise in _drawn(tokens, null_samples, seed, spread, sigma)]
     )

@@ -92,7 +92,7 @@ def coherence(
 
 
 def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
-    """Mean of `coherence` over the pairs of different directions inside heads, and over those of different heads."""
+    """Mean of `coherence` (wu2025 Fig. 11) over pairs of directions inside heads, and of different heads."""
     blocks = coherence(u).sum((-3, -1))  # head × head
     heads, dim = u.shape[-3], u.shape[-1]
     own = blocks.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -109,6 +109,8 @@ def subspace_angles(
     u: Float[Tensor, "*batch head width head_dim"],
 ) -> Float[Tensor, "*batch pair head_dim"]:
     """Principal angles between the subspaces of every two heads, smallest first, in radians.
+
+    Unlike the coherence of wu2025 Fig. 11 they do not depend on the bases.
 
     Pairs are (0, 1), (0, 2), …, (1, 2), …. Two subspaces have as many angles as the smaller has dimensions; the rest
     is NaN. Angles below 1e-7 are rounding. Raises `InputError` for fewer than two heads.

@@ -118,7 +118,7 @@ def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
 def without_mean_token(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch token width"]:
-    """Tokens less their mean over the real ones, in float64; padding is 0.
+    """Tokens less their mean over the real ones (abdullaev2025 Fig. 5 keeps it), in float64; padding is 0.
 
     Of tokens of one length the mean cosine is then −1/(N−1) whatever they are, since they add up to 0: what it still
     tells is how unequal their lengths are. How many directions they take is told by `effective_token_rank`.
@@ -148,6 +148,8 @@ def growth_rate(
     cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"]
 ) -> Float[Tensor, "*batch"]:
     """Rate r per layer at which tokens grow alike, by the model 1 − cos_ℓ = δ exp(−r ℓ): positive where they do.
+
+    The cosines are those of abdullaev2025 Fig. 5; the rate is ours.
 
     The slope of log(1 − cos) against the layer by least squares, with the sign changed. NaN where a cosine is 1, which
     no finite rate reaches. Raises `InputError` for fewer than two layers.

@@ -219,7 +219,7 @@ def similarities(
     axes: PrincipalAxes,
     quantities: Sequence[Quantity] = QUANTITIES,
 ) -> Float[Tensor, "*draw quantity"]:
-    """The quantities of `value_similarity` for any values of one head; ``axes`` has min(d_v, N − 1) of them."""
+    """The quantities of `value_similarity` (saritas2025 §3) for any values of one head, on min(d_v, N − 1) axes."""
     _check_quantities(quantities)
     wanted = _reference(axes, v.shape[-1])
     flat = v.double().reshape(-1, *v.shape[-2:])

@@ -64,7 +64,7 @@ def position_logits(
     *,
     h_p: Bandwidth = None,
 ) -> Float[Tensor, "*lead query key"]:
-    """The positions' part of the bilateral logits, p_q p_kᵀ / h_p²: the same for every input."""
+    """The positions' part of the bilateral logits (abdullaev2025), p_q p_kᵀ / h_p²: alike for all inputs."""
     return (position_q * _inverse_square(h_p, position_q)) @ position_k.mT
 
 
@@ -102,7 +102,7 @@ def alibi_attention(
 
 
 def alibi_logits(slopes: Float[Tensor, " head"], tokens: int) -> Float[Tensor, "head query key"]:
-    """−m |i − j| (nats): what ALiBi adds to the logits."""
+    """−m |i − j| (nats): what ALiBi adds to the logits (Press et al. 2022)."""
     place = torch.arange(tokens, device=slopes.device)
     return -slopes[:, None, None] * (place[:, None] - place).abs()
 
@@ -149,7 +149,7 @@ def log_bilateral_filter(
     h_p: Bandwidth = None,
     h_y: Bandwidth = None,
 ) -> Float[Tensor, "*batch query key"]:
-    """log K_BF (nats; eq. 13): −‖p_i − p_j‖²/h_p² − ‖y_i − y_j‖²/h_y².
+    """log K_BF (nats; abdullaev2025 eq. 13): −‖p_i − p_j‖²/h_p² − ‖y_i − y_j‖²/h_y².
 
     With vectors of one length each, its normalised weights are those of ``bilateral_attention`` with both
     bandwidths divided by √2.
@@ -160,7 +160,7 @@ def log_bilateral_filter(
 
 
 def log_filter_constant(content_norm: float, dim: int) -> float:
-    """log α_c (nats) of Prop. III.2: K_SA = α_c K_BF(p_i, p_j, y_i, y_j) K_BF(p_i, y_j, p_j, y_i).
+    """log α_c (nats; abdullaev2025 Prop. III.2): K_SA = α_c K_BF(p_i, p_j, y_i, y_j) K_BF(p_i, y_j, p_j, y_i).
 
     For contents of length ``content_norm``, sinusoidal positions of ``dim`` features and h_p² = h_y² = 2√dim:
     α_c = exp((2c² + d)/√d). The paper prints exp(2c² + d/2), which drops the scale 1/√d and half of d.
@@ -169,7 +169,7 @@ def log_filter_constant(content_norm: float, dim: int) -> float:
 
 
 def sinusoidal_positions(tokens: int, dim: int, *, base: float = 10_000.0) -> Float[Tensor, "token dim"]:
-    """Sine and cosine of i / base^(2t/dim), in turns (eq. 5), in float64; every row has ‖p_i‖² = dim/2.
+    """Sine and cosine of i / base^(2t/dim), in turns (abdullaev2025 eq. 5), in float64; every row has ‖p_i‖² = dim/2.
 
     Raises InputError for an odd ``dim``.
     """

@@ -188,7 +188,7 @@ def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> F
 
 
 def kept_penalty(layers: Sequence[PrimalAttention]) -> Float[Tensor, ""]:
-    """`ksvd_penalty` of what primal layers kept of their last forward pass in training, by their convention."""
+    """`ksvd_penalty` (chen2023) of what primal layers kept of their last forward pass in training."""
     objectives = [layer.objective for layer in layers if layer.objective is not None]
     return ksvd_penalty(objectives, convention=layers[0].convention if layers else "text")
 

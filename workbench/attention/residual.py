@@ -15,7 +15,7 @@ def boosted_residual(
     first: Float[Tensor, "*batch token dim"],
     t: float | Tensor,
 ) -> Float[Tensor, "*batch token dim"]:
-    """Generalized residual connection (eq. 26): Y_{ℓ+1} = f_ℓ(Y_ℓ) + t Y_0 + (1 − t) Y_ℓ.
+    """Generalized residual connection (abdullaev2025 eq. 26): Y_{ℓ+1} = f_ℓ(Y_ℓ) + t Y_0 + (1 − t) Y_ℓ.
 
     ``update`` is f_ℓ(Y_ℓ), ``stream`` Y_ℓ and ``first`` Y_0, what entered the first block. t = 0 is the
     ordinary residual connection.
@@ -24,7 +24,7 @@ def boosted_residual(
 
 
 def residual_lipschitz(lipschitz: float, layers: int, t: float = 0.0) -> Float[Tensor, " layer_and_input"]:
-    """Lipschitz bounds K_0 … K_n of the first ℓ layers, f_ℓ having the constant L (Theorem IV.1, eqs. 48, 49).
+    """Lipschitz bounds K_0 … K_n of the first ℓ layers, f_ℓ having the constant L (abdullaev2025 eqs. 48, 49).
 
     K_0 = 1 and K_{ℓ+1} = (L + 1 − t) K_ℓ + t; t = 0 is the ordinary residual. In closed form
     K_n = (L (L + 1 − t)ⁿ − t)/(L − t), which has a hole at t = L: the recurrence has none. In float64; ∞ where

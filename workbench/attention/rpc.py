@@ -70,7 +70,7 @@ def principal_component_pursuit(
 
 
 def shrink(x: Float[Tensor, "*size"], threshold: Float[Tensor, "*#size"]) -> Float[Tensor, "*size"]:
-    """Soft thresholding, sign(x) max(|x| − threshold, 0), entry by entry."""
+    """Soft thresholding, sign(x) max(|x| − threshold, 0), entry by entry (Candès et al. 2011)."""
     return x - x.clamp(-threshold, threshold)
 
 

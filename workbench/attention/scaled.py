@@ -39,7 +39,10 @@ def scaled_values(
     *,
     mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head token value_dim"]:
-    """(I − S) v, with S zero where ``mask`` allows no attention. Raises InputError for S of another size."""
+    """(I − S) v (teo2024 Remark 3), with S zero where ``mask`` allows no attention.
+
+    Raises InputError for S of another size.
+    """
     tokens = v.shape[-2]
     if s.shape[-2:] != (tokens, tokens):
         raise InputError(
@@ -69,7 +72,7 @@ def log_exact_scaling(
     scale: float | None = None,
     mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head token token"]:
-    """log S of ``exact_scaling`` in nats, finite at any size of the keys; −∞ where the mask forbids."""
+    """log S of ``exact_scaling`` (teo2024 Remark 3) in nats, finite for any keys; −∞ where the mask forbids."""
     scores = default_scale(scale, k) * (k @ k.mT)
     mask = attention_mask(mask, k)
     if mask is None:

@@ -20,10 +20,11 @@ def softmax_attention(
     mask: Bool[Tensor, ...] | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch head token value_dim"]:
-    """softmax(scale q kᵀ) v over the keys that ``mask`` (true = attend) allows; scale None is 1/√head_dim.
+    """softmax(scale q kᵀ) v (Vaswani et al. 2017) over the keys that ``mask`` (true = attend) allows.
 
-    q = k is symmetric attention. ``causal`` allows no later key. A query that may attend to nothing gets 0.
-    Raises InputError for operands that do not fit one another, and for a mask that does not fit them.
+    q = k is symmetric attention; scale None is 1/√head_dim. ``causal`` allows no later key. A query
+    that may attend to nothing gets 0. Raises InputError for operands that do not fit one another, and for a mask that
+    does not fit them.
     """
     check_operands(q, k, v)
     if mask is None:

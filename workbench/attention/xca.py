@@ -45,7 +45,7 @@ def unit_features(
     k: Float[Tensor, "batch head token head_dim"],
     mask: Bool[Tensor, ...] | None = None,
 ) -> tuple[Float[Tensor, "batch head token head_dim"], Float[Tensor, "batch head token head_dim"]]:
-    """q and k with every feature at unit norm over the real tokens, and zero at padding."""
+    """q and k with every feature at unit norm over the real tokens (Ali et al. 2021), and zero at padding."""
     tokens = token_mask(mask, q, "cross-covariance attention")
     if tokens is not None:
         q, k = (torch.where(tokens[:, None, :, None], x, 0.0) for x in (q, k))
