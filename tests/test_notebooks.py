@@ -123,7 +123,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
         "robustness_operators",
         "robustness_effects",
         "robustness_corruptions",
-        "robustness_foreign",
+        "robustness_ood",
         "language_modelling",
         "language_modelling_effects",
         "efficiency_variants",

@@ -1,4 +1,4 @@
-"""Corrupted and foreign images: errors by corruption relative to the baseline, and how well foreign images are told."""
+"""Corrupted and out-of-distribution images: errors relative to the baseline, and how well the latter are recognised."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def corruptions_figure(
 
 
 def ood_figure(frame: pd.DataFrame) -> go.Figure:
-    """AUPR of telling foreign images from the model's own by the largest probability, a row per model; chance is 1/2.
+    """AUPR of out-of-distribution images by the largest probability, a row per model; guessing gives 1/2.
 
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
@@ -121,7 +121,8 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
         range=[-0.6, len(names) - 0.1], ticks="", showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
     )  # fmt: skip
     fig.update_xaxes(
-        title_text="AUPR of foreign images", range=[min(0.45, float(rows["value"].min()) - 0.03), 1.01]
+        title_text="AUPR of out-of-distribution images",
+        range=[min(0.45, float(rows["value"].min()) - 0.03), 1.01],
     )
     return fig.update_layout(
         legend=LEGEND_ABOVE,

@@ -72,8 +72,8 @@ _OF_NO_ANALYSIS = (
     ),
     Metric(
         "aupr",
-        "AUPR of telling foreign inputs",
-        "average precision of the negative maximum softmax probability, foreign inputs being the positive "
+        "AUPR of out-of-distribution inputs",
+        "average precision of the negative maximum softmax probability, out-of-distribution inputs being the positive "
         "class; chance is their share, 1/2",
         "teo2024 Table 1, App. A.1",
         low=0,

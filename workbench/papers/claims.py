@@ -229,8 +229,8 @@ def _sentence(
         comparison, against = "the null distribution", f"{null.low:.3g} to {null.high:.3g}"
     elif comparison == "near":
         comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
-    told = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"
-    return " ".join(told.split()) + (
+    found = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"
+    return " ".join(found.split()) + (
         ", at the least favourable epoch" * (claim["over"] == "every checkpoint")
     )
 

@@ -67,7 +67,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     exponents: pd.DataFrame | None = None
     for claim in stated.to_dict("records"):
         names = _names(claim["options"])
-        told = {"interpretation": _interpretation(claim, names), "model": MODELS, "inputs": None}
+        named = {"interpretation": _interpretation(claim, names), "model": MODELS, "inputs": None}
         try:
             if claim["analysis"] == "training":
                 for name in names:
@@ -87,7 +87,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             found |= dict.fromkeys(("measured", "low", "high"), math.nan)
         else:
             found = _judged(claim, finding)
-        rows.append({**claim, **told, **found, "published": _number(claim["published"])})
+        rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
     held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
     frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]

@@ -77,7 +77,7 @@ def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
 
     Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` ("+boost" at its end where boosted),
     ``seed``, ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md
-    says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they tell of
+    says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they say of
     their origin.
 
     Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded.
@@ -118,7 +118,7 @@ def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
 
 
 def evaluation_record() -> pd.DataFrame:
-    """What `evaluate` found for the bundled models: attacks, corruptions, foreign inputs, swapped words.
+    """What `evaluate` found for the bundled models: attacks, corruptions, out-of-distribution inputs, swapped words.
 
     Columns: `EVALUATION_COLUMNS`. ``attrs`` as those of `training_record`.
 
@@ -153,8 +153,8 @@ def scaling_record() -> pd.DataFrame:
     about, path = _open(OPERATORS, POINTS_FILE)
     frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
     frame = conform_scaling(frame)
-    told = ("command", "seed", "device", "dtype", "threads", "memory", "options", "versions")
-    run = {"analysis": "operator-scaling", **{name: about[name] for name in told}}
+    kept = ("command", "seed", "device", "dtype", "threads", "memory", "options", "versions")
+    run = {"analysis": "operator-scaling", **{name: about[name] for name in kept}}
     frame.attrs = {"records": [path], "provenance": [run], "notes": list(about["notes"])}
     return frame
 
@@ -163,7 +163,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
 
     Columns as those of `training_record` or `evaluation_record`, of an evaluation also ``attention``. There may be
-    no rows at all. ``attrs["absent"]`` tells of every model without a row why, and what would make it.
+    no rows at all. ``attrs["absent"]`` says for every model without a row why, and what would make it.
     """
     trained = trained_models()
     absent = {
@@ -233,17 +233,17 @@ def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
-    """What a record tells of itself, and its file of numbers, which must have the hash that it tells."""
+    """What a record says of itself, and its file of numbers, which must have the hash recorded there."""
     folder = paths.data_dir() / "records" / name
     path = folder / file
     if not path.is_file():
         target = _MADE_BY.get(name, "train")
         raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
     about = _described(name)
-    told, found = about["files"][file], sha256_file(path)
-    if told != found:
+    recorded, found = about["files"][file], sha256_file(path)
+    if recorded != found:
         raise InputError(
             f"data/records/{name}/{file} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
-            f"told {told[:12]}…): restore it from version control, or make the record again"
+            f"recorded {recorded[:12]}…): restore it from version control, or make the record again"
         )
     return about, path

@@ -127,7 +127,7 @@ def test_the_frame_holds_what_a_capture_gives(model, noisy):
     assert set(frame["contamination"]) == {"noise"}
     chance = frame[frame["metric"].str.startswith("contamination") & frame["input"].isna()]
     assert (chance["null"] == "permutation").all()
-    assert "are told rightly" in frame.attrs["notes"][0]
+    assert "are correctly classified" in frame.attrs["notes"][0]
     assert frame.attrs["provenance"]["model"]["spec"] == "bundled:digits-rpc-sym"
 
 

@@ -1,4 +1,4 @@
-"""How well a model does: on clean inputs, under attack, on corrupted and foreign inputs, on swapped words."""
+"""How well a model does: on clean, attacked, corrupted and out-of-distribution inputs, and with words swapped."""
 
 import lazy_loader
 

@@ -88,7 +88,7 @@ class Contaminated:
         return clean, after
 
     def accuracies(self) -> tuple[float, float]:
-        """Share of the clean and of the contaminated images that the model tells rightly."""
+        """Share of the clean and of the contaminated images that the model classifies correctly."""
         clean, after = (
             float(hits(self.classifier.logits(part), self.pictures.targets, 1).double().mean())
             for part in (self.pictures.pixels, self.pixels)
@@ -178,7 +178,7 @@ def contamination_frame(
     frame = rows.frame(model=model.spec, checkpoint=model.checkpoint).assign(contamination=images.kind)
     before, later = images.accuracies()
     notes = [
-        f"{images.kind}: {before:.1%} of the clean images are told rightly, {later:.1%} of the contaminated"
+        f"{images.kind}: {before:.1%} of the clean images are correctly classified, {later:.1%} of the contaminated"
     ]
     frame.attrs["notes"] = [*notes, *rows.notes()]
     frame.attrs["provenance"] = {

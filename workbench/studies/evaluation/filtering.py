@@ -262,7 +262,7 @@ def _through_layers(
     if held.tokens is None or held.tokens.grid is None:
         raise InputError(f"{model.spec} has no grid of patches that could be filtered")
     places = patch_places(held.tokens.kinds[0], held.tokens.grid)
-    grid, count, told = held.tokens.grid, len(held.tokens.kinds[0]), False
+    grid, count, noted = held.tokens.grid, len(held.tokens.kinds[0]), False
 
     def through(maps: Tensor) -> Picture:
         parts = zip(tiles, maps, strict=True)
@@ -276,9 +276,9 @@ def _through_layers(
                 "choose other layers"
             )
         heads = record.attn.double().cpu().mean(1)[:, places][:, :, places]
-        if not told:
+        if not noted:
             yield None, through(torch.ones_like(heads))
-        told = True
+        noted = True
         yield record.index, through(heads)
 
 

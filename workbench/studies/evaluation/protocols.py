@@ -169,8 +169,8 @@ def mean_corruption_error(
     return (math.fsum(ratios) / len(ratios) if ratios else math.nan), left_out
 
 
-def _foreign(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
-    """AUPR on inverted images, on cuts of photographs, and on noise; as many foreign images as own."""
+def _out_of_distribution(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task."""
     inside = model.logits(pictures.pixels)
     shape = pictures.pixels.shape
     chance = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
@@ -326,7 +326,9 @@ _TABLE = (
         pictures=_attacked(attacks.noise),
     ),
     Protocol("corruptions", "Common corruptions, five severities", pictures=_corruptions),
-    Protocol("ood", "Foreign images told by the largest probability", pictures=_foreign),
+    Protocol(
+        "ood", "Out-of-distribution (OOD) images by the largest probability", pictures=_out_of_distribution
+    ),
     Protocol(
         "word-swap",
         f"Words replaced by {texts.SWAPPED}",

@@ -49,7 +49,7 @@ def evaluate(
     (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
     ``corruptions``: it adds the metric ``mCE``.
 
-    One row per number: ``kind`` is the norm of an attack, the type of a corruption or of a foreign image;
+    One row per number: ``kind`` is the norm of an attack, the type of a corruption or of an out-of-distribution image;
     ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
     ``frame.attrs["notes"]``, where the numbers come from in ``frame.attrs["provenance"]``.
 

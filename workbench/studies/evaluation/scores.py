@@ -1,4 +1,4 @@
-"""From logits to numbers: accuracies with their intervals, and how well out-of-distribution inputs are recognised."""
+"""From logits to numbers: accuracies, how well out-of-distribution (OOD) inputs are recognised, perplexities."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def hits(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], top: in
 
 
 def ood_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
-    """Area under the precision-recall curve of telling foreign inputs by the negative maximum probability.
+    """Area under the precision-recall curve of out-of-distribution (OOD) inputs by the negative maximum probability.
 
-    Foreign inputs are the positive class; chance gives m / (n + m). teo2024 App. A.1 (ImageNet-O). Raises
+    OOD inputs are the positive class; guessing gives m / (n + m). teo2024 App. A.1 (ImageNet-O). Raises
     InputError where a logit is not finite.
     """
     from sklearn.metrics import average_precision_score

@@ -61,8 +61,8 @@ def scaling_study(
     size before, is not run: its row says why in ``ended``, and the curve ends.
 
     Columns are `SCALING_COLUMNS`, a row per point, condition and metric: ``seconds_per_sample`` (median over passes;
-    ``low`` to ``high`` their middle half), ``device_memory``, ``peak_memory`` (of the tensors, by their shapes) and
-    ``macs``. ``attrs`` hold ``provenance`` and ``notes``.
+    ``low`` to ``high`` their interquartile range), ``device_memory``, ``peak_memory`` (of the tensors, by their shapes)
+    and ``macs``. ``attrs`` hold ``provenance`` and ``notes``.
 
     Raises UnknownName for a sweep, operator, condition or dtype that does not exist, InputError for sizes or a budget
     that are no positive numbers, a device that is not there, or a folder of another study.

@@ -127,7 +127,7 @@ def variant_costs(
 
     ``ratio`` is to the ``baseline``, softmax (for RPC-Attention symmetric softmax as well, its baseline in
     teo2024); of seconds it is the median over rounds of the ratio within a round, from ``low`` to ``high`` its
-    middle half. Raises InputError for a model that was not trained here, that has another attention, or takes
+    interquartile range. Raises InputError for a model that was not trained here, that has another attention, or takes
     no images, and UnknownName for a variant or an option that does not exist.
     """
     from workbench.data.batches import inputs as choose

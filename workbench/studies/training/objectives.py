@@ -45,7 +45,7 @@ def classification_scores(
 def language_scores(
     logits: Float[Tensor, "n token vocabulary"], targets: Int[Tensor, "n token"]
 ) -> dict[str, Float[Tensor, " n"]]:
-    """Mean over the tokens of a text: cross-entropy of the next one (``loss``), and share foretold rightly."""
+    """Mean over the tokens of a text: cross-entropy of the next one (``loss``), and next-token accuracy."""
     from torch.nn.functional import cross_entropy
 
     loss = cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
