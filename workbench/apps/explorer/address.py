@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,3 +108,15 @@ class Address:
 
 
 FIELDS = tuple(part.name for part in dataclasses.fields(Address))
+
+
+def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """An address as a mapping, from JSON where it is a text. Raises `InputError` for a text that is no JSON."""
+    if not isinstance(address, str):
+        return address
+    try:
+        return json.loads(address)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
+        ) from error

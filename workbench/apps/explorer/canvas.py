@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from workbench.apps.explorer.settle import settle
 from workbench.figures import apply_theme
 from workbench.figures.theme import THEMES, Width
 
@@ -203,7 +203,7 @@ class Canvas:
             for name, value in wanted.items():
                 if name != "template" and not _same(held.get(name), value):
                     widget.layout[name] = value
-        settle(widget)
+        sync_state(widget)
 
     def _point(self, number: int, points: Any) -> None:
         if self.widget is None or not points.point_inds:
@@ -239,3 +239,15 @@ def _same(held: Any, wanted: Any) -> bool:
         return bool(held == wanted)
     except ValueError:  # arrays further inside
         return json.dumps(held, default=repr) == json.dumps(wanted, default=repr)
+
+
+def sync_state(figure: go.FigureWidget) -> None:
+    """Make the widget's state what the widget shows; to be called after every change of it.
+
+    plotly tells the pages that are open of each change, and leaves the state as it was when the widget was made. A
+    page that opens later reads the state: voila's, which opens when the cell has run, and JupyterLab's after a
+    reload, would show the figure before all changes. Nothing is sent: the open pages have it already.
+    """
+    held = vars(figure)["_trait_values"]  # past the traits, which would send it
+    held["_widget_data"] = deepcopy(figure._data)
+    held["_widget_layout"] = deepcopy(figure._layout_obj._props)

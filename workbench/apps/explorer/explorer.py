@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.apps.explorer import code
-from workbench.apps.explorer.address import Address
-from workbench.apps.explorer.material import Material
+from workbench.apps.explorer.address import Address, plain_address
+from workbench.apps.explorer.material import Material, where
 from workbench.apps.explorer.measures import measure
 from workbench.apps.explorer.views import overview, view
 from workbench.core.errors import InputError
@@ -183,24 +182,6 @@ class Explorer:
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget()._repr_mimebundle_(**options)
-
-
-def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """An address as a mapping, from JSON where it is a text. Raises `InputError` for a text that is no JSON."""
-    if not isinstance(address, str):
-        return address
-    try:
-        return json.loads(address)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
-        ) from error
-
-
-def where(place: Address, material: Material) -> str:
-    """The address in words: ``layer 3, head 0, digits/test/17``."""
-    name = material.one(place).ids[0]
-    return f"layer {place.layer}, head {place.head}, {name}".capitalize()
 
 
 def resolve(address: Address, material: Material, first: bool = False) -> Address:

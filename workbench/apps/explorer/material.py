@@ -279,3 +279,9 @@ def _bytes(value: Any) -> int:
     if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
         return 256 + sum(_bytes(part) for part in vars(value).values())
     return 64
+
+
+def where(place: Address, material: Material) -> str:
+    """The address in words: ``layer 3, head 0, digits/test/17``."""
+    name = material.one(place).ids[0]
+    return f"layer {place.layer}, head {place.head}, {name}".capitalize()

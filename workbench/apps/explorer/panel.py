@@ -14,11 +14,11 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from workbench.apps.explorer import code
-from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.address import Address, plain_address
 from workbench.apps.explorer.canvas import Canvas
-from workbench.apps.explorer.explorer import plain_address, where
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.keyboard import BOX_CLASS, Copy, Keys
+from workbench.apps.explorer.material import where
 from workbench.apps.explorer.measures import MEASURES
 from workbench.apps.explorer.uploads import keep_picture, keep_text
 from workbench.apps.explorer.views import VIEWS, overview, view

@@ -1,7 +1,7 @@
 """Figure notebooks to a gallery, and a figure back to the same figure."""
 
-from workbench.apps.rendering.again import Reproduction, reproduce
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, read_notebook, read_parameters
+from workbench.apps.rendering.reproduction import Reproduction, reproduce
 from workbench.apps.rendering.run import RenderReport, render
 from workbench.apps.rendering.state import Outcome
 

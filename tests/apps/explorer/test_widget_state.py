@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from workbench.apps.explorer.settle import settle
+from workbench.apps.explorer.canvas import sync_state
 
 
 def test_the_state_follows_the_figure_and_nothing_is_sent():
@@ -14,7 +14,7 @@ def test_the_state_follows_the_figure_and_nothing_is_sent():
     assert len(shown.get_state("_widget_data")["_widget_data"]) == 1  # this is what plotly leaves
     sent = []
     shown.send_state = sent.append
-    settle(shown)
+    sync_state(shown)
     state = shown.get_state(["_widget_data", "_widget_layout"])
     assert [list(trace["y"]) for trace in state["_widget_data"]] == [[3, 4, 5], [6]]
     assert state["_widget_layout"]["title"]["text"] == "later"
