@@ -188,7 +188,7 @@ def test_more_columns_than_axes(k):
     # N − 1 axes are all there is
     ones = torch.ones(BATCH, HEADS, dtype=torch.float64)
     torch.testing.assert_close(found.span_share[..., VALUES], ones)
-    torch.testing.assert_close(found.span_chance, ones)
+    torch.testing.assert_close(found.span_isotropic, ones)
 
 
 def test_equal_keys_have_no_eigenvectors_but_an_inconsistency(v):
@@ -199,7 +199,7 @@ def test_equal_keys_have_no_eigenvectors_but_an_inconsistency(v):
         found.gamma_floor,
         found.eigen_residual,
         found.span_share,
-        found.span_chance,
+        found.span_isotropic,
     ):
         assert part.isnan().all()
     assert found.null_samples["permutation"].span_share.isnan().all()
@@ -260,7 +260,7 @@ def test_span_share_of_chance():
     shares = module.span_share(axes.vectors, directions[..., None])
     assert float(shares.mean()) == pytest.approx(8 / 22, rel=5e-3)
     found = eigenvector_test(normal(23, 6), normal(23, 8, seed=7), 0.4)
-    assert float(found.span_chance) == pytest.approx(8 / 22, rel=1e-15)
+    assert float(found.span_isotropic) == pytest.approx(8 / 22, rel=1e-15)
 
 
 def test_null_values():

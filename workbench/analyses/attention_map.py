@@ -101,7 +101,7 @@ ATTENTION_SINK_KEY = Metric(
 )
 ATTENTION_DIVERSITY = Metric(
     "attention_diversity",
-    "Diversity of heads' maps",
+    "Head diversity of maps (Jensen–Shannon)",
     "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all alike,"
     " 1: no two at the same key",
     "Lin 1991",
@@ -417,18 +417,18 @@ def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """The first lines of the report."""
     report = attention_report(frame, options)
-    told = [
+    said = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
         for row in report.head(10).to_dict("records")
     ]
-    more = len(report) - len(told)
-    return told + ([f"and {more} more findings: attention_report lists them"] if more else [])
+    more = len(report) - len(said)
+    return said + ([f"and {more} more findings: attention_report lists them"] if more else [])
 
 
 ANALYSIS = Analysis(
     "attention-map",
-    "Entropy, reach and sinks of attention; diversity of heads, dead ones, non-finite values",
+    "Entropy, reach and sinks of attention; head diversity, dead heads, non-finite values",
     ("mask", "attn", "head_out"),
     measure,
     (

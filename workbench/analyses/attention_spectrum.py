@@ -55,7 +55,7 @@ SINGULAR_VALUE = Metric(
     "singular_value",
     "Singular value of attention",
     "σ_r of the token × token matrix, largest first: the attention matrix, or the kernel (Φ_q F)(Φ_k F)ᵀ "
-    "that Primal-Attention induces; chance: Gaussian queries and keys of the same mean square",
+    "that Primal-Attention induces; null distribution: Gaussian queries and keys of the same mean square",
     "chen2023 Fig. 1",
     low=0,
 )
@@ -85,7 +85,7 @@ RANK_90_SHARE = Metric(
 )
 R_SCORE_SHARE = Metric(
     "r_score_share",
-    "Share of the r-scores left out",
+    "Residual r-score energy",
     "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of as many e-scores K H_r "
     "(candidate e_scores: what even values equal to H_r leave out), or of the head's own output (output); "
     "0 for a symmetric K, 1 − head_dim/N for random directions",

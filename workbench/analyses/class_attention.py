@@ -73,7 +73,7 @@ CLASS_ATTENTION = Metric(
 )
 CLASS_ATTENTION_PREFIX = Metric(
     "class_attention_prefix",
-    "Class attention on tokens of no place",
+    "Class attention on special tokens",
     "share of class_attention on class, distillation, register and special tokens",
     low=0,
     high=1,
@@ -94,7 +94,7 @@ CLASS_ATTENTION_SPREAD = Metric(
 )
 CLASS_ATTENTION_DIVERSITY = Metric(
     "class_attention_diversity",
-    "Diversity of heads",
+    "Head diversity (Jensen–Shannon)",
     "Jensen–Shannon divergence of the heads' class_attention over patches or words, over log(heads); 0: "
     "all alike, 1: no two at the same token",
     "Lin 1991",
@@ -321,9 +321,9 @@ def _need_rollout(records: list[LayerRecord]) -> None:
             continue
         reasons.setdefault(reason, []).append(record.index)
     if reasons:
-        told = "; ".join(f"{ranges(indices)} {reason}" for reason, indices in reasons.items())
+        found = "; ".join(f"{ranges(indices)} {reason}" for reason, indices in reasons.items())
         raise InputError(
-            f"rollout to layer {last} multiplies maps from token to token of all layers; here layers attend {told}; "
+            f"rollout to layer {last} multiplies maps from token to token of all layers; here layers attend {found}; "
             "leave rollout out"
         )
 
@@ -382,13 +382,13 @@ def _without_heads(measurement: Measurement) -> Measurement:
 
 def _on_masks(
     layer: Layer, rows: Float[Tensor, "batch head patch"], masks: str, samples: int
-) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head draw"]]:
+) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head sample"]]:
     """The share of attention on the masks, and on the masks with their patches permuted."""
     assert layer.grid is not None  # there are patches
     observed, drawn = [], []
     for number, name in enumerate(layer.ids):
-        picture = None if layer.pictures is None else layer.pictures[number]
-        foreground = patch_foreground(masks, name, layer.grid, picture)
+        image = None if layer.images is None else layer.images[number]
+        foreground = patch_foreground(masks, name, layer.grid, image)
         source = chance.generator(layer.seed, name, layer.index)
         orders = torch.rand(samples, len(foreground), generator=source).argsort(-1)
         observed.append(mask_share(rows[number], foreground))

@@ -113,7 +113,7 @@ class EigenvectorTest(NamedTuple):
     inconsistency: Float[Tensor, "*batch"]
     eigen_residual: Float[Tensor, "*batch candidate axis"]
     span_share: Float[Tensor, "*batch candidate"]
-    span_chance: Float[Tensor, "*batch"]
+    span_isotropic: Float[Tensor, "*batch"]
     null_samples: dict[str, EigenvectorDraws]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
@@ -145,7 +145,7 @@ def eigenvector_test(
     eigen_residual: ‖K̃â − ρâ‖ / ‖K̃â‖, ρ = âᵀK̃â / âᵀâ: 0 for an eigenvector, at most 1.
 
     For the head: inconsistency ‖1_N G⁻¹V‖ / ‖G⁻¹V‖, 0 where V = G C Â can hold and 1 where it cannot; span_share,
-    the share of a candidate's squared norm inside the span of the resolved top axes; span_chance, the same for a
+    the share of a candidate's squared norm inside the span of the resolved top axes; span_isotropic, the same for a
     random direction: their number / (N − 1). All dimensionless.
 
     ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
@@ -253,13 +253,13 @@ def _test(
     def shares(candidate: Tensor) -> Tensor:
         return span_share(resolved, candidate.to(dtype)).masked_fill(~known, torch.nan)
 
-    chance = {}
-    for null in nulls if null_samples else ():
+    null = {}
+    for name in nulls if null_samples else ():
         drawn, drawn_inconsistency = candidate_of_values(
-            null_values(v, null, null_samples, seed), axes.log_normaliser
+            null_values(v, name, null_samples, seed), axes.log_normaliser
         )
         residual = eigen_residual(gram, _unit(drawn).to(dtype))
-        chance[null] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
+        null[name] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
 
     count = axes.vectors.shape[1]
     share = axes.resolved.double() / (len(gram) - 1)
@@ -271,8 +271,8 @@ def _test(
         inconsistency=inconsistency,
         eigen_residual=torch.stack([_padded(eigen_residual(gram, part), v.shape[-1]) for part in candidates]),
         span_share=torch.stack([shares(part) for part in (vectors, perturbed, found)]),
-        span_chance=share.masked_fill(~known, torch.nan),
-        null_samples=chance,
+        span_isotropic=share.masked_fill(~known, torch.nan),
+        null_samples=null,
         axes=torch.tensor(count, device=v.device),
         resolved=axes.resolved,
     )

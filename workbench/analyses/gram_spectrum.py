@@ -146,7 +146,7 @@ def _numbers(spectrum: kernel_pca.Factored, shares: bool, limit: int) -> dict[Me
 
 
 def _null_spectra(layer: Layer, k: Tensor, scale: float | Tensor, null_samples: int) -> kernel_pca.Factored:
-    """Spectra of random keys of the same real tokens and mean square, (draw, input, head, rank); NaN past these."""
+    """Spectra of random keys of the same real tokens and mean square, (sample, input, head, rank); NaN past these."""
     values = k.new_full((null_samples, *k.shape[:-1]), math.nan, dtype=torch.float64)
     factors = k.new_empty((null_samples, *k.shape[:-2]), dtype=torch.float64)
     for group in groups_of(layer, k):

@@ -42,7 +42,7 @@ class Layer:
     counts: Counts = field(default_factory=Counts)
     model: nn.Module | None = None
     """The model itself, for what is read from its weights; None where a file is analysed."""
-    pictures: Sequence[np.ndarray] | None = None
+    images: Sequence[np.ndarray] | None = None
     """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
     """The captured layers of this batch before this one, in call order."""

@@ -1,4 +1,4 @@
-"""Segmentations of pictures, patch by patch: from the pixels, or from mask images."""
+"""Segmentations of images, patch by patch: from the pixels, or from mask images."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _HALF = 127.5  # of white
 
 
 def patch_segments(
-    masks: str, name: str, grid: tuple[int, int], picture: UInt8[np.ndarray, "height width 3"] | None
+    masks: str, name: str, grid: tuple[int, int], image: UInt8[np.ndarray, "height width 3"] | None
 ) -> Int[Tensor, " patch"]:
     """The segment of every patch of one input, numbered from 0, in reading order.
 
     ``masks`` "ink": 1 where the patch is brighter than half of white, on average (in the bundled digits ink is
     bright). Else a folder with an image of the input's name: each colour or grey level is a segment, and a patch
-    belongs to the one that most of its pixels have. The mask has the size of the ``picture`` as the model sees it,
+    belongs to the one that most of its pixels have. The mask has the size of the ``image`` as the model sees it,
     or one pixel per patch. Raises `InputError` where it is missing, unreadable, or of another size.
     """
     if masks == INK:
-        return _ink(grid, picture).long()
-    mask = _read_mask(Path(masks), name, grid, picture)
+        return _ink(grid, image).long()
+    mask = _read_mask(Path(masks), name, grid, image)
     size = mask.shape[:2]
     _, labels = np.unique(mask.reshape(size[0] * size[1], -1), axis=0, return_inverse=True)
     cells = _cells(labels.reshape(size), grid)
@@ -47,37 +47,37 @@ def patch_segments(
 
 
 def patch_foreground(
-    masks: str, name: str, grid: tuple[int, int], picture: UInt8[np.ndarray, "height width 3"] | None
+    masks: str, name: str, grid: tuple[int, int], image: UInt8[np.ndarray, "height width 3"] | None
 ) -> Bool[Tensor, " patch"]:
     """Which patches of one input are foreground, in reading order: ink, or where most of the mask is not black.
 
     ``masks``, sizes and errors as in `patch_segments`.
     """
     if masks == INK:
-        return _ink(grid, picture)
-    mask = _read_mask(Path(masks), name, grid, picture)
+        return _ink(grid, image)
+    mask = _read_mask(Path(masks), name, grid, image)
     shown = mask.reshape(*mask.shape[:2], -1).max(-1) > 0
     return torch.from_numpy(_cells(shown, grid).mean(-1) > 0.5)
 
 
-def _ink(grid: tuple[int, int], picture: np.ndarray | None) -> Bool[Tensor, " patch"]:
-    if picture is None:
+def _ink(grid: tuple[int, int], image: np.ndarray | None) -> Bool[Tensor, " patch"]:
+    if image is None:
         raise InputError(
-            "ink is told from the pixels, which are known for inputs given by spec; give such, or a folder of masks"
+            "ink is seen in the pixels, which are known for inputs given by spec; give such, or a folder of masks"
         )
-    return torch.from_numpy(_cells(picture.mean(-1), grid).mean(-1) > _HALF)
+    return torch.from_numpy(_cells(image.mean(-1), grid).mean(-1) > _HALF)
 
 
-def _read_mask(folder: Path, name: str, grid: tuple[int, int], picture: np.ndarray | None) -> np.ndarray:
+def _read_mask(folder: Path, name: str, grid: tuple[int, int], image: np.ndarray | None) -> np.ndarray:
     path = _mask_file(folder, name)
     try:
         mask = read_picture(path)
     except Unreadable as error:
         raise InputError(f"the mask {path} cannot be read: {error}") from error
     size = mask.shape[:2]
-    seen = None if picture is None else picture.shape[:2]
+    seen = None if image is None else image.shape[:2]
     if size not in (grid, seen):
-        pixels = "" if seen is None else f"{seen[0]} × {seen[1]} pixels, as the model sees the picture, or "
+        pixels = "" if seen is None else f"{seen[0]} × {seen[1]} pixels, as the model sees the image, or "
         raise InputError(
             f"the mask {path} is {size[0]} × {size[1]}; expected {pixels}{grid[0]} × {grid[1]}, one pixel per patch: "
             "resize it without interpolation"

@@ -75,7 +75,8 @@ MEMBERSHIP_SHARE = Metric(
 MEMBERSHIP_ARI = Metric(
     "membership_ari",
     "Adjusted Rand index of heads and segments",
-    "agreement of the patches' heads (largest Π_jk) with a segmentation: 1 the same partition, 0 chance",
+    "agreement of the patches' heads (largest Π_jk) with a segmentation: 1 the same partition, 0 on "
+    "average for permuted patches",
     "wu2025 Figs 4b, 9; Hubert & Arabie 1985",
     low=-0.5,
     high=1,
@@ -84,7 +85,7 @@ MEMBERSHIP_IOU = Metric(
     "membership_iou",
     "IoU of segments with their best head",
     "intersection over union of a segment's patches with those of the head (largest Π_jk) that fits best, "
-    "mean over the segments; chance is above 0, since the best head is looked for",
+    "mean over the segments; the null distribution lies above 0, since the best head is looked for",
     "wu2025 Figs 4b, 9",
     low=0,
     high=1,
@@ -280,8 +281,8 @@ def _agreement(
     clusters = maps.flatten(-2).argmax(1).cpu()
     observed, drawn = [], []
     for number, name in enumerate(layer.ids):
-        picture = None if layer.pictures is None else layer.pictures[number]
-        segments = patch_segments(masks, name, (rows, columns), picture)
+        image = None if layer.images is None else layer.images[number]
+        segments = patch_segments(masks, name, (rows, columns), image)
         source = chance.generator(layer.seed, name, layer.index)
         orders = torch.rand(samples, len(segments), generator=source).argsort(-1)
         observed.append(agreement(clusters[number], segments, heads))

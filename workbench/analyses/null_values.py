@@ -1,4 +1,4 @@
-"""Values that chance would put in place of V."""
+"""Null samples of the values V: what a null distribution puts in their place."""
 
 from __future__ import annotations
 

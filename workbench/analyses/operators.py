@@ -39,7 +39,7 @@ class Operator(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One metric of some inputs: (input, head), or (input, head, rank); draws have a last axis for the draw."""
+    """One metric of some inputs: (input, head), or (input, head, rank); null samples have a last axis of their own."""
 
     metric: Metric
     values: Tensor

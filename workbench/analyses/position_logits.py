@@ -52,7 +52,7 @@ LOGIT_CORRELATION = Metric(
     "logit_correlation",
     "Correlation with the other logits",
     "correlation within rows of token-position, position-token or both (cross) with token-token + "
-    "position-position; statistic abs: its absolute value; chance: positions shuffled over tokens",
+    "position-position; statistic abs: its absolute value; null distribution: positions shuffled over tokens",
     "abdullaev2025 §III-C",
     low=-1,
     high=1,
@@ -147,8 +147,8 @@ def cross_correlation(
     """Do the cross terms go with token-token + position-position, or are they noise beside it?
 
     Correlation within rows, between −1 and 1, of each cross term, and of both together, with the sum of the two
-    others. abdullaev2025 §III-C takes the cross terms for noise, independent of that sum. A draw shuffles the positions
-    over the tokens by one order, in both cross terms and nowhere else, and keeps the observed standard deviations,
+    others. abdullaev2025 §III-C takes the cross terms for noise, independent of that sum. A null sample shuffles the
+    positions over the tokens by one order, in both cross terms and nowhere else, and keeps the observed standard deviations,
     which no order changes where every query sees every key: the variance of a row knows no order of its keys, and so
     this is what a shuffle can test, and the share of variance is not. NaN where a term does not vary.
     """

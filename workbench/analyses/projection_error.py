@@ -65,7 +65,7 @@ PROJECTION_FLOOR = Metric(
 )
 PROJECTION_ZERO_PREDICTOR = Metric(
     "projection_zero_predictor",
-    "Projection error of predicting nothing",
+    "Projection error of the zero predictor",
     "mean over tokens of ‖φ(q)‖²: the exact projection error of an output of zeros",
     low=0,
 )
@@ -100,7 +100,7 @@ PROJECTION_ERROR_OVER_H = Metric(
 
 
 class ProjectionErrors(NamedTuple):
-    """Projection errors, norms and their chance per head; see `projection_errors`.
+    """Projection errors, norms and null samples per head; see `projection_errors`.
 
     ``errors`` by convention, ``null_samples`` by null; statistic follows `NORM_STATISTICS`.
     """
@@ -112,7 +112,7 @@ class ProjectionErrors(NamedTuple):
     error_over_h: Float[Tensor, "*batch"]
     phi_norm2: Float[Tensor, "*batch statistic"]
     h_norm2: Float[Tensor, "*batch statistic"]
-    null_samples: dict[str, Float[Tensor, "*batch draw"]]
+    null_samples: dict[str, Float[Tensor, "*batch sample"]]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
 
@@ -152,7 +152,7 @@ def projection_errors(
     deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
     error with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
 
-    NaN: the exact error, its floor and draws where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
+    NaN: the exact error, its floor and null samples where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
     counts as that, and means over it are infinite. ``resolved`` is ``axes`` where "exact" is not asked for.
     Raises `InputError` for missing, unequal or empty axes, NaN or infinite values, a wrong scale or mask.
     """

@@ -45,7 +45,7 @@ SPARSE_SHARE = Metric(
 )
 SPARSE_EVENNESS = Metric(
     "sparse_evenness",
-    "Evenness of the sparse part over tokens",
+    "Normalised participation ratio of the sparse part",
     "(Σ_j e_j)² / (N Σ_j e_j²) with e_j = ‖S_j‖²: 1/N where one token holds all of S, 1 where all hold "
     "alike; undefined for S = 0",
     low=0,
@@ -118,10 +118,10 @@ def token_size(part: Float[Tensor, "*batch head token head_dim"]) -> Float[Tenso
 def detection_auc(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
-    """Area under the ROC curve of telling marked tokens by a large score: 1 for all above the others, 1/2 by chance.
+    """Area under the ROC curve of detecting marked tokens by a large score: 1 for all above the others, 1/2 at random.
 
-    The chance that a marked token scores higher than another one, ties counted as half (Mann and Whitney 1947). NaN
-    where all tokens are marked, or none.
+    The probability that a marked token scores higher than another one, ties counted as half (Mann and Whitney 1947).
+    NaN where all tokens are marked, or none.
     """
     scores, marked = torch.broadcast_tensors(scores.double().cpu(), marked.cpu())
     ranks = torch.from_numpy(rankdata(scores.numpy(), axis=-1))
@@ -134,7 +134,7 @@ def detection_auc(
 def marked_share(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
-    """Share of Σ_j e_j² that lies on marked tokens; by chance their share of the tokens. NaN where all are zero."""
+    """Share of Σ_j e_j² that lies on marked tokens; at random their share of the tokens. NaN where all are zero."""
     energy, marked = torch.broadcast_tensors(scores.double().cpu().square(), marked.cpu())
     return (energy * marked).sum(-1) / energy.sum(-1)
 

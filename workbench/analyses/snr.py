@@ -44,7 +44,7 @@ class Options(OfInputs):
 
     noise: Annotated[
         Corruption,
-        "what is done to the pictures: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of "
+        "what is done to the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of "
         "the corruptions",
     ] = "gaussian-noise"
     severity: Annotated[int, Ge(SEVERITIES[0]), Le(SEVERITIES[-1]), "how strongly, from 1 to 5"] = 3
@@ -66,14 +66,14 @@ SNR = Metric(
 )
 SNR_ALPHA = Metric(
     "snr_alpha",
-    "Signal put out, α",
+    "Signal gain α",
     "‖û‖ / ‖u‖ with û what attention adds to the stream for the clean input",
     "abdullaev2025 Prop. III.1",
     low=0,
 )
 SNR_BETA = Metric(
     "snr_beta",
-    "Its direction, β",
+    "Signal alignment β",
     "cosine of u and û, all tokens of an input as one vector",
     "abdullaev2025 Prop. III.1",
     low=-1,
@@ -81,7 +81,7 @@ SNR_BETA = Metric(
 )
 SNR_GAMMA = Metric(
     "snr_gamma",
-    "Noise put out, γ",
+    "Noise gain γ",
     "‖η̂‖ / ‖η‖ with η̂ by what the noise changes what attention adds to the stream",
     "abdullaev2025 Prop. III.1",
     low=0,
@@ -230,12 +230,12 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 
 
 def perturb(inputs: Inputs, options: Options, seed: int) -> Inputs:
-    """The same pictures under a corruption, drawn for each by its name."""
+    """The same images under a corruption, its randomness seeded by the name of each."""
     noise, severity = options.noise, options.severity
 
-    def change(name: str, picture: np.ndarray) -> np.ndarray:
+    def change(name: str, image: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(derived_seed(seed, noise, name))
-        return corrupt(picture, noise, severity, rng)
+        return corrupt(image, noise, severity, rng)
 
     return inputs.perturbed(change)
 

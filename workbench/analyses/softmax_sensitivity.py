@@ -65,7 +65,7 @@ SOFTMAX_LIPSCHITZ = Metric(
 )
 SOFTMAX_PERTURBATION = Metric(
     "softmax_perturbation",
-    "Move of softmax under noise",
+    "Softmax perturbation (L2)",
     "‖softmax(c + η) − softmax(c)‖ with c the logits of a query and η ~ N(0, sigma²), mean over queries",
     "abdullaev2025 Fig. 1, Theorem III.2",
     low=0,

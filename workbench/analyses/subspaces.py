@@ -46,7 +46,7 @@ class Options:
 COHERENCE_INSIDE = Metric(
     "coherence_inside",
     "Mean |cos| of two directions of a head",
-    "mean over the pairs of different columns of the same U_k, at unit length; chance: random directions",
+    "mean over the pairs of different columns of the same U_k, at unit length; null distribution: random directions",
     "wu2025 Fig. 11",
     low=0,
     high=1,
@@ -54,7 +54,7 @@ COHERENCE_INSIDE = Metric(
 COHERENCE_BETWEEN = Metric(
     "coherence_between",
     "Mean |cos| of directions of two heads",
-    "mean over the pairs of columns of different U_k, at unit length; chance: random directions",
+    "mean over the pairs of columns of different U_k, at unit length; null distribution: random directions",
     "wu2025 Fig. 11",
     low=0,
     high=1,
@@ -63,7 +63,7 @@ SUBSPACE_ANGLE = Metric(
     "subspace_angle",
     "Principal angle between two heads",
     "angles between the span of this head's U_k and that of the head named by axis, smallest first; "
-    "chance: random subspaces",
+    "null distribution: random subspaces",
     unit="radians",
     low=0,
     high=math.pi / 2,

@@ -46,7 +46,9 @@ class Options(OfInputs):
         Literal["resid_post", "input", "resid_mid", "all"],
         "where: hidden (after the block), input (of the attention), resid_mid, or all three",
     ] = "resid_post"
-    prefix: Annotated[Alternatives, "class, distillation and register tokens: keep, remove or both"] = "keep"
+    prefix: Annotated[
+        Alternatives, "special tokens (class, distillation, register): keep, remove or both"
+    ] = "keep"
     mean_token: Annotated[
         Alternatives, "the mean of an input's tokens: keep, remove (from every token) or both"
     ] = "keep"
@@ -68,7 +70,7 @@ TOKEN_COSINE = Metric(
 )
 TOKEN_COSINE_RATE = Metric(
     "token_cosine_rate",
-    "Rate at which tokens grow alike",
+    "Oversmoothing rate",
     "r of the model 1 − token_cosine = δ exp(−r layer), by least squares on logarithms; below 0 where "
     "they grow apart",
     unit="per layer",
@@ -121,7 +123,7 @@ def without_mean_token(
     """Tokens less their mean over the real ones (abdullaev2025 Fig. 5 keeps it), in float64; padding is 0.
 
     Of tokens of one length the mean cosine is then −1/(N−1) whatever they are, since they add up to 0: what it still
-    tells is how unequal their lengths are. How many directions they take is told by `effective_token_rank`.
+    tells is how unequal their lengths are. How many directions they take says `effective_token_rank`.
     """
     hidden = hidden.double()
     if mask is None:
@@ -147,7 +149,7 @@ def effective_token_rank(
 def growth_rate(
     cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"]
 ) -> Float[Tensor, "*batch"]:
-    """Rate r per layer at which tokens grow alike, by the model 1 − cos_ℓ = δ exp(−r ℓ): positive where they do.
+    """Rate r per layer of oversmoothing, by the model 1 − cos_ℓ = δ exp(−r ℓ): positive where they do.
 
     The cosines are those of abdullaev2025 Fig. 5; the rate is ours.
 

@@ -154,7 +154,7 @@ def value_similarity(
     seeds: Sequence[int] | None = None,
     quantities: Sequence[Quantity] = QUANTITIES,
 ) -> ValueSimilarity:
-    """Every similarity of V and V̇ = G A of every head (saritas2025 Tables 1 and 4), and what chance gives.
+    """Every similarity of V and V̇ = G A of every head (saritas2025 Tables 1 and 4), and null distributions.
 
     MDC, MOC: cosines of vectors matched by index, and under the one-to-one matching with the largest sum; maximum
         or mean over the matched pairs. Vectors are columns (axis features: d_v vectors of N numbers) or rows

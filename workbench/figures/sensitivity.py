@@ -31,7 +31,7 @@ _SAMPLED = ("metric", "candidate", "tokens", "spread", "value", "low", "high")
 _BY_LAYER = (
     ("softmax_lipschitz", "mean", "Local constant, mean query"),
     ("softmax_lipschitz", "max", "Local constant, largest"),
-    ("softmax_perturbation", None, "Move of softmax under noise"),
+    ("softmax_perturbation", None, "Softmax perturbation (L2)"),
 )
 
 

@@ -74,7 +74,7 @@ _OF_NO_ANALYSIS = (
         "aupr",
         "AUPR of out-of-distribution inputs",
         "average precision of the negative maximum softmax probability, out-of-distribution inputs being the positive "
-        "class; chance is their share, 1/2",
+        "class; for random scores their share, 1/2",
         "teo2024 Table 1, App. A.1",
         low=0,
         high=1,
@@ -95,16 +95,16 @@ _OF_NO_ANALYSIS = (
     ),
     Metric(
         "contamination_auc",
-        "AUC of telling contaminated patches",
-        "chance that a contaminated patch has a larger ‖S_j‖ (over all heads) than another one of its image, "
-        "or what the candidate names in the place of S; 1/2 by chance",
+        "AUC of detecting contaminated patches",
+        "probability that a contaminated patch has a larger ‖S_j‖ (over all heads) than another one of its image, "
+        "or what the candidate names in the place of S; 1/2 for random scores",
         low=0,
         high=1,
     ),
     Metric(
         "contamination_share",
         "Energy on contaminated patches",
-        "share of Σ_j ‖S_j‖² that lies on contaminated patches, of all patches; by chance their share of the "
+        "share of Σ_j ‖S_j‖² that lies on contaminated patches, of all patches; for random marks their share of the "
         "area",
         low=0,
         high=1,
@@ -152,27 +152,27 @@ _OF_NO_ANALYSIS = (
     ),
     Metric(
         "time_exponent_tokens",
-        "Power of the tokens in time",
+        "Scaling exponent of time in sequence length",
         "slope of log time against log tokens, over the upper part of a curve; printed: of the time "
         "complexity of an attention head",
         "wu2025 Table 1",
     ),
     Metric(
         "time_exponent_head_dim",
-        "Power of the head dimension in time",
+        "Scaling exponent of time in head dimension",
         "slope of log time against log width at the same number of heads; printed: as for tokens",
         "wu2025 Table 1",
     ),
     Metric(
         "memory_exponent_tokens",
-        "Power of the tokens in memory",
+        "Scaling exponent of memory in sequence length",
         "slope of log memory against log tokens, over the upper part of a curve; printed: of the memory "
         "complexity of an attention head, the tokens themselves left out",
         "wu2025 Table 1",
     ),
     Metric(
         "memory_exponent_head_dim",
-        "Power of the head dimension in memory",
+        "Scaling exponent of memory in head dimension",
         "slope of log memory against log width at the same number of heads; printed: as for tokens",
         "wu2025 Table 1",
     ),

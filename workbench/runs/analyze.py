@@ -217,7 +217,7 @@ class _Run:
             perturbed = None if part.perturbed is None else part.perturbed[record.index]
             layer = Layer(
                 record, part.ids, part.capture.tokens, self.seed, self.heads, counts=gathered.counts,
-                model=self.stream.module, pictures=part.pictures, before=part.capture.layers[:number],
+                model=self.stream.module, images=part.pictures, before=part.capture.layers[:number],
                 perturbed=perturbed,
             )  # fmt: skip
             try:
