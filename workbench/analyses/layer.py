@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from workbench.analyses import kernel_pca
@@ -224,8 +224,10 @@ class Layer:
         return grouped.transpose(1, 2).flatten(2, 3)
 
 
-def over_windows(values: Tensor, image: Tensor) -> Tensor:
-    """(window, …) as (input, window of that input, …)."""
+def over_windows(
+    values: Shaped[Tensor, window * rest], image: Int[Tensor, " window"]
+) -> Shaped[Tensor, "input window_of_input *rest"]:
+    """(window, …) as (input, window of that input, …); ``image`` is the input of every window."""
     image = image.to(values.device)
     inputs = int(image.max()) + 1
     return values[image.argsort(stable=True)].unflatten(0, (inputs, -1))

@@ -148,9 +148,9 @@ def cross_correlation(
 
     Correlation within rows, between −1 and 1, of each cross term, and of both together, with the sum of the two
     others. abdullaev2025 §III-C takes the cross terms for noise, independent of that sum. A null sample shuffles the
-    positions over the tokens by one order, in both cross terms and nowhere else, and keeps the observed standard deviations,
-    which no order changes where every query sees every key: the variance of a row knows no order of its keys, and so
-    this is what a shuffle can test, and the share of variance is not. NaN where a term does not vary.
+    positions over the tokens by one order, in both cross terms and nowhere else, and keeps the observed standard
+    deviations, which no order changes where every query sees every key: the variance of a row knows no order of its
+    keys, and so this is what a shuffle can test, and the share of variance is not. NaN where a term does not vary.
     """
     parts = _centred(terms, allowed)
     rest = parts[..., OWN, :, :].sum(-3)
