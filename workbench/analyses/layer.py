@@ -226,7 +226,7 @@ class Layer:
 
 def over_windows(
     values: Shaped[Tensor, window * rest], image: Int[Tensor, " window"]
-) -> Shaped[Tensor, "input window_of_input *rest"]:
+) -> Shaped[Tensor, "input window_of_input ..."]:
     """(window, …) as (input, window of that input, …); ``image`` is the input of every window."""
     image = image.to(values.device)
     inputs = int(image.max()) + 1
@@ -279,7 +279,9 @@ def visible_keys(
         ) from error
 
 
-def visible_of(layer: Layer, kept: Tensor) -> Tensor | None:
+def visible_of(
+    layer: Layer, kept: Float[Tensor, "batch head query key"]
+) -> Bool[Tensor, "batch head query key"] | None:
     """Which keys the queries of the chosen heads, whose maps are ``kept``, may see; None for all of them."""
     mask = layer.head_attention_mask
     if mask is None:
@@ -339,7 +341,12 @@ def standardize_column(standardize: str) -> dict[str, Any]:
     return {} if standardize == "none" else {"standardize": standardize}
 
 
-def report_axes(layer: Layer, resolved: Tensor, axes: Tensor, value_dim: int) -> None:
+def report_axes(
+    layer: Layer,
+    resolved: Int[Tensor, "batch head"],
+    axes: Int[Tensor, "batch head"],
+    value_dim: int,
+) -> None:
     """Count the heads without principal axes, with fewer than asked for, and with some within rounding."""
     layer.counts.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
     layer.counts.add(
