@@ -45,7 +45,7 @@ def test_every_page_is_there_and_none_fetches_from_another_host(site):
     assert {
         page: found
         for page in pages
-        if (found := offline.foreign_addresses(page.read_text(encoding="utf-8")))
+        if (found := offline.outside_addresses(page.read_text(encoding="utf-8")))
     } == {}
     assert not (site / "hooks").exists()
 
@@ -101,7 +101,7 @@ class _Quiet(SimpleHTTPRequestHandler):
     ],
 )
 def test_what_a_browser_would_fetch_from_elsewhere(html, fetched):
-    assert offline.foreign_addresses(html) == fetched
+    assert offline.outside_addresses(html) == fetched
 
 
 def test_the_reference_has_every_public_name(site):

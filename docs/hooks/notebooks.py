@@ -76,7 +76,7 @@ def _page(path: Path, drawn: dict[Path, dict[str, Any]]) -> str:
         *(_fenced(cell.source) for cell in parameters),
         *_presets(notebook),
         "## Figures",
-        *(_figure(picture, told) for picture, told in drawn.items()),
+        *(_figure(picture, described) for picture, described in drawn.items()),
         ""
         if drawn
         else "Not drawn when these pages were built: `make figures` draws them, `make docs` shows them.",
@@ -109,9 +109,9 @@ def _presets(notebook: Notebook) -> list[str]:
     return ["\n".join(["| preset | sets |", "| --- | --- |", *rows])] if rows else []
 
 
-def _figure(picture: Path, told: dict[str, Any]) -> str:
-    alt = re.sub(r"[\[\]]", "", told["alt"])
-    return f"![{alt}](figures/{picture.name})\n\n*{picture.stem}.* {told['caption']}"
+def _figure(picture: Path, described: dict[str, Any]) -> str:
+    alt = re.sub(r"[\[\]]", "", described["alt"])
+    return f"![{alt}](figures/{picture.name})\n\n*{picture.stem}.* {described['caption']}"
 
 
 def _drawn(folder: Path) -> dict[str, dict[Path, dict[str, Any]]]:

@@ -21,12 +21,12 @@ FETCHED = {
     "embed": ("src",),
     "object": ("data",),
 }
-FOREIGN = re.compile(r"(?:https?:)?//[^\s\"')]+")
+OUTSIDE = re.compile(r"(?:https?:)?//[^\s\"')]+")
 STYLED = re.compile(r"(?:url\(|@import\s)\s*[\"']?((?:https?:)?//[^\s\"')]+)")
 
 
 class _Fetched(HTMLParser):
-    """The foreign addresses that a page fetches, in order."""
+    """The outside addresses that a page fetches, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Fetched(HTMLParser):
         self._style = tag == "style"
         for name, value in attrs:
             if value and name in FETCHED.get(tag, ()):
-                self.found += FOREIGN.findall(value)
+                self.found += OUTSIDE.findall(value)
             elif value and name == "style":
                 self.found += STYLED.findall(value)
 
@@ -49,7 +49,7 @@ class _Fetched(HTMLParser):
         self._style = False
 
 
-def foreign_addresses(html: str) -> list[str]:
+def outside_addresses(html: str) -> list[str]:
     """Addresses of other hosts that a browser would fetch to show a page: scripts, styles, fonts, pictures."""
     parser = _Fetched()
     parser.feed(html)
@@ -58,7 +58,7 @@ def foreign_addresses(html: str) -> list[str]:
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
     """Raise `PluginError` for a page that fetches from elsewhere."""
-    found = foreign_addresses(output)
+    found = outside_addresses(output)
     if found:
         raise PluginError(
             f"{page.file.src_uri} would fetch {found[0]}; a reader's browser asks this site alone: ship the file in "

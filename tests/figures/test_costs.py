@@ -51,7 +51,7 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
 
 def test_published_and_counted_stand_in_the_row_of_what_was_measured():
     fig = cost_figure(FRAME)
-    (measured,) = traces(fig, name="measured (bar: middle half)")
+    (measured,) = traces(fig, name="measured (bar: IQR)")
     (published,) = traces(fig, name="published")
     (counted,) = traces(fig, name="counted at the paper's size")
     assert list(published.x) == [1.05]  # primal was not measured: it has no row

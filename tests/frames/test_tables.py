@@ -1,4 +1,4 @@
-"""Tables fit to print."""
+"""Publication-ready tables."""
 
 import numpy as np
 import pandas as pd

@@ -18,7 +18,7 @@ def python(*arguments: str | os.PathLike[str]) -> list[str]:
 
 @contextmanager
 def safe_path() -> Generator[None]:
-    """While this lasts, interpreters that a library starts (joblib's workers) are told the same by the environment."""
+    """While this lasts, interpreters that a library starts (joblib's workers) are given the same by the environment."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

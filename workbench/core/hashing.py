@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Unhashable(TypeError):
-    """A value whose content cannot be told from its bytes: an object of unknown kind, a function."""
+    """A value whose content cannot be identified by its bytes: an object of unknown kind, a function."""
 
 
 def content_sha256(value: Any, where: str = "it", other: Callable[[Any], Any] | None = None) -> str:
@@ -66,7 +66,7 @@ def _add(digest: Any, value: Any, where: str, other: Callable[[Any], Any] | None
         digest.update(b"other\n")
         _add(digest, plain, where, other)
     else:
-        raise Unhashable(f"{where} is a {type(value).__name__}, whose content cannot be told")
+        raise Unhashable(f"{where} is a {type(value).__name__}, whose content cannot be identified")
 
 
 def _is_tensor(value: Any) -> bool:

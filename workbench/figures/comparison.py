@@ -66,7 +66,7 @@ def comparison_figure(
         InputError: no such rows.
     """
     rows = rows_of(frame, frame["metric"].dropna().unique() if "metric" in frame else [])
-    rows = rows.reset_index(drop=True)  # rows are told by their index below
+    rows = rows.reset_index(drop=True)  # rows are identified by their index below
     if "rank" in rows:
         rows = rows[rows["rank"].isna()]
     panels = _panels(rows)

@@ -56,8 +56,8 @@ def corruptions_figure(
             fig.add_trace(_ratios(own, name, places, shift), row=1, col=column)
             if published is not None and (published["attention"] == name).any():
                 printed = published[(published["attention"] == name) & published["kind"].isin(kinds)]
-                told = any(trace.name == "published" for trace in fig.data)
-                fig.add_trace(_published(printed, places, shift - 0.28, not told), row=1, col=column)
+                shown = any(trace.name == "published" for trace in fig.data)
+                fig.add_trace(_published(printed, places, shift - 0.28, not shown), row=1, col=column)
         fig.add_vline(x=1, line={"color": GREY, "width": 0.75, "dash": "dot"}, row=1, col=column)
     words = [f"{ratio:g}" for ratio in _RATIOS]
     fig.update_xaxes(type="log", tickmode="array", tickvals=_RATIOS, ticktext=words, tickangle=0)

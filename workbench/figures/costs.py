@@ -28,8 +28,8 @@ _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "lo
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity: multiples of the baseline on one logarithmic scale.
 
-    The bar of a dot is the middle half over rounds. Open diamonds are what papers print, as multiples of their own
-    baselines; squares what was counted at the papers' own sizes. Rows are grouped by baseline.
+    The bar of a dot is the interquartile range over rounds. Open diamonds are what papers print, as multiples of
+    their own baselines; squares what was counted at the papers' own sizes. Rows are grouped by baseline.
 
     Args:
         frame: the result of `workbench.studies.training.variant_costs`, and under it as wanted `published_costs` and
@@ -61,7 +61,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
         horizontal_spacing=0.012,
         subplot_titles=[_title(metric, condition) for metric, condition in panels],
     )
-    told: set[str] = set()
+    shown: set[str] = set()
     for column, (metric, condition) in enumerate(panels, start=1):
         here = frame[(frame["metric"] == metric) & (frame["condition"] == condition)]
         for kind, style in _KINDS.items():
@@ -69,8 +69,8 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             part = part[[place in rows for place in _keys(part)]]
             if part.empty:
                 continue
-            trace = _marks(part, [rows[place] for place in _keys(part)], style, show=kind not in told)
-            told.add(kind)
+            trace = _marks(part, [rows[place] for place in _keys(part)], style, show=kind not in shown)
+            shown.add(kind)
             fig.add_trace(trace, row=1, col=column)
         fig.add_vline(
             x=1, line={"color": GREY, "width": 0.8, "dash": "dot"}, layer="below", row=1, col=column
@@ -149,7 +149,7 @@ _KINDS = {
         },
     },
     "measured": {
-        "name": "measured (bar: middle half)",
+        "name": "measured (bar: IQR)",
         "marker": {"symbol": "circle", "size": 5.5, "color": COLOURS[0], "line": {"width": 0}},
     },
 }  # fmt: skip

@@ -66,7 +66,7 @@ def robustness_figure(
         vertical_spacing=room / total if lines > 1 else 0,
         subplot_titles=[ATTACKS.get(name, _CORRUPTIONS) for name in panels],
     )
-    told: set[str] = set()
+    shown: set[str] = set()
     for number, protocol in enumerate(panels):
         place = {"row": number // columns + 1, "col": number % columns + 1}
         curves = {str(name): _curve(own, protocol) for name, own in rows.groupby("attention")}
@@ -75,19 +75,19 @@ def robustness_figure(
             title = _NORMS.get(rows.loc[rows["protocol"] == protocol, "kind"].iloc[0], "Budget ε")
         reach = max(curve["x"].max() for curve in curves.values() if len(curve))
         if chance is not None:
-            fig.add_trace(_chance(chance, reach, "chance" not in told), **place)
-            told.add("chance")
+            fig.add_trace(_chance(chance, reach, "chance" not in shown), **place)
+            shown.add("chance")
         for name in in_order(curves):
             if curves[name].empty:
                 continue
-            for trace in _traces(curves[name], name, name not in told):
+            for trace in _traces(curves[name], name, name not in shown):
                 fig.add_trace(trace, **place)
-            told.add(name)
+            shown.add(name)
         if now is not None:
             held = _curve(now[now["metric"] == "accuracy_top1"], protocol)
             if not held.empty:
-                fig.add_trace(_stars(held, now, "now" not in told), **place)
-                told.add("now")
+                fig.add_trace(_stars(held, now, "now" not in shown), **place)
+                shown.add("now")
         pad = 0.03 * reach
         ticks = {"dtick": 1} if protocol == "corruptions" else {"nticks": 4}
         fig.update_xaxes(title_text=title, range=[-pad, reach + pad], **ticks, **place)

@@ -229,9 +229,7 @@ def apply_theme(
         themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
-            axis.tickfont.size = (
-                look.font / 1.25
-            )  # plotly writes powers of ten a quarter larger than it is told
+            axis.tickfont.size = look.font / 1.25  # plotly writes powers of ten a quarter larger than asked
     themed.for_each_annotation(
         lambda note: note.update(font={"size": look.letter, "weight": "bold"}),
         selector={"name": PANEL_LETTER},
@@ -259,7 +257,7 @@ def depth_scale() -> list[list]:
 def series_style(index: int) -> dict:
     """Line and marker of the `index`-th series: colour, dash and symbol all change together."""
     slot = index % len(COLOURS)
-    # A second round pairs every colour with another dash, so that 12 series are still told apart.
+    # A second round pairs every colour with another dash, so that 12 series are still distinguishable.
     dash = DASHES[(slot + index // len(COLOURS) * 2) % len(DASHES)]
     outline = 1 if SYMBOLS[slot].endswith("-open") else 0
     return {

@@ -67,7 +67,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def notebook_run() -> dict[str, Any] | None:
-    """What `workbench render` told this kernel about the notebook it runs; None outside a render."""
+    """What `workbench render` says to this kernel about the notebook it runs; None outside a render."""
     held = os.environ.get("WORKBENCH_NOTEBOOK")
     if not held:
         return None

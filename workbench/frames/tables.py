@@ -1,4 +1,4 @@
-"""The numbers of a result or a figure as a table fit to print."""
+"""The numbers of a result or a figure as a publication-ready table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: printed by one warm Chrome, and refused if they are not fit to print."""
+"""Images: printed by one warm Chrome, and refused if they are not publication-ready."""
 
 import io
 

@@ -169,8 +169,8 @@ def read_settings(
             near = difflib.get_close_matches(key, options, n=1, cutoff=0.5)
             guess = f"did you mean {near[0]!r}? " if near else ""
             there = ", ".join(f"{name}={written(option.default)}" for name, option in options.items())
-            told = f"its options and their defaults: {there}" if there else "it has no options"
-            raise InputError(f"{owner} has no option {key!r}; {guess}{told}")
+            known_options = f"its options and their defaults: {there}" if there else "it has no options"
+            raise InputError(f"{owner} has no option {key!r}; {guess}{known_options}")
         if hasattr(options[key], "takes"):
             value = read_options({key: text}, options)[key]
         else:  # an option that says nothing of its values: a text stays one where the default is a text

@@ -31,7 +31,7 @@ class _Live:
     slot: widgets.Box
     """Where it stands on the page."""
     heard: int = -1
-    """The latest edit of its traces that the page has told of; none before it has drawn the figure."""
+    """The latest edit of its traces that the page has confirmed; none before it has drawn the figure."""
     listens: bool = False
     """Whether the page has followed an edit since it drew the figure."""
     missed: bool = False

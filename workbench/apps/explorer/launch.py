@@ -57,8 +57,8 @@ def open_explorer(port: int | None = None, browser: bool = True, theme: str | No
     command = lab_command(notebook, port, browser)
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with server_environment(theme) as told:
-            server = subprocess.Popen(command, env=told)
+        with server_environment(theme) as environment:
+            server = subprocess.Popen(command, env=environment)
             try:
                 return server.wait()
             finally:  # after Ctrl-C Lab asks whether it is meant; this says yes, and lets it end its kernels
@@ -92,7 +92,7 @@ def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -
     command += [f"--port={port}"] if port else []
     command += [] if browser else ["--no-browser"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        # Jupyter refuses root unless told; in a container there is often nobody else. The token stays on.
+        # Jupyter refuses root unless asked; in a container there is often nobody else. The token stays on.
         command.append("--allow-root")
     return command
 
@@ -124,10 +124,10 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
                 threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
     with (
-        server_environment(theme) as told,
+        server_environment(theme) as environment,
         tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch,
     ):
-        os.environ.update(told)  # the kernels inherit it
+        os.environ.update(environment)  # the kernels inherit it
         # The page's template is found like every other of Jupyter's.
         os.environ["JUPYTER_PATH"] = os.pathsep.join(
             [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]

@@ -210,7 +210,7 @@ class Material:
 
     @contextmanager
     def reporting(self, report: Report) -> Generator[None]:
-        """Within, what is being done is told to ``report``, which may stop it."""
+        """Within, what is being done is reported to ``report``, which may stop it."""
         before, self._here.report = self.report, report
         try:
             yield

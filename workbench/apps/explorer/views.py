@@ -283,9 +283,9 @@ def _read_membership(address: Address, material: Material) -> str:
     share = rows.groupby("head")["value"].mean()
     head = int(share.idxmax())
     formula = rows["convention"].iloc[0]
-    told = "from the subspaces of its values" if formula == "ours" else f"by its own formula ({formula})"
+    how = "from the subspaces of its values" if formula == "ours" else f"by its own formula ({formula})"
     of = "tokens" if material.look(address).image is None else "patches"
-    return f"Memberships {told}: head {head} holds most, {share[head]:.1%} of the {of} (even: {1 / len(share):.1%})."
+    return f"Memberships {how}: head {head} holds most, {share[head]:.1%} of the {of} (even: {1 / len(share):.1%})."
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory

@@ -48,7 +48,7 @@ class Gallery(NamedTuple):
     """The page that was written, and the JSON files beside it that no render wrote."""
 
     index: Path
-    foreign: list[str]
+    unknown: list[str]
 
 
 def write_gallery(
@@ -74,7 +74,7 @@ def write_gallery(
     sources = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(".figure.json")]
     read = {path.name: _entry(path) for path in sources if path.name != REPORT}
     entries = [entry for entry in read.values() if entry is not None]
-    foreign = [name for name, entry in read.items() if entry is None] + ([REPORT] if held is None else [])
+    unknown = [name for name, entry in read.items() if entry is None] + ([REPORT] if held is None else [])
     troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
     page = environment.get_template("gallery.html").render(
         entries=entries,
@@ -84,7 +84,7 @@ def write_gallery(
     )
     # A name that is no Unicode must not end a render after all its work.
     content = page.encode(errors="replace")
-    return Gallery(atomic_write(folder / "index.html", content), foreign)
+    return Gallery(atomic_write(folder / "index.html", content), unknown)
 
 
 def _entry(path: Path) -> Entry | None:

@@ -269,7 +269,7 @@ class _Render:
     ) -> dict[str, str]:
         write_kernel(scratch / "jupyter")
         own = notebook.path.parent != paths.notebooks_dir().resolve()
-        told = {
+        facts = {
             "name": notebook.name,
             "sha256": notebook.sha256,
             "parameters": jsonable(values),
@@ -283,7 +283,7 @@ class _Render:
             "JUPYTER_PATH": str(scratch / "jupyter"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            "WORKBENCH_NOTEBOOK": dump(told),
+            "WORKBENCH_NOTEBOOK": dump(facts),
             "WORKBENCH_PRESET": self.preset,
             "WORKBENCH_THEME": self.theme,
             OUT: str(self.out),
@@ -354,12 +354,12 @@ class _Render:
             ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
             if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
                 self._record(outcome)
-        index, foreign = write_gallery(self.out, self.earlier)
-        notes = [self.note, _foreign_note(foreign)]
+        index, unknown = write_gallery(self.out, self.earlier)
+        notes = [self.note, _unknown_note(unknown)]
         return RenderReport(self.out, outcomes, index, "\n".join(filter(None, notes)))
 
 
-def _foreign_note(names: Sequence[str]) -> str:
+def _unknown_note(names: Sequence[str]) -> str:
     if not names:
         return ""
     few = ", ".join(map(repr, names[:_NAMED])) + (

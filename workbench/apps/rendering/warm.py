@@ -78,16 +78,16 @@ class WarmProcess:
 
 @contextlib.contextmanager
 def warm_kernels(imports: Sequence[str] = ()) -> Generator[dict[str, str]]:
-    """What a Jupyter server is told so that its kernels are ours, forked from a warm process where one can be."""
+    """The environment of a Jupyter server so that its kernels are ours, forked from a warm process where one can be."""
     with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
         write_kernel(Path(scratch))
         known = os.environ.get("JUPYTER_PATH")
-        told = {"JUPYTER_PATH": os.pathsep.join([scratch, *([known] if known else [])])}
+        environment = {"JUPYTER_PATH": os.pathsep.join([scratch, *([known] if known else [])])}
         if not POSSIBLE:
-            yield told
+            yield environment
             return
         with WarmProcess(Path(scratch), dict(os.environ), imports) as process:
-            yield {**told, ADDRESS: process.address}
+            yield {**environment, ADDRESS: process.address}
 
 
 def write_kernel(folder: Path) -> None:

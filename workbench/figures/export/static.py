@@ -31,7 +31,7 @@ def png_scale(width: int) -> int:
 
 
 class ExportFault(WorkbenchError):
-    """A image that Chrome did not make, or that is not fit to print."""
+    """A image that Chrome did not make, or that is not publication-ready."""
 
 
 @dataclass(frozen=True)
