@@ -7,12 +7,13 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
 from workbench import METRICS, read_watch
 from workbench.analyses.registry import ANALYSES
 from workbench.attention import VARIANTS
-from workbench.captures.adapters import _ADAPTERS, _find_by_class
+from workbench.captures.by_class import TABLES, load_families
 
 
 def _name(page):
@@ -22,13 +23,13 @@ def _name(page):
 @pytest.fixture
 def registries():
     """The tables that a page may add to, put back afterwards, and the modules it brings."""
-    tables = (METRICS, VARIANTS, ANALYSES, _ADAPTERS)
+    load_families()
+    tables = (METRICS, VARIANTS, ANALYSES, *TABLES)
     before, modules, shown = [copy.copy(table) for table in tables], set(sys.modules), warnings.showwarning
     yield
     for table, kept in zip(tables, before, strict=True):
         table.clear()
         table.update(kept)
-    _find_by_class.cache_clear()
     warnings.showwarning = shown
     for name in set(sys.modules) - modules:
         if getattr(sys.modules[name], "__file__", None) is None and name.startswith(("workbench.", "tests.")):
@@ -53,8 +54,12 @@ def _readme(names):
 
 def _family(names):
     captured = names["captured"]
-    assert [record.path for record in captured] == ["0", "1"]
+    assert [record.path for record in captured] == ["blocks.0.attention", "blocks.1.attention"]
     assert captured[1].attn.shape == (2, 3, 7, 7)
+    torch.testing.assert_close(captured[0].resid_pre, names["x"] + names["model"].places)
+    torch.testing.assert_close(names["v"], captured[1].v)
+    assert names["attention_geometry"](names["model"]) == (2, 3, 4)
+    assert captured[1].position.abs().max() > 0
 
 
 def _watches(names):

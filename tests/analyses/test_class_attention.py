@@ -24,7 +24,7 @@ from workbench.analyses.class_attention import (
 )
 from workbench.analyses.layer import grid_positions
 from workbench.analyses.masks import patch_foreground
-from workbench.captures.tokens import prefix_kinds
+from workbench.captures.tokens import special_kinds
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.analyze import analyze
 
@@ -254,7 +254,7 @@ def test_every_head_is_the_row_that_the_model_computes_itself(name):
     family = FAMILIES[name]
     model, batch = family.build(), family.batch()
     own = [attn if attn is None else attn.detach() for attn in family.own_attention(model, batch)]
-    prefix = prefix_kinds(model)
+    prefix = special_kinds(model)
     frame = workbench.class_attention_frame(model, batch)
     assert set(frame["query"]) == {"class"}
     single = [index for index, attn in enumerate(own) if attn is not None and attn.shape[-2] == 1]

@@ -18,7 +18,7 @@ from workbench.captures import (
     capture,
     register_block,
 )
-from workbench.captures.adapters import _ADAPTERS, Visit, _find_by_class
+from workbench.captures.adapters import ADAPTERS, Visit
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.selection import parse_numbers
 
@@ -271,16 +271,14 @@ def test_a_module_that_does_something_else_with_its_operands_is_found_out(x: Ten
             call.scale = 2 * call.scale
             return [call]
 
-    _ADAPTERS[Wrong.classes[0]] = Wrong()
-    _find_by_class.cache_clear()
+    ADAPTERS[Wrong.classes[0]] = Wrong()
     try:
         for sites in (("q", "k", "v"), ("attn",)):
             with pytest.raises(IncompleteCapture, match=r"layer 0 .*differs from the captured output"):
                 capture(Stack(Functional()).eval(), 3 * x, sites=sites)
         assert len(capture(Stack(Functional()).eval(), x, check=False)) == 1
     finally:
-        del _ADAPTERS[Wrong.classes[0]]
-        _find_by_class.cache_clear()
+        del ADAPTERS[Wrong.classes[0]]
 
 
 def test_a_single_wrong_row_is_found_out():
@@ -295,14 +293,12 @@ def test_a_single_wrong_row_is_found_out():
             visit.calls[0].head_out[1, 2, 4, 3] += 0.01
             return visit.calls
 
-    _ADAPTERS[OneRow.classes[0]] = OneRow()
-    _find_by_class.cache_clear()
+    ADAPTERS[OneRow.classes[0]] = OneRow()
     try:
         with pytest.raises(IncompleteCapture, match="differs"):
             capture(Model(), torch.randn(2, 3, 7, 5), sites=("attn",))
     finally:
-        del _ADAPTERS[OneRow.classes[0]]
-        _find_by_class.cache_clear()
+        del ADAPTERS[OneRow.classes[0]]
 
 
 def test_a_fully_masked_row_is_zero():

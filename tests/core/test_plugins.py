@@ -1,5 +1,6 @@
 """Other people's packages join through entry points, and cannot break what is here."""
 
+import copy
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.pages import blocks_of
 from workbench.analyses.registry import ANALYSES
 from workbench.captures import adapters
+from workbench.captures.by_class import load_families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
 from workbench.core.plugins import Registry, instance_of
@@ -132,8 +134,9 @@ def test_names_that_clash_are_refused_with_both_origins(place):
 
 
 def test_an_adapter_of_a_class_that_has_one_is_refused_and_ours_stays(place, monkeypatch):
-    monkeypatch.setattr(adapters, "_ADAPTERS", dict(adapters._ADAPTERS))
-    ours = adapters._ADAPTERS["timm.models.xcit.XCA"]
+    load_families()
+    before = copy.copy(adapters.ADAPTERS)
+    ours = adapters.ADAPTERS["timm.models.xcit.XCA"]
     install(
         place, "other-a", "1",
         {"workbench.families": {"xcit": "other_a:Mine", "new": "other_a:New", "odd": "other_a:odd"}},
@@ -154,15 +157,16 @@ def test_an_adapter_of_a_class_that_has_one_is_refused_and_ours_stays(place, mon
             """
         },
     )  # fmt: skip
-    adapters.load_families.cache_clear()
+    adapters.load_plugin_families.cache_clear()
     with pytest.warns(UserWarning, match="plug-in left out") as caught:
-        adapters.load_families()
+        adapters.load_plugin_families()
     said = words(caught)
     assert "'odd'" in said[0]
     assert "the workbench has an adapter for timm.models.xcit.XCA" in said[1]
-    assert adapters._ADAPTERS["timm.models.xcit.XCA"] is ours
-    assert type(adapters._ADAPTERS["somewhere.Attention"]).__module__ == "other_a"
-    adapters._find_by_class.cache_clear()
+    assert adapters.ADAPTERS["timm.models.xcit.XCA"] is ours
+    assert type(adapters.ADAPTERS["somewhere.Attention"]).__module__ == "other_a"
+    adapters.ADAPTERS.clear()
+    adapters.ADAPTERS.update(before)
 
 
 def test_a_table_is_still_a_table(monkeypatch):

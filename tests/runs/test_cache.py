@@ -17,6 +17,8 @@ from tests.kept import key_of, number_frame
 from tests.runs.watch.loops import own_model, pictures, sequences, vit
 from workbench.analyses import registry
 from workbench.apps import cli
+from workbench.captures.by_class import class_path
+from workbench.captures.layout import BLOCKS, Block
 from workbench.core.errors import InputError
 from workbench.core.hashing import Unhashable, content_sha256
 from workbench.runs import analyze as pipeline
@@ -41,6 +43,15 @@ def runs(monkeypatch):
     real = pipeline._Run.take_all
     monkeypatch.setattr(pipeline._Run, "take_all", lambda *a: (counted.append(1), real(*a))[1])
     return counted
+
+
+def test_a_model_whose_blocks_are_read_as_somebody_said_is_not_kept(monkeypatch):
+    model = vit()
+    assert module_content(model)
+    block = type(model.blocks[0])
+    monkeypatch.setitem(BLOCKS, class_path(block), Block())
+    with pytest.raises(Unhashable, match=r"blocks\.0 \(Block\) is read as register_block was told"):
+        module_content(model)
 
 
 def same(a, b):

@@ -134,7 +134,7 @@ def _plugins() -> Iterator[Finding]:
 
     from workbench.analyses.registry import ANALYSES
     from workbench.attention import VARIANTS
-    from workbench.captures.adapters import load_families
+    from workbench.captures.adapters import load_plugin_families
     from workbench.core.plugins import plugins
     from workbench.frames.metrics import METRICS
 
@@ -142,7 +142,7 @@ def _plugins() -> Iterator[Finding]:
         warnings.simplefilter("ignore")  # what they would say stands in the table
         for registry in (METRICS, VARIANTS, ANALYSES):
             registry.complete()
-        load_families()
+        load_plugin_families()
     for plugin in plugins():
         state, advice = ("note", "left out: update or uninstall it") if plugin.problem else ("ok", "")
         yield Finding(

@@ -1,10 +1,12 @@
 """Capture: run a model once and keep the exact operands of its attention.
 
-``capture`` runs and records, ``Capture`` holds and saves, ``compare`` tells two captures apart, ``read_qkv``
-reads anyone's file of q, k, v; ``register_adapter`` and ``register_block`` teach it a new family.
+``capture`` runs and records, ``Capture`` holds and saves, ``compare`` says how two captures differ, ``read_qkv`` reads
+anyone's file of q, k, v. What is known of a family of models is a file of `families`, written with `register_adapter`,
+`register_block` and their like, which are yours to use too.
 """
 
-from workbench.captures.adapters import Adapter, Visit, merge_heads, register_adapter, split_heads
+from workbench.attention.base import merge_heads, split_heads
+from workbench.captures.adapters import Adapter, Visit, register_adapter
 from workbench.captures.capturing import capture
 from workbench.captures.comparison import compare
 from workbench.captures.layout import (
@@ -14,8 +16,10 @@ from workbench.captures.layout import (
     block_path,
     first_norm,
     register_block,
+    register_heads,
 )
-from workbench.captures.projections import PROJECTIONS, Projection, head_projection
+from workbench.captures.positions import register_other_positions, register_positions, register_skip_path
+from workbench.captures.projections import PROJECTIONS, Projection, head_projection, register_projection
 from workbench.captures.records import (
     DEFAULT_SITES,
     SITES,
@@ -26,7 +30,15 @@ from workbench.captures.records import (
     WindowOrigin,
 )
 from workbench.captures.result import Capture, read_qkv
-from workbench.captures.tokens import fit_tokens, image_tokens, patch_grid, prefix_kinds, token_info
+from workbench.captures.tokens import (
+    fit_tokens,
+    image_tokens,
+    patch_grid,
+    register_more_tokens,
+    register_special_tokens,
+    special_kinds,
+    token_info,
+)
 from workbench.captures.weights import attention_output, attention_weights
 
 __all__ = [
@@ -52,7 +64,7 @@ __all__ = [
     "token_info",
     "fit_tokens",
     "image_tokens",
-    "prefix_kinds",
+    "special_kinds",
     "patch_grid",
     "Adapter",
     "Visit",
@@ -60,6 +72,13 @@ __all__ = [
     "register_adapter",
     "Reading",
     "register_block",
+    "register_heads",
+    "register_projection",
+    "register_positions",
+    "register_skip_path",
+    "register_other_positions",
+    "register_special_tokens",
+    "register_more_tokens",
     "split_heads",
     "merge_heads",
 ]

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.by_class import class_path
 from workbench.captures.keeping import Keeper, tensors_in
-from workbench.captures.layout import (
-    class_path,
-    is_library_model,
-)
+from workbench.captures.layout import is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Overwritten, Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord, TokenInfo
 from workbench.captures.result import Capture
-from workbench.captures.routes import fused_kernels, no_cache, watch_attention, watch_modules
+from workbench.captures.routes import (
+    fused_kernels,
+    no_cache,
+    watch_attention,
+    watch_modules,
+    watch_variants,
+)
 from workbench.captures.tokens import fit_tokens, token_info
-from workbench.captures.variants import watch_variants
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.selection import Numbers, parse_numbers
 

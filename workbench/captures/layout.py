@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from workbench.captures.adapters import find_adapter
+from workbench.captures.by_class import ByClass, class_path, load_families
 from workbench.core.errors import InputError
 
 # Names that a forward pass mentions when a route will see its attention.
@@ -31,12 +31,6 @@ _PROJECTIONS = re.compile(
     re.IGNORECASE,
 )
 _LIBRARIES = ("timm.", "transformers.")
-
-
-def class_path(module: nn.Module | type) -> str:
-    """The full name of a module's class, e.g. "timm.models.cait.TalkingHeadAttn"; takes the class too."""
-    cls = module if isinstance(module, type) else type(module)
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -113,7 +107,7 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
             f"{type(module).__name__} has no attention that capture can see; see docs/capture.md"
         )
     geometry = [heads_of(path, child) for path, child in found]
-    # ALBERT runs the same layer many times; the configuration knows how often.
+    # A model may run the same layer many times; the configuration knows how often.
     depth = getattr(getattr(module, "config", None), "num_hidden_layers", None)
     if isinstance(depth, int) and depth > len(geometry) and depth % len(geometry) == 0:
         geometry *= depth // len(geometry)
@@ -125,8 +119,19 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
     )
 
 
+HEADS: ByClass[Callable[[Any], tuple[int, int]]] = ByClass()
+
+
+def register_heads(class_name: str, heads: Callable[[Any], tuple[int, int]]) -> None:
+    """Say how many query heads an attention of a class has, and how wide they are, where no usual attribute does."""
+    load_families()
+    HEADS[class_name] = heads
+
+
 def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
     """(query heads, width of a head) of one attention module. Raises InputError where it does not say."""
+    for known in HEADS.of(module):
+        return known(module)
     sources = [source for source in (module, getattr(module, "config", None)) if source is not None]
 
     def look_up(names: tuple[str, ...]) -> int | None:
@@ -178,7 +183,7 @@ def first_norm(module: nn.Module, path: str) -> nn.Module | None:
     None in a block that normalises after its attention, and where the block's norm has none of the usual names.
     """
     block = module.get_submodule(place) if (place := block_path(module, path)) is not None else None
-    if block is None or "Post" in type(block).__name__ or getattr(block, "norm_first", True) is False:
+    if block is None or not _known(block, "norm_first", lambda block: True)(block):
         return None
     return next((child for name in _FIRST_NORMS if (child := getattr(block, name, None)) is not None), None)
 
@@ -198,21 +203,27 @@ class Reading:
         return self.combine(*values) if self.combine else values[0]
 
 
-def _flat_tokens(x: Tensor) -> Tensor:
+def flat_tokens(x: Tensor) -> Tensor:
     """(batch, row, column, width) as (batch, token, width)."""
     return x.flatten(1, -2)
 
 
-_BEFORE = Reading((("", "input"),), _flat_tokens)
+_RESID_PRE = Reading((("", "input"),), flat_tokens)
 _RESID_POST = Reading((("", "output"),))
-_AFTER: dict[str, Callable[[nn.Module, str], Reading | None]] = {}
-_ATTN_OUT_OF: dict[str, Reading] = {}
-_RESID_POST_OF: dict[str, Reading] = {}
-_OURS: dict[str, int] = {}
-_TOLD: dict[str, int] = {}
-"""How often `register_block` was told of a class: by ourselves, and in all."""
-# They are given the patches and the class token apart; attention changes the second alone.
-_CLASS_TOKEN_APART = {"timm.models.cait.LayerScaleBlockClassAttn": True}
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is known of a class of blocks; None where it is not said."""
+
+    resid_mid: Callable[[nn.Module, str], Reading | None] | None = None
+    resid_post: Reading | None = None
+    attn_out: Reading | None = None
+    one_stream: bool | None = None
+    norm_first: Callable[[nn.Module], bool] | None = None
+
+
+BLOCKS: ByClass[Block] = ByClass()
 
 
 def register_block(
@@ -220,44 +231,57 @@ def register_block(
     resid_mid: str | Callable[[nn.Module, str], Reading | None],
     resid_post: Reading | None = None,
     attn_out: Reading | None = None,
+    *,
+    one_stream: bool | None = None,
+    norm_first: bool | Callable[[nn.Module], bool] | None = None,
 ) -> None:
-    """Say where blocks of a class (``"package.module.Class"``) hold the residual stream after attention.
+    """Say where blocks of a class hold the residual stream after attention.
 
-    ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
-    a function of (block, path of the attention inside it) that returns a ``Reading``. ``resid_post`` is the
-    block's first output unless given, ``attn_out`` what is held after attention less what the block received.
+    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all classes of a package of which nothing else
+    is said. ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
+    a function of (block, path of the attention inside it) that returns a ``Reading``, or None where it is not known.
+    ``resid_post`` is the block's first output unless given, ``attn_out`` what is held after attention less what the
+    block received. ``one_stream`` is False for blocks that are given their tokens in several parts; ``norm_first``,
+    or what it returns for a block, is False for those that normalise after attention.
     """
     if isinstance(resid_mid, str):
         submodule, _, side = resid_mid.rpartition(".")
         if side not in ("input", "output"):
             raise InputError(f"resid_mid is 'SUBMODULE.input' or 'SUBMODULE.output', not {resid_mid!r}")
         reading = Reading(((submodule, side),))
-        _AFTER[class_name] = lambda block, attention: reading
-    else:
-        _AFTER[class_name] = resid_mid
-    if resid_post is not None:
-        _RESID_POST_OF[class_name] = resid_post
-    if attn_out is not None:
-        _ATTN_OUT_OF[class_name] = attn_out
+    load_families()
+    BLOCKS[class_name] = Block(
+        resid_mid=(lambda block, attention: reading) if isinstance(resid_mid, str) else resid_mid,
+        resid_post=resid_post,
+        attn_out=attn_out,
+        one_stream=one_stream,
+        norm_first=(lambda block: norm_first) if isinstance(norm_first, bool) else norm_first,
+    )
+
+
+def _known(block: nn.Module, what: str, default: Any = None) -> Any:
+    """What the nearest entry that says it says of a block."""
+    said = (getattr(entry, what) for entry in BLOCKS.of(block))
+    return next((value for value in said if value is not None), default)
 
 
 def foreign_block(block: nn.Module) -> bool:
     """Whether somebody else than ourselves told `register_block` of this class, or of one it derives from."""
-    return any(_TOLD.get(path, 0) > _OURS.get(path, 0) for path in map(class_path, type(block).__mro__))
+    return not BLOCKS.is_ours(block)
 
 
 def resid_post_reading(block: nn.Module) -> Reading:
     """How to read the hidden state a block hands on."""
-    return _of_class(block, _RESID_POST_OF) or _RESID_POST
+    return _known(block, "resid_post", _RESID_POST)
 
 
 def before_attention(block: nn.Module) -> Reading | None:
     """How to read the residual stream before attention.
 
-    None in a block with several attentions, and in CaiT's class attention, which is given no single stream.
+    None in a block with several attentions, and in one that is not given a single stream.
     """
     several = sum(is_attention(child) for child in block.modules()) > 1
-    return None if several or _of_class(block, _CLASS_TOKEN_APART) else _BEFORE
+    return None if several or not _known(block, "one_stream", True) else _RESID_PRE
 
 
 def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
@@ -265,14 +289,14 @@ def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
 
     In blocks that normalise what comes after attention the sum itself is not there to be read.
     """
-    own = _of_class(block, _ATTN_OUT_OF)
+    own = _known(block, "attn_out")
     after = after_attention(block, attention)
     if own is not None or after is None or before_attention(block) is None:
         return own
     if len(after.sources) > 1 or after.sources[0][1] != "input":
         return None
     return Reading(
-        (*_BEFORE.sources, *after.sources), lambda before, later: later - before.reshape(later.shape)
+        (*_RESID_PRE.sources, *after.sources), lambda before, later: later - before.reshape(later.shape)
     )
 
 
@@ -281,83 +305,5 @@ def after_attention(block: nn.Module, attention: str) -> Reading | None:
 
     ``attention`` is the path of the attention module inside the block.
     """
-    rule = _of_class(block, _AFTER)
-    if rule is not None:
-        return rule(block, attention)
-    children = dict(block.named_children())
-    if class_path(block).startswith("transformers."):
-        return _transformers_reading(block, children, attention)
-    if class_path(block).startswith("timm."):
-        return _timm_reading(block, children)
-    return None
-
-
-def _of_class(block: nn.Module, table: dict[str, Any]) -> Any:
-    return next((table[path] for cls in type(block).__mro__ if (path := class_path(cls)) in table), None)
-
-
-def _transformers_reading(block: nn.Module, children: dict[str, nn.Module], attention: str) -> Reading | None:
-    if "crossattention" in children and attention.startswith("crossattention"):
-        return Reading((("crossattention", "output"),))
-    # Before the second half of a block that normalises first …
-    if "post_feedforward_layernorm" not in children and "post_attention_layernorm" in children:
-        return Reading((("post_attention_layernorm", "input"),))
-    for name in ("pre_feedforward_layernorm", "layernorm_after", "ln_2", "layer_norm2", "norm2"):
-        if name in children:
-            return Reading(((name, "input"),))
-    # … and after the first normalisation of one that normalises last (BERT and its descendants, DistilBERT).
-    if "sa_layer_norm" in children:
-        return Reading((("sa_layer_norm", "output"),))
-    if "full_layer_layer_norm" in children and "attention" in children:  # ALBERT
-        return Reading((("attention", "output"),))
-    if "attention" in children and hasattr(getattr(children["attention"], "output", None), "LayerNorm"):
-        return Reading((("attention", "output"),))
-    return None
-
-
-def _timm_reading(block: nn.Module, children: dict[str, nn.Module]) -> Reading | None:
-    name = type(block).__name__
-    if "Parallel" in name or "DiffBlock" in name or "norm2" not in children:
-        return None
-    # Blocks that normalise what a branch returns: norm2 sits behind the MLP, so the stream enters at the MLP.
-    if "Post" in name or class_path(block) == "timm.models.swin_transformer_v2.SwinTransformerV2Block":
-        return Reading((("mlp", "input"),))
-    return Reading((("norm2", "input"),))
-
-
-def _torch_reading(block: nn.Module, attention: str) -> Reading:
-    first, second = ("norm1", "norm2") if attention == "self_attn" else ("norm2", "norm3")
-    return Reading(((second, "input") if getattr(block, "norm_first", False) else (first, "output"),))
-
-
-def _words_and_entities(outputs: Any) -> Tensor:
-    words, entities = outputs[:2]
-    return torch.cat([words, entities], dim=1) if isinstance(entities, Tensor) else words
-
-
-for _name in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
-    register_block(f"torch.nn.modules.transformer.{_name}", _torch_reading)
-# Only the class token goes on to norm2, so the whole stream is put together as the block does.
-register_block(
-    "timm.models.xcit.ClassAttentionBlock",
-    lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
-)
-register_block("timm.models.xcit.XCABlock", "norm3.input")
-register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
-# Its residual is not the sum of the stream and what attention puts out.
-register_block(
-    "workbench.models.architectures.parts.BoostedBlock",
-    "norm2.input",
-    attn_out=Reading((("boost", "input"),)),
-)
-register_block(
-    "timm.models.swin_transformer.SwinTransformerBlock",
-    "norm2.input",
-    resid_post=Reading((("", "output"),), _flat_tokens),
-)
-register_block(
-    "transformers.models.luke.modeling_luke.LukeLayer",
-    lambda block, attention: Reading((("attention", "outputs"),), _words_and_entities),
-    resid_post=Reading((("", "outputs"),), _words_and_entities),
-)
-_OURS.update(_TOLD)
+    rule = _known(block, "resid_mid")
+    return None if rule is None else rule(block, attention)

@@ -14,47 +14,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.captures.layout import attention_modules, block_path, class_path, first_norm
+from workbench.captures.by_class import ByClass, class_path, load_families
+from workbench.captures.layout import attention_modules, block_path, first_norm
 from workbench.core.errors import InputError
 
 POSITION = "position"
 _RMS = ("RmsNorm", "RMSNorm")
-# What lies on the skip path of a block whose class is known, in order. Blocks that normalise first have an identity;
-# with a boosted residual too, (1 − t) p + t p = p.
-_SKIP: dict[str, tuple[str, ...]] = dict.fromkeys(
-    (
-        "timm.models.vision_transformer.Block",
-        "workbench.models.architectures.parts.BoostedBlock",
-        "transformers.models.gpt2.modeling_gpt2.GPT2Block",
-        "transformers.models.vit.modeling_vit.ViTLayer",
-        "transformers.models.deit.modeling_deit.DeiTLayer",
-    ),
-    (),
-)
-for _family in ("bert", "roberta", "xlm_roberta", "camembert", "electra", "luke", "longformer"):
-    _name = {"xlm_roberta": "XLMRoberta"}.get(_family, _family.capitalize())
-    _SKIP[f"transformers.models.{_family}.modeling_{_family}.{_name}Layer"] = (
-        "attention.output.LayerNorm",
-        "output.LayerNorm",
-    )
-_SKIP["transformers.models.distilbert.modeling_distilbert.TransformerBlock"] = (
-    "sa_layer_norm",
-    "output_layer_norm",
-)
-_SKIP["transformers.models.albert.modeling_albert.AlbertLayer"] = (
-    "attention.LayerNorm",
-    "full_layer_layer_norm",
-)
-# Where positions join the tokens, and what follows there before the first block.
-_SOURCES = ("pos_embed", "position_embeddings", "wpe")
-_AFTER_SOURCE = ("norm_pre", "LayerNorm", "embeddings_project", "embedding_hidden_mapping_in")
-# What a model has instead, by what its modules hold.
-_INSTEAD = {
-    "rotary positions": ("rope", "rotary_emb", "rotary_embeddings"),
-    "a relative position bias": (
-        "relative_position_bias_table", "relative_attention_bias", "rel_pos", "rel_pos_bias", "rel_embeddings",
-    ),
-}  # fmt: skip
+SKIP_PATHS: ByClass[tuple[str, ...]] = ByClass()
+_SOURCES: dict[str, tuple[str, ...]] = {}
+_INSTEAD: dict[str, str] = {}
+
+
+def register_skip_path(class_name: str, *norms: str) -> None:
+    """Say which submodules lie on the skip path through blocks of exactly this class, in order; none is an identity."""
+    load_families()
+    SKIP_PATHS[class_name] = norms
+
+
+def register_positions(name: str, *after: str) -> None:
+    """Say under which name a model holds the embedding that it adds to its tokens, and what may follow it there."""
+    load_families()
+    _SOURCES[name] = (*_SOURCES.get(name, ()), *after)
+
+
+def register_other_positions(what: str, *names: str) -> None:
+    """Say which submodules or parameters give a model positions of another kind: "rotary positions", say."""
+    load_families()
+    _INSTEAD.update(dict.fromkeys(names, what))
 
 
 class NoAdditivePositions(InputError):
@@ -73,6 +59,7 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
 
     Raises `NoAdditivePositions` saying what the model, called ``name``, has instead.
     """
+    load_families()
     instead = positions_instead(model)
     if instead is not None:
         raise NoAdditivePositions(
@@ -86,21 +73,22 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
     ]
     if not found:
         raise NoAdditivePositions(
-            f"{name} has no position embedding that is known (looked for {', '.join(_SOURCES)}); {_TAKE}"
+            f"{name} has no position embedding that is known (looked for {', '.join(sorted(_SOURCES))}); {_TAKE}"
         )
-    source, owner = found[0]  # of words; those of LUKE's entities come after
+    source, owner = found[0]  # of words; those of other kinds of tokens come after
     blocks = []
     for path, _ in attention_modules(model):
         block = block_path(model, path)
         kind = "no block" if block is None else class_path(model.get_submodule(block))
-        if block is None or kind not in _SKIP:
+        if block is None or kind not in SKIP_PATHS:
             raise NoAdditivePositions(
                 f"{name} adds {source} to its tokens, but the skip path through {kind} is not known; {_TAKE}"
             )
-        blocks += [f"{block}.{norm}" for norm in _SKIP[kind]]
+        blocks += [f"{block}.{norm}" for norm in SKIP_PATHS[kind]]
     modules = dict(model.named_modules())
     places = [owner, owner.rpartition(".")[0], f"{owner.rpartition('.')[0]}.encoder".lstrip(".")]
-    after = [f"{place}.{own}".lstrip(".") for own in _AFTER_SOURCE for place in dict.fromkeys(places)]
+    following = dict.fromkeys(own for after in _SOURCES.values() for own in after)
+    after = [f"{place}.{own}".lstrip(".") for own in following for place in dict.fromkeys(places)]
     return PositionPath(source, tuple(path for path in dict.fromkeys([*after, *blocks]) if path in modules))
 
 
@@ -111,8 +99,8 @@ def positions_instead(model: nn.Module) -> str | None:
     """What tells tokens apart where it is not an embedding added to them; None where nothing else was found."""
     for path, child in model.named_modules():
         held = {*child._modules, *child._parameters}
-        for what, names in _INSTEAD.items():
-            if not held.isdisjoint(names):
+        for name, what in _INSTEAD.items():
+            if name in held:
                 return f"{what} ({path or type(model).__name__})"
         if getattr(child, "brings_positions", False):
             return f"positions in the logits of {type(child).__name__}, or none on purpose ({path})"
@@ -192,7 +180,7 @@ class Positions:
         self.normed[module] = frozen(module, x, self._fitted(x))
 
     def _fitted(self, x: Tensor) -> Tensor:
-        """The embedding for the tokens of ``x``: prefix tokens that it leaves out have none."""
+        """The embedding for the tokens of ``x``: special tokens that it leaves out have none."""
         p, tokens = self.carried, x.shape[1]
         assert p is not None
         have = p.shape[1]
@@ -207,7 +195,7 @@ class Positions:
             return p[:, :tokens]
         raise InputError(
             f"{self.name}: {tokens} tokens, but {self.path.source} has positions of {have}; take images of the model's "
-            "own size, and no tokens from elsewhere (LUKE's entities)"
+            "own size, and no tokens of other kinds beside the words"
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.attention.base import AttentionModule
-from workbench.captures.layout import class_path, heads_of
+from workbench.captures.by_class import ByClass, class_path, load_families
+from workbench.captures.layout import heads_of
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")
@@ -17,7 +18,20 @@ _SEPARATE = {
     "k": ("k_proj", "key", "k", "k_lin", "to_k", "wk"),
     "v": ("v_proj", "value", "v", "v_lin", "to_v", "wv"),
 }
-_PACKED = ("q", "k", "v")  # the order of a joint projection in timm, torch and GPT-2
+Rows = tuple[Tensor, Tensor | None]
+"""Weight (feature, width) and bias (feature) of one projection, the features of all heads in order."""
+READERS: ByClass[Callable[[Any, str, str], Rows | None]] = ByClass()
+
+
+def register_projection(class_name: str, read: Callable[[Any, str, str], Rows | None]) -> None:
+    """Say where attention of a class keeps its projections to q, k and v.
+
+    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all of a package. ``read`` gets the module, "q",
+    "k" or "v" and the module's path for messages, and returns weight (feature, width) and bias (feature) or None,
+    features of the heads one after the other; None where the projection is a linear layer of its own.
+    """
+    load_families()
+    READERS[class_name] = read
 
 
 class Projection(NamedTuple):
@@ -43,53 +57,26 @@ def head_projection(module: nn.Module, name: str = "v", path: str = "") -> Proje
     if name not in PROJECTIONS:
         raise UnknownName("projection", name, PROJECTIONS)
     weight, bias = _rows(module, name, path or "the module")
-    head_dim = module.head_dim if isinstance(module, AttentionModule) else heads_of(path, module)[1]
+    head_dim = heads_of(path, module)[1]
     by_head = weight.detach().unflatten(0, (-1, head_dim)).mT
     return Projection(by_head, None if bias is None else bias.detach().unflatten(0, (-1, head_dim)))
 
 
-def _rows(module: nn.Module, name: str, path: str) -> tuple[Tensor, Tensor | None]:
-    """Weight (feature, width) and bias (feature) of one projection, the features of all heads in order."""
-    if isinstance(module, AttentionModule):
-        return _of_variant(module, name, path)
-    if isinstance(module, nn.MultiheadAttention):
-        return _of_torch(module, name)
-    own_bias = getattr(module, f"{name}_bias", None)  # BEiT and EVA keep it beside the weights
-    joint = getattr(module, "qkv", None)
-    if isinstance(joint, nn.Linear) and class_path(module).startswith("timm."):
-        return _part(joint.weight, name), own_bias if joint.bias is None else _part(joint.bias, name)
-    joint = getattr(module, "c_attn", None)
-    if joint is not None and class_path(module).startswith("transformers.models.gpt2."):
-        return _part(joint.weight.mT, name), _part(joint.bias, name)
+def _rows(module: nn.Module, name: str, path: str) -> Rows:
+    for read in READERS.of(module):
+        rows = read(module, name, path)
+        if rows is not None:
+            return rows
     for known in _SEPARATE[name]:
         layer = getattr(module, known, None)
         if isinstance(layer, nn.Linear):
-            return layer.weight, own_bias if layer.bias is None else layer.bias
+            return layer.weight, layer.bias
     raise InputError(
-        f"{path}: where {class_path(module)} keeps its projection to {name} is not known; looked for qkv (timm), "
-        f"in_proj_weight (torch), c_attn (GPT-2) and a linear layer {', '.join(_SEPARATE[name])}"
+        f"{path}: where {class_path(module)} keeps its projection to {name} is not known; looked for a linear layer "
+        f"{', '.join(_SEPARATE[name])}; say where with workbench.captures.register_projection"
     )
 
 
-def _of_variant(module: AttentionModule, name: str, path: str) -> tuple[Tensor, Tensor | None]:
-    names = module.projections
-    if len(names) > 1 and name not in names:
-        if name != "q" or "k" not in names:
-            raise InputError(
-                f"{path}: {type(module).__name__} has no projection to {name}; it has {', '.join(names)}"
-            )
-        name = "k"
-    place = names.index(name) if name in names else 0
-    joint = module.qkv
-    bias = None if joint.bias is None else joint.bias.chunk(len(names))[place]
-    return joint.weight.chunk(len(names))[place], bias
-
-
-def _of_torch(module: nn.MultiheadAttention, name: str) -> tuple[Tensor, Tensor | None]:
-    joint = module.in_proj_weight
-    weight = getattr(module, f"{name}_proj_weight") if joint is None else _part(joint, name)
-    return weight, None if module.in_proj_bias is None else _part(module.in_proj_bias, name)
-
-
-def _part(joint: Tensor, name: str) -> Tensor:
-    return joint.chunk(len(_PACKED))[_PACKED.index(name)]
+def part_of(joint: Tensor, name: str) -> Tensor:
+    """The rows of "q", "k" or "v" in weights that hold all three in that order."""
+    return joint.chunk(3)["qkv".index(name)]

@@ -7,7 +7,8 @@ Modules announce themselves through hooks; attention is seen where it is compute
   ``torch.nn.functional.scaled_dot_product_attention``, with the inference fast path off;
 - transformers through the one function every model of it asks for its attention,
   ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
-  is switched and nothing recomputed.
+  is switched and nothing recomputed;
+- the variants of ``workbench.attention``, which say themselves what lies inside while they attend.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call
 from workbench.core.errors import IncompleteCapture
@@ -366,6 +368,34 @@ def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None
         yield
     finally:
         setattr(owner, name, before)
+
+
+@contextmanager
+def watch_variants(modules: Sequence[nn.Module], observer: Observer) -> Generator[None]:
+    """Let our own variants observe themselves while they attend."""
+    variants = [child for child in modules if isinstance(child, AttentionModule)]
+    try:
+        for child in variants:
+            vars(child)["attend"] = _observing(child, observer)
+        yield
+    finally:
+        for child in variants:
+            vars(child).pop("attend", None)
+
+
+def _observing(module: AttentionModule, observer: Observer) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
+    plain = module.attend
+
+    def attend(
+        x: Tensor, mask: Tensor | None = None, *, observe: bool = False
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if not observer.observes(module):
+            return plain(x, mask, observe=observe)
+        output, inside = plain(x, mask, observe=True)
+        observer.observed(module, output, inside)
+        return output, inside if observe else {}
+
+    return attend
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

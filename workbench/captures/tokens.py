@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.by_class import load_families
 from workbench.captures.records import TokenInfo
 
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
+SPECIAL_TOKENS: dict[str, str] = {}
+MORE_TOKENS: dict[str, Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]] = {}
+
+
+def register_special_tokens(**kinds: str) -> None:
+    """Say under which names models keep the tokens before their patches: ``cls_token="class"``, say.
+
+    Kinds are class, distillation and register; of the last there may be several under one name.
+    """
+    load_families()
+    SPECIAL_TOKENS.update(kinds)
+
+
+def register_more_tokens(key: str, extend: Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]) -> None:
+    """Say what a batch with ``key`` beside its words makes of their tokens: ``extend(words, batch)``."""
+    load_families()
+    MORE_TOKENS[key] = extend
 
 
 def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:
     """Labels, kinds, patch grid and mask of the tokens of ``batch``.
 
-    Vision models of timm and transformers: prefix tokens (class, distillation, register), then patches
+    Vision models of timm and transformers: special tokens (class, distillation, register), then patches
     labelled "row,column". Batches with ``input_ids``: words labelled by their ids, padding where the
-    attention mask is 0, then LUKE's entities where given. Anything else:
+    attention mask is 0, then what else the batch brings. Anything else:
     ``token_count`` tokens labelled by number, of kind "token".
     """
+    load_families()
     module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
     if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-        words = _text_tokens(ids, mask)
-        return words if not isinstance(batch, Mapping) else _with_entities(words, batch)
+        words = text_tokens(ids, mask)
+        for key in MORE_TOKENS if isinstance(batch, Mapping) else ():
+            words = MORE_TOKENS[key](words, batch) if isinstance(batch.get(key), Tensor) else words
+        return words
     pixels = batch.get("pixel_values") if isinstance(batch, Mapping) else batch
     if isinstance(pixels, Tensor) and pixels.ndim == 4:
         grid = patch_grid(module, (pixels.shape[-2], pixels.shape[-1]))
         if grid is not None:
-            return image_tokens(pixels.shape[0], prefix_kinds(module), grid)
+            return image_tokens(pixels.shape[0], special_kinds(module), grid)
     size = _batch_size(batch)
     count = token_count or 0
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
@@ -45,31 +66,39 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
     )
 
 
-def image_tokens(size: int, prefix: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
-    """TokenInfo of ``size`` images: prefix tokens, then grid[0] × grid[1] patches in reading order."""
+def image_tokens(size: int, special: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
+    """TokenInfo of ``size`` images: special tokens, then grid[0] × grid[1] patches in reading order."""
     rows, columns = grid
-    labels = [_SHORT[kind] for kind in prefix] + [
+    labels = [_SHORT[kind] for kind in special] + [
         f"{row},{column}" for row in range(rows) for column in range(columns)
     ]
-    kinds = [*prefix, *["patch"] * (rows * columns)]
+    kinds = [*special, *["patch"] * (rows * columns)]
     mask = torch.ones(size, len(kinds), dtype=torch.bool)
     return TokenInfo([list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid, mask)
 
 
-def prefix_kinds(module: nn.Module) -> tuple[str, ...]:
+def special_kinds(module: nn.Module) -> tuple[str, ...]:
     """Kinds of the tokens before the patches, in order, for vision models of timm and transformers."""
-    owner = next((child for child in module.modules() if _holds_tokens(child)), module)
-    kinds = ["class"] if _is_tensor(owner, "cls_token") else []
-    if _is_tensor(owner, "dist_token") or _is_tensor(owner, "distillation_token"):
-        kinds.append("distillation")
-    registers = getattr(owner, "reg_token", None)
-    registers = registers if isinstance(registers, Tensor) else getattr(owner, "register_tokens", None)
-    count = registers.shape[1] if isinstance(registers, Tensor) and registers.ndim == 3 else 0
+    load_families()
+    owner = next((child for child in module.modules() if _special_tokens(child)), module)
+    held = _special_tokens(owner)
+    kinds = [kind for kind in ("class", "distillation") if kind in held]
+    registers = held.get("register")
+    count = registers.shape[1] if registers is not None and registers.ndim == 3 else 0
     declared = getattr(module, "num_prefix_tokens", None)
     if isinstance(declared, int):
         count = max(0, declared - len(kinds)) if count == 0 else count
         kinds = kinds[:declared]
     return tuple(kinds + ["register"] * count)
+
+
+def _special_tokens(module: nn.Module) -> dict[str, Tensor]:
+    """The special tokens that a module itself holds, by kind."""
+    return {
+        kind: value
+        for name, kind in SPECIAL_TOKENS.items()
+        if isinstance(value := getattr(module, name, None), Tensor)
+    }
 
 
 def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int] | None:
@@ -101,7 +130,8 @@ def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
     )
 
 
-def _text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
+def text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
+    """Words labelled by their ids, padding where the mask is 0."""
     real = (
         mask.bool().cpu()
         if isinstance(mask, Tensor) and mask.ndim == 2
@@ -112,39 +142,12 @@ def _text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
     return TokenInfo(labels, kinds, None, real)
 
 
-def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
-    """LUKE's tokens when entities are given: the words, then the entities."""
-    ids = batch.get("entity_ids")
-    if not isinstance(ids, Tensor):
-        return words
-    entities = _text_tokens(ids, batch.get("entity_attention_mask"))
-    kinds = [["entity" if kind == "word" else kind for kind in row] for row in entities.kinds]
-    return TokenInfo(
-        [first + second for first, second in zip(words.labels, entities.labels, strict=True)],
-        [first + second for first, second in zip(words.kinds, kinds, strict=True)],
-        None,
-        torch.cat([words.mask, entities.mask], dim=1),
-    )
-
-
 def _masked(kinds: list[str], mask: Tensor) -> TokenInfo:
     real = mask.bool().cpu()
     named = [
         [kind if keep else "padding" for kind, keep in zip(kinds, row, strict=True)] for row in real.tolist()
     ]
     return TokenInfo([[str(i) for i in range(len(kinds))] for _ in named], named, None, real)
-
-
-def _holds_tokens(module: nn.Module) -> bool:
-    return (
-        _is_tensor(module, "cls_token")
-        or _is_tensor(module, "reg_token")
-        or _is_tensor(module, "register_tokens")
-    )
-
-
-def _is_tensor(module: nn.Module, name: str) -> bool:
-    return isinstance(getattr(module, name, None), Tensor)
 
 
 def _batch_size(batch: Any) -> int:

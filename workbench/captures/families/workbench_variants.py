@@ -1,0 +1,66 @@
+"""The attention variants of ``workbench.attention``, and the blocks of the workbench's own architectures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.attention.base import AttentionModule
+from workbench.captures.adapters import Adapter, Visit, register_adapter
+from workbench.captures.layout import Reading, register_block
+from workbench.captures.positions import register_skip_path
+from workbench.captures.projections import Rows, register_projection
+from workbench.captures.records import Call
+from workbench.core.errors import IncompleteCapture, InputError
+
+_PARTS = "workbench.models.architectures.parts"
+
+
+@register_adapter
+class Variants(Adapter):
+    """Calls from what ``watch_variants`` noted during the visit."""
+
+    classes = ("workbench.attention.base.AttentionModule",)
+    reads_calls = False
+
+    def read(self, visit: Visit) -> list[Call]:
+        module: AttentionModule = visit.module
+        if visit.attended is None:
+            raise IncompleteCapture(
+                f"{visit.path}: the forward of {type(module).__name__} never called its attend"
+            )
+        output, inside = visit.attended
+        operands: dict[str, Any] = {
+            site: inside.get(site) for site in ("q", "k", "v", "scale", "mask", "attn")
+        }
+        others = {site: value for site, value in inside.items() if site not in (*operands, "rows_sum_to_one")}
+        return [
+            Call(
+                **operands,
+                head_out=output,
+                kind=module.attends,
+                rows_sum_to_one=inside.get("rows_sum_to_one", module.attends != "none"),
+                extra=others,
+                reproduced=[(module.finish(output), visit.output)],
+            )
+        ]
+
+
+def _own_projection(module: AttentionModule, name: str, path: str) -> Rows:
+    names = module.projections
+    if len(names) > 1 and name not in names:
+        if name != "q" or "k" not in names:
+            raise InputError(
+                f"{path}: {type(module).__name__} has no projection to {name}; it has {', '.join(names)}"
+            )
+        name = "k"
+    place = names.index(name) if name in names else 0
+    joint = module.qkv
+    bias = None if joint.bias is None else joint.bias.chunk(len(names))[place]
+    return joint.weight.chunk(len(names))[place], bias
+
+
+register_projection("workbench.attention.base.AttentionModule", _own_projection)
+register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
+# Its residual is not the sum of the stream and what attention puts out; on the skip path (1 − t) p + t p = p.
+register_block(f"{_PARTS}.BoostedBlock", "norm2.input", attn_out=Reading((("boost", "input"),)))
+register_skip_path(f"{_PARTS}.BoostedBlock")

@@ -1,0 +1,41 @@
+"""XCiT: attention among channels, then two layers of class attention (timm)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from workbench.captures.adapters import Adapter, Visit, register_adapter
+from workbench.captures.layout import Reading, register_block
+from workbench.captures.records import Call
+
+
+@register_adapter
+class CrossCovariance(Adapter):
+    """Channels attend to channels. Seen as (batch, head, channel, token), temperature inside q."""
+
+    classes = ("timm.models.xcit.XCA",)
+
+    def read(self, visit: Visit) -> list[Call]:
+        temperature = visit.module.get_parameter("temperature")
+        return [
+            replace(
+                call,
+                q=(call.q / temperature).mT,
+                k=call.k.mT,
+                v=call.v.mT,
+                head_out=call.head_out.mT,
+                scale=temperature.clone(),
+                kind="channel",
+            )
+            for call in visit.calls
+        ]
+
+
+register_block("timm.models.xcit.XCABlock", "norm3.input")
+# Only the class token goes on to norm2, so the whole stream is put together as the block does.
+register_block(
+    "timm.models.xcit.ClassAttentionBlock",
+    lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
+)
