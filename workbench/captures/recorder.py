@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.captures.adapters import Visit, adapted_classes, find_adapter
+from workbench.captures.by_class import class_path
 from workbench.captures.keeping import Keeper, tensors_in
 from workbench.captures.layout import (
     Reading,
@@ -20,7 +21,6 @@ from workbench.captures.layout import (
     attn_out_reading,
     before_attention,
     block_path,
-    class_path,
     is_attention,
     is_library_model,
     looks_like_attention,

@@ -26,7 +26,8 @@ from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from workbench.captures.adapters import find_adapter
-from workbench.captures.layout import class_path, foreign_block
+from workbench.captures.by_class import class_path
+from workbench.captures.layout import foreign_block
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
