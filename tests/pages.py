@@ -61,18 +61,24 @@ def commands_of(page: Path) -> Iterator[list[str]]:
     prose = _BLOCK.sub("", page.read_text(encoding="utf-8"))
     for command in re.findall(r"`(workbench [^`]+)`", prose):
         words = shlex.split(command)[1:]
-        if len(words) > 1 and words[-1] != "--help":  # a command's bare name is only a mention of it
+        _, _, asked = find_command(words)
+        if asked and asked[-1] != "--help":  # a command's bare name is only a mention of it
             yield words
 
 
 def understand(words: list[str]) -> click.Context:
     """Parse a command without running it; click says what is wrong with one that cannot be."""
-    group, name = cli.cli, words[0]
-    command = group.commands[name]
-    while isinstance(command, click.Group) and words[1] in command.commands:
-        words, name = words[1:], words[1]
+    name, command, asked = find_command(words)
+    return command.make_context(name, asked)
+
+
+def find_command(words: list[str]) -> tuple[str, click.Command, list[str]]:
+    """The command that words begin with, its name, and the words after it."""
+    name, command = "workbench", cli.cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
         command = command.commands[name]
-    return command.make_context(name, words[1:])
+    return name, command, words
 
 
 def run_page(page: Path) -> dict[str, Any]:

@@ -4,10 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 
-from workbench.apps import cli
+from tests.pages import find_command
 from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.attention import VARIANTS
 from workbench.papers.published import PAPERS, published
@@ -73,11 +72,8 @@ def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(sectio
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:60])
 def test_its_commands_are_understood(words):
-    command = cli.cli
-    while isinstance(command, click.Group):
-        name, *words = words
-        command = command.commands[name]
-    given = command.make_context(name, [*words]).params
+    name, command, asked = find_command(words)
+    given = command.make_context(name, asked).params
     if name == "render":
         assert set(given["notebooks"]) <= set(NOTEBOOKS)
         for notebook in given["notebooks"]:
