@@ -7,7 +7,8 @@ it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import pandas as pd
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.core.files import sha256_file
+from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
@@ -230,6 +231,20 @@ def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
     """The same rows with exactly `SCALING_COLUMNS`, in order and with fixed types; absent ones are null."""
     frame = frame.reindex(columns=list(SCALING_COLUMNS))
     return frame.astype({name: _SCALING_TYPES.get(name, "string") for name in SCALING_COLUMNS})
+
+
+def write_record(
+    folder: Path, file: str, frame: pd.DataFrame, about: Mapping[str, Any], *more: Path
+) -> dict[str, Any]:
+    """Write a record: numbers as CSV, and what it says of itself, with the hashes of these and of ``more`` files.
+
+    Returns what its JSON file holds.
+    """
+    path = atomic_write(folder / file, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    hashes = {os.path.relpath(one, folder).replace(os.sep, "/"): sha256_file(one) for one in (path, *more)}
+    record = {**about, "files": hashes}
+    write_json(folder / RECORD_FILE, record)
+    return record
 
 
 def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:

@@ -17,7 +17,7 @@ from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate
 from workbench.studies.evaluation.pictures import PixelModel, open_pictures
 from workbench.studies.evaluation.protocols import corrupted, photograph_cuts
-from workbench.studies.evaluation.records import DEAR, RUNS, _jobs, record
+from workbench.studies.evaluation.robustness import DEAR, RUNS, _jobs, make_robustness_record
 from workbench.studies.evaluation.texts import PROSE, open_texts
 from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
 
@@ -329,19 +329,19 @@ def test_the_commands_help_lists_every_protocol(capsys):
 
 def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys):
     work, data = tmp_path / "work", tmp_path / "data"
-    made = record([MODEL], ["clean", "ood"], data, work, limit=5)
+    made = make_robustness_record([MODEL], ["clean", "ood"], data, work, limit=5)
     folder = data / "records" / "robustness"
     assert json.loads((folder / RECORD_FILE).read_text()) == json.loads(json.dumps(made))
     frame = read_evaluation(folder / EVALUATIONS_FILE)
     assert set(frame["protocol"]) == {"clean", "ood"}
     assert capsys.readouterr().err.count("\n") == 2
-    again = record([MODEL], ["clean", "ood"], data, work, limit=5)
+    again = make_robustness_record([MODEL], ["clean", "ood"], data, work, limit=5)
     assert again["files"] == made["files"]
     assert capsys.readouterr().err == ""  # nothing was measured again
     with pytest.raises(UnknownName, match="bundled model of digits or prose 'bundled:digits-none'"):
-        record(["bundled:digits-none"], None, data, work)
+        make_robustness_record(["bundled:digits-none"], None, data, work)
     with pytest.raises(UnknownName, match="protocol"):
-        record(None, ["clena"], data, work)
+        make_robustness_record(None, ["clena"], data, work)
 
 
 def test_the_dear_attacks_are_left_to_the_models_of_their_paper_unless_asked_for():

@@ -18,7 +18,7 @@ from workbench.data.digits import digits_split
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.records import read_metrics
 from workbench.studies.training import load_recipe
-from workbench.studies.training.bundle import MODELS, SEEDS, bundle, bundle_all
+from workbench.studies.training.bundle import MODELS, SEEDS, bundle, make_training_records
 from workbench.studies.training.folder import METRIC_COLUMNS
 from workbench.studies.training.tasks import load_task
 
@@ -139,7 +139,7 @@ def test_every_bundled_model_has_the_name_of_its_run():
 
 def test_a_model_that_is_not_bundled_is_refused(tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'digits-rpc-sym'"):
-        [*bundle_all(["digits-rpc"], tmp_path, tmp_path)]
+        [*make_training_records(["digits-rpc"], tmp_path, tmp_path)]
 
 
 def test_the_command_trains_all_seeds_and_cleans_up(tmp_path, capsys):

@@ -330,11 +330,11 @@ def training(model: tuple[str, ...], out: str | None, work: Path, restart: bool,
     \b
     workbench study records training -m bundled:digits-vit -j 2
     """
-    from workbench.studies.training.bundle import bundle_all
+    from workbench.studies.training.bundle import make_training_records
 
     if restart:
         begin_anew(work)
-    for line in bundle_all([_name(spec) for spec in model], _data(out), work, **given):
+    for line in make_training_records([_name(spec) for spec in model], _data(out), work, **given):
         click.echo(line)
 
 
@@ -362,12 +362,14 @@ def robustness(
     \b
     workbench study records robustness -m bundled:digits-vit --protocol fgsm -j 2
     """
-    from workbench.studies.evaluation.records import record
+    from workbench.studies.evaluation.robustness import make_robustness_record
 
     if restart:
         begin_anew(work)
     models = [f"bundled:{_name(spec)}" for spec in model]
-    seconds = record(models or None, [*protocol] or None, _data(out), work, **given)["seconds"]
+    seconds = make_robustness_record(models or None, [*protocol] or None, _data(out), work, **given)[
+        "seconds"
+    ]
     click.echo(f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core")
 
 
@@ -384,11 +386,11 @@ def operators(
     \b
     workbench study records operators --sweep causal
     """
-    from workbench.studies.scaling.records import record
+    from workbench.studies.scaling.study import make_operators_record
 
     if restart:
         begin_anew(work)
-    made = record(
+    made = make_operators_record(
         _data(out), work, sweeps=[*sweeps] or None, device=device or "cpu", dtype=dtype or "float32"
     )
     click.echo(f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes")

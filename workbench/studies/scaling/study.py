@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +21,9 @@ from workbench.core.files import write_json
 from workbench.core.store import RunStore
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
-from workbench.papers.operators import CONDITIONS, OPERATORS, SWEEPS, Point
-from workbench.studies.records import SCALING_COLUMNS, conform_scaling
+from workbench.papers.operators import CONDITIONS, LAYERS, OPERATORS, SWEEPS, Point
+from workbench.studies.records import OPERATORS as RECORD
+from workbench.studies.records import POINTS_FILE, SCALING_COLUMNS, conform_scaling, write_record
 from workbench.studies.scaling.layers import Forecast, forecast
 from workbench.studies.scaling.measuring import ENOUGH, ROUNDS, THREADS, measured
 from workbench.studies.training.measuring import free_memory, memory_measure
@@ -32,6 +34,7 @@ MEMORY_SHARE = 0.8
 """Of the memory that is free, beyond which a pass is not run."""
 DTYPES = ("float32", "bfloat16", "float16")
 IDENTITY_FILE = "study.json"
+COMMAND = "workbench study records operators"
 _STARTING = 1.5  # seconds that a point takes beside its passes, about
 
 
@@ -103,6 +106,29 @@ def scaling_study(
         "notes": notes,
     }
     return frame
+
+
+def make_operators_record(
+    data: Path, work: Path, *, sweeps: list[str] | None = None, device: str = "cpu", dtype: str = "float32"
+) -> dict[str, Any]:
+    """Measure all sweeps (or those named), and write ``data/records/operators`` in place of what is there."""
+    started = time.monotonic()
+    frame = scaling_study(sweeps, device=device, dtype=dtype, out=work, progress=sys.stderr.isatty())
+    folder = data / "records" / RECORD
+    run = frame.attrs["provenance"]
+    about = {
+        "name": RECORD,
+        "command": COMMAND,
+        "seed": run["seed"],
+        **{name: run[name] for name in ("device", "dtype", "threads", "memory", "options")},
+        "layers": LAYERS,
+        "seconds_a_pass": SECONDS_A_PASS,
+        "memory_share": MEMORY_SHARE,
+        "seconds": round(time.monotonic() - started),
+        "notes": list(frame.attrs["notes"]),
+        "versions": versions(),
+    }
+    return write_record(folder, POINTS_FILE, frame, about)
 
 
 def study_identity(device: str, dtype: str) -> dict[str, Any]:

@@ -21,8 +21,8 @@ import torch
 
 from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
-from workbench.core.files import atomic_write, sha256_file, write_json
-from workbench.studies.records import METRICS_FILE, RECORD_FILE
+from workbench.core.files import atomic_write, write_json
+from workbench.studies.records import METRICS_FILE, write_record
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
 from workbench.studies.training.progress import told
 from workbench.studies.training.runs import train
@@ -139,11 +139,9 @@ def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
 
 def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
     metrics = pd.concat([result.metrics for result in results], ignore_index=True)
-    path = records / METRICS_FILE
-    atomic_write(path, lambda handle: metrics.to_csv(handle, index=False, lineterminator="\n"))
     described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
     told_of = dict.fromkeys(("accuracy", results[0].headline))
-    record = {
+    about = {
         "name": name,
         "command": f"{COMMAND} --model bundled:{name}",
         "threads": 1,
@@ -163,13 +161,8 @@ def _write_records(name: str, results: Sequence[TrainResult], models: Path, reco
             for model, result in zip(described, results, strict=True)
         ],
         **{key: described[0][key] for key in ("recipe", "data", "versions")},
-        "files": {
-            METRICS_FILE: sha256_file(path),
-            **{f"../../models/{name}/{file.name}": sha256_file(file) for file in sorted(models.iterdir())},
-        },
     }
-    write_json(records / RECORD_FILE, record)
-    return record
+    return write_record(records, METRICS_FILE, metrics, about, *sorted(models.iterdir()))
 
 
 def _seconds(metrics: pd.DataFrame) -> float:
@@ -190,7 +183,7 @@ def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainR
     return name, run(name, seed, **options, progress=False)
 
 
-def bundle_all(
+def make_training_records(
     names: Sequence[str],
     data: Path,
     work: Path,

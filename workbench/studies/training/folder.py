@@ -21,9 +21,8 @@ import pandas as pd
 import torch
 
 from workbench._version import __version__
-from workbench.core.errors import InputError, MissingResource
-from workbench.core.files import atomic_write, write_json
-from workbench.core.store import set_aside
+from workbench.core.files import atomic_write
+from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import load_weights, read_torch_file, write_checkpoint
 from workbench.studies.records import METRICS_FILE, read_metrics
@@ -74,6 +73,7 @@ class RunFolder:
         self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
     ) -> None:
         self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
+        self.store = RunStore(out, "training run", MODEL_FILE, format=FORMAT)
         self.rows: list[dict[str, Any]] = []
         self.table: list[dict[str, Any]] = []
         self.identity = {
@@ -91,44 +91,10 @@ class RunFolder:
         }
 
     def prepare_folder(self, restart: bool) -> None:
-        """Make the folder, and make sure that what it holds is this run, or nothing."""
-        if self.out.exists() and not self.out.is_dir():
-            raise InputError(f"--out {self.out} is a file; a run needs a folder")
-        try:
-            # of several processes that train together the first one moves the folder
-            if restart and os.environ.get("RANK", "0") == "0":
-                set_aside(self.out, first=MODEL_FILE)
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MissingResource(
-                f"cannot write {self.out}: {error.strerror or error}; choose another --out"
-            ) from error
-        held = self.held()
-        # Compared as JSON, where a tuple is a list and 1e-3 is 0.001, because that is how it is stored.
-        wanted = json.loads(json.dumps(self.identity))
-        keys = dict.fromkeys([*wanted, *(_SHOWN if held else ())])
-        different = [key for key in keys if key != "command" and held and held.get(key) != wanted.get(key)]
-        if held and different:
-            both = [_both(key, held.get(key), wanted.get(key)) for key in different if key in _SHOWN]
-            raise InputError(
-                f"{self.out} holds another run ({held.get('command')}): its {', '.join(different)} "
-                f"differ from what is asked now ({wanted['command']})"
-                + (f": {'; '.join(both)}" if both else "")
-                + "; choose another --out, or begin anew with --restart"
-            )
-
-    def held(self) -> dict[str, Any] | None:
-        """The ``model.json`` in the folder, if there is one."""
-        path = self.path(MODEL_FILE)
-        if not path.exists():
-            return None
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); choose another --out") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{path} does not describe a model; choose another --out")
-        return content
+        """Make the folder, and make sure that what it holds is this run, or nothing (see `RunStore`)."""
+        # of several processes that train together the first one moves what is there
+        restart = restart and os.environ.get("RANK", "0") == "0"
+        self.store.open({**dict.fromkeys(_VARIANT), **self.identity}, restart, ignored=["command"])
 
     def path(self, name: str) -> Path:
         """Where a file of the run is."""
@@ -136,7 +102,7 @@ class RunFolder:
 
     def finished(self) -> TrainResult | None:
         """The result, if the folder holds the whole run already."""
-        held = self.held()
+        held = self.store.held()
         if held is None or not held.get("complete"):
             return None
         missing = [row["file"] for row in held["checkpoints"] if not self.path(row["file"]).exists()]
@@ -147,7 +113,7 @@ class RunFolder:
     def restore(self, trainer: Trainer) -> int | None:
         """Put the trainer where the run stopped: the last whole epoch, or None if there is none."""
         path = self.path(RESUME_FILE)
-        if not path.exists() or self.held() is None:
+        if not path.exists() or self.store.held() is None:
             return None
         state = read_torch_file(path)
         load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
@@ -214,14 +180,8 @@ class RunFolder:
 
     def write_model(self, complete: bool) -> None:
         """Write ``model.json``."""
-        model = {
-            "format": FORMAT,
-            **self.identity,
-            "complete": complete,
-            "versions": versions(),
-            "checkpoints": self.table,
-        }
-        write_json(self.path(MODEL_FILE), model)
+        about = {"complete": complete, "versions": versions(), "checkpoints": self.table}
+        self.store.write({**self.identity, **about})
 
     def keep_last_good(self, trainer: Trainer) -> Path:
         """Make a checkpoint of the last whole epoch, unless the recipe already did."""
@@ -245,7 +205,7 @@ class RunFolder:
 
     def result(self, resumed_from: int | None) -> TrainResult:
         """What the complete run left, as read from its folder."""
-        table = (self.held() or {})["checkpoints"]
+        table = (self.store.held() or {})["checkpoints"]
         return TrainResult(
             out=self.out,
             checkpoints=[self.path(row["file"]) for row in table],
@@ -273,15 +233,8 @@ class RunFolder:
         }
 
 
-_SHOWN = ("task", "attention", "attention_layers", "attention_options", "boost", "architecture", "seed")
-
-
-def _both(key: str, held: Any, wanted: Any) -> str:
-    """What a folder holds and what is asked; of tables only where they differ."""
-    if isinstance(held, dict) and isinstance(wanted, dict):
-        names = [name for name in {**held, **wanted} if held.get(name) != wanted.get(name)]
-        held, wanted = ({name: table.get(name) for name in names} for table in (held, wanted))
-    return f"{key} is {held!r} there and {wanted!r} here"
+_VARIANT = ("attention_layers", "attention_options", "boost")
+"""Entries of the identity that a plain model has not got: one with a variant is another run."""
 
 
 def _name(task: Task, recipe: Recipe) -> str:

@@ -18,11 +18,11 @@ import pandas as pd
 
 from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
-from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.core.files import atomic_write, write_json
 from workbench.frames.provenance import versions
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.evaluation.running import evaluate
-from workbench.studies.records import EVALUATIONS_FILE, RECORD_FILE, ROBUSTNESS, read_evaluation
+from workbench.studies.records import EVALUATIONS_FILE, ROBUSTNESS, read_evaluation, write_record
 
 COMMAND = "workbench study records robustness"
 REFERENCE = "bundled:digits-vit"
@@ -53,7 +53,7 @@ DEAR = dict.fromkeys(
 and its symmetric baseline, and they take five times as long as all others together."""
 
 
-def record(
+def make_robustness_record(
     models: Sequence[str] | None,
     protocols: Sequence[str] | None,
     data: Path,
@@ -78,10 +78,7 @@ def record(
     frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
     runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
     folder = data / "records" / ROBUSTNESS
-    atomic_write(
-        folder / EVALUATIONS_FILE, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
-    )
-    made = {
+    about = {
         "name": ROBUSTNESS,
         "command": COMMAND,
         "seed": SEED,
@@ -94,10 +91,8 @@ def record(
         "seconds": {f"{run['model']['spec']} {run['evaluation']}": run["seconds"] for run in runs},
         "notes": sorted({note for run in runs for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
-        "files": {EVALUATIONS_FILE: sha256_file(folder / EVALUATIONS_FILE)},
     }
-    write_json(folder / RECORD_FILE, made)
-    return made
+    return write_record(folder, EVALUATIONS_FILE, frame, about)
 
 
 def _jobs(
