@@ -225,7 +225,7 @@ class Layer:
 
 
 def over_windows(
-    values: Shaped[Tensor, window * rest], image: Int[Tensor, " window"]
+    values: Shaped[Tensor, "window ..."], image: Int[Tensor, " window"]
 ) -> Shaped[Tensor, "input window_of_input ..."]:
     """(window, …) as (input, window of that input, …); ``image`` is the input of every window."""
     image = image.to(values.device)
