@@ -93,7 +93,7 @@ def same(a, b, rtol=1e-4, atol=1e-6):
 
 @pytest.mark.parametrize(
     "name", [name for name in ANALYSES if ANALYSES[name].perturb is None]
-)  # see test_signal_noise
+)  # see tests/analyses/test_snr.py
 def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
     options = {"null_samples": 2} if "null_samples" in ANALYSES[name].options else {}
     runs = bool(ANALYSES[name].sites)  # an analysis of weights takes no inputs
