@@ -170,9 +170,10 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
 
 def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     """What it takes to plan, to look, to read and to resume, in this process."""
+    from workbench.runs.sweep.parts import SweepFolder
+
     from workbench.runs.analyze import analyze
     from workbench.runs.sweep import sweep, sweep_status
-    from workbench.runs.sweep.parts import SweepFolder
     from workbench.runs.sweep.plan import make_plan
 
     plan, _ = SweepFolder(out).plan()

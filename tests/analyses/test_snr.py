@@ -274,7 +274,7 @@ def test_every_metric_is_known_and_in_its_range(plain, digits):
 
 
 def test_a_stronger_noise_lowers_the_ratio(plain, digits):
-    frame = workbench.survey_settings(
+    frame = workbench.analyze_grid(
         "snr", [(PLAIN, DIGITS)], {"noise": ["gaussian-noise", "impulse-noise"], "severity": [1, 3, 5]}, n=4
     )
     before = frame[(frame["metric"] == "snr") & (frame["candidate"] == "resid_pre")]
@@ -285,11 +285,11 @@ def test_a_stronger_noise_lowers_the_ratio(plain, digits):
     assert frame.attrs["provenance"][5]["options"]["severity"] == 5
 
 
-def test_a_survey_of_settings_needs_models_and_values():
+def test_a_grid_needs_models_and_values():
     with pytest.raises(InputError, match="at least one value of severity"):
-        workbench.survey_settings("snr", [(PLAIN, DIGITS)], {"severity": []})
+        workbench.analyze_grid("snr", [(PLAIN, DIGITS)], {"severity": []})
     with pytest.raises(InputError, match="no model to run"):
-        workbench.survey_settings("snr", [(None, DIGITS)], {"severity": [1]})
+        workbench.analyze_grid("snr", [(None, DIGITS)], {"severity": [1]})
 
 
 def test_windows_and_channel_attention_are_measured_too():

@@ -269,7 +269,7 @@ def test_a_sweep_runs_every_value_of_a_key_and_reads_them_back(run, tmp_path):
         assert "1 of 1 tasks done" in said
     status, _, err = run("sweep", "read", folder, "-a", "token-similarity", "-o", out)
     assert status == 0, err
-    assert set(pd.read_csv(out)["analysis"]) == {"token-similarity"}
+    assert set(pd.read_csv(out)["metric"]) == {"token_cosine"}
     status, _, err = run("sweep", "read", folder, "-a", "gram-spectrum", "-o", out)
     assert status == 2
     assert "unknown analysis of the sweep" in err

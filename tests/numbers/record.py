@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import hashlib
 import importlib
 import inspect
@@ -190,7 +191,9 @@ def call(function: Callable[..., Any], *given: Any, analysis: str = "", **settin
 
     Whether a value is spelled anew there is only known from the error, which names what it does not accept.
     """
-    own = inspect.signature(function).parameters
+    own = {*inspect.signature(function).parameters}
+    if hasattr(workbench, "RunSettings"):
+        own |= {field.name for field in dataclasses.fields(workbench.RunSettings)}
     options = workbench.ANALYSES[found].options if (found := analysis_name(analysis)) else {}
     chosen, older = {}, {}
     for key, value in settings.items():
@@ -460,7 +463,10 @@ def of_sweep(recording: Recording) -> None:
 
 def read_sweep(analysis: str, model: str, folder: Path, settings: Mapping[str, Any]) -> pd.DataFrame:
     """What a sweep measured of a model, as `analyze` would give it. The one place that knows how a sweep is read."""
-    return analyze(analysis, model=model, inputs=f"sweep:{folder}", **settings)
+    many = getattr(workbench, "analyze_many", None)
+    if many is None:
+        return analyze(analysis, model=model, inputs=f"sweep:{folder}", **settings)
+    return many(analysis_name(analysis), [(model, f"sweep:{folder}")], **renamed_options(analysis, settings))
 
 
 def of_watch(recording: Recording) -> None:

@@ -29,7 +29,7 @@ def stated(monkeypatch):
 
     def use(*rows, **arguments):
         monkeypatch.setattr(papers_claims, "stated_claims", lambda paper: pd.DataFrame(rows))
-        for name in ("analyze", "survey_checkpoints"):
+        for name in ("analyze", "analyze_many"):
             real = getattr(workbench, name)
             monkeypatch.setattr(
                 papers_claims,

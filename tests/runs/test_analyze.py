@@ -416,7 +416,7 @@ def test_heads_that_attend_alike_have_no_diversity_and_unlike_ones_have_that_of_
 
 def test_hidden_states_are_not_in_q_k_v(tmp_path):
     write_qkv(tmp_path / "a.npz")
-    with pytest.raises(InputError, match=r"holds no 'hidden'.*give model and inputs"):
+    with pytest.raises(InputError, match=r"holds no 'resid_post'.*give model and inputs"):
         analyze("token-similarity", qkv=tmp_path / "a.npz")
     held = capture(vit(), images(), sites=("resid_post",))
     direct = analyze("token-similarity", model=vit(), inputs=images())
@@ -570,7 +570,7 @@ def test_heads_that_do_not_exist_are_refused():
 def test_progress_is_told_on_the_error_stream_only_when_long(capsys, monkeypatch):
     analyze("token-similarity", model=vit(), inputs=images(), progress=True)
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("workbench.runs.analyze.PROGRESS_AFTER", 0.0)
+    monkeypatch.setattr("workbench.core.progress.PATIENCE", 0.0)
     analyze("token-similarity", model=vit(), inputs=images(), progress=True, batch_size=2)
     out, err = capsys.readouterr()
     assert out == ""

@@ -16,7 +16,7 @@ from workbench.analyses import kernel_pca
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
-from workbench.core.selection import parse_numbers
+from workbench.core.selection import Numbers, parse_numbers
 from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
@@ -35,7 +35,7 @@ class Layer:
     ids: Sequence[str]
     tokens: TokenInfo | None
     seed: int
-    chosen_heads: str | int | Sequence[int] | None = None
+    chosen_heads: Numbers = None
     heads: list[int] = field(default_factory=list)
     """The heads that were measured, set by `choose_heads`."""
     total_heads: int = 0

@@ -63,12 +63,17 @@ ANALYSES = Analyses(
 )
 
 
-def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an analysis, complete and valid.
+def find_analysis(name: str, options: Mapping[str, Any]) -> tuple[Analysis, Any]:
+    """An analysis, and its options as its functions receive them, complete and valid.
 
     Raises `UnknownName` for an analysis or option that does not exist, with the nearest names, and
     `InputError` for a value of the wrong kind.
     """
     if name not in ANALYSES:
         raise UnknownName("analysis", name, ANALYSES)
-    return asdict(ANALYSES[name].asked(options))
+    return ANALYSES[name], ANALYSES[name].asked(options)
+
+
+def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an analysis, complete and valid, by name; raises what `find_analysis` raises."""
+    return asdict(find_analysis(name, options)[1])

@@ -52,7 +52,7 @@ def comparison_figure(
     deviation. The null distribution is the 95 % band of the same average under each null, with a tick at its mean.
 
     Args:
-        frame: rows without rank from `analyze` or `survey`, over everything (null input, layer and head) and, for
+        frame: rows without rank from `analyze` or `analyze_many`, over everything (null input, layer and head) and, for
             the bars, one per input.
         published: the result of `workbench.published`, or columns model, metric and value, and as needed statistic,
             axis, standardize (empty: for all of them; "none": for keys as they are) and spread (a standard

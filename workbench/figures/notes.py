@@ -40,7 +40,7 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
 def with_absent(fig: go.Figure, absent: Mapping[str, str], below: bool = False) -> go.Figure:
     """The figure itself, or with it a note for every model that is not on this machine, saying why.
 
-    ``absent`` is what `workbench.survey` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
+    ``absent`` is what `workbench.analyze_many` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
     line of a reason is shown, once for all models that share it; the rest concerns the machine rather than the figure.
     A note is a panel beside the figure, or with ``below`` a line under it, for a figure that takes the whole width of a
     page.

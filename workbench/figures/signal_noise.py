@@ -36,7 +36,7 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     stays as it is.
 
     Args:
-        frame: the analysis ``snr`` of one model by `workbench.runs.surveys.survey_settings`, over ``noise`` and
+        frame: the analysis ``snr`` of one model by `workbench.analyze_grid`, over ``noise`` and
             ``severity``.
 
     Raises:
@@ -64,7 +64,7 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     A block is one layer of one input; shares are means over all severities.
 
     Args:
-        frame: the analysis ``snr`` of several models by `workbench.runs.surveys.survey_settings`.
+        frame: the analysis ``snr`` of several models by `workbench.analyze_grid`.
 
     Raises:
         InputError: the frame holds no such rows.
@@ -115,7 +115,7 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
     A point before attention, after it and after the block, of every layer; means over inputs at the middle severity.
 
     Args:
-        frame: the analysis ``snr`` of several models by `workbench.runs.surveys.survey_settings`.
+        frame: the analysis ``snr`` of several models by `workbench.analyze_grid`.
 
     Raises:
         InputError: the frame holds no such rows.

@@ -19,7 +19,8 @@ from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
-from workbench.runs.surveys import sensitivity_frame, survey_checkpoints
+from workbench.runs.extracts import sensitivity_frame
+from workbench.runs.many import analyze_many
 
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
@@ -161,7 +162,8 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
             raise _NotTested(str(reason)) from None
     every = _checkpoints(model)
     chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
-    return survey_checkpoints(run.analysis, model, _TRAINING_INPUTS.get(inputs, inputs), chosen, **arguments)
+    pairs = [(model, _TRAINING_INPUTS.get(inputs, inputs))]
+    return analyze_many(run.analysis, pairs, checkpoints=chosen, **arguments)
 
 
 def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float) -> dict[str, Any]:

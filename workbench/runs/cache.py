@@ -38,7 +38,7 @@ from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.runs.stream import Stream
+    from workbench.runs.sources import Source
 
 SIZE = 2 * 2**30
 """Bytes that are kept at most, unless ``WORKBENCH_CACHE_SIZE`` says otherwise."""
@@ -63,7 +63,7 @@ def is_wanted(asked: bool | None) -> bool:
     raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
 
 
-class Place:
+class CacheEntry:
     """Where one result belongs: ``find`` what is there, ``keep`` what was computed.
 
     Where caching is not wanted nothing is found or kept; where it is, but the content of something cannot be told, the
@@ -73,7 +73,7 @@ class Place:
     def __init__(
         self,
         asked: bool | None,
-        stream: Stream,
+        source: Source,
         ours: bool,
         question: Mapping[str, Any],
         store: Store | None = None,
@@ -83,7 +83,7 @@ class Place:
             return
         self.store = Store() if store is None else store
         try:
-            self.key = result_key(stream, ours, question)
+            self.key = result_key(source, ours, question)
         except Unhashable as error:
             self.reason = f"not cached: {error}"
 
@@ -100,7 +100,7 @@ class Place:
         return frame
 
 
-def result_key(stream: Stream, ours: bool, question: Mapping[str, Any]) -> str:
+def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
     """Hash of all that the numbers of a result depend on.
 
     The question (analysis, options, seed, layers, …), the weights, structure and settings of the model, the inputs as
@@ -119,10 +119,10 @@ def result_key(stream: Stream, ours: bool, question: Mapping[str, Any]) -> str:
             "versions": versions() | {name: importlib.metadata.version(name) for name in _NUMBERS},
             "torch": _settings(),
             "question": question,
-            "model": stream.model,
-            "module": None if stream.module is None else module_content(stream.module),
-            "inputs": stream.inputs,
-            "content": _told(stream.content, "the input"),
+            "model": source.model,
+            "module": None if source.module is None else module_content(source.module),
+            "inputs": source.inputs,
+            "content": _told(source.content, "the input"),
         }
     )
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from workbench.runs.sweep import sweep
+from workbench.runs.sweep import read_sweep, sweep
 
 MODEL, INPUTS, N = "bundled:digits-vit", "bundled:digits", 21
 
@@ -15,6 +15,11 @@ def run(tmp_path):
         return sweep(**(asked | {"batch_size": 4, "out": tmp_path / name} | changed))
 
     return start
+
+
+def read(status, name="token-similarity"):
+    """What the sweep has of one analysis."""
+    return read_sweep(status.folder, name)
 
 
 def same_numbers(one, other):

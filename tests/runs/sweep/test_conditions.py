@@ -7,21 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from PIL import Image
 
-from tests.runs.sweep.conftest import MODEL, same_numbers
+from tests.runs.sweep.conftest import MODEL, read, same_numbers
 from workbench.apps import cli
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
-from workbench.runs.analyze import analyze
 from workbench.runs.sweep import parse_duration, pools, running, tasks
-
-
-def read(status, name="token-similarity", **options):
-    return analyze(name, model=MODEL, inputs=f"sweep:{status.folder}", **options)
 
 
 def exit_status(*words):
@@ -145,15 +141,15 @@ def test_a_full_disk_ends_the_sweep_clearly_and_it_resumes(run, monkeypatch):
 
 
 def test_where_memory_is_short_the_micro_batch_halves_and_the_numbers_stay(run, monkeypatch):
-    whole, sizes = tasks.gather, []
+    whole, sizes = tasks.accumulate, []
 
-    def gather(name, model, inputs, options, *, batch_size, **rest):
-        sizes.append(batch_size)
-        if batch_size > 1:
+    def accumulate(analysis, options, source, settings, **rest):
+        sizes.append(settings.batch_size)
+        if settings.batch_size > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(name, model, inputs, options, batch_size=batch_size, **rest)
+        return whole(analysis, options, source, settings, **rest)
 
-    monkeypatch.setattr(tasks, "gather", gather)
+    monkeypatch.setattr(tasks, "accumulate", accumulate)
     status = run(shards=1)
     assert sizes == [4, 2, 1]
     held = json.loads((status.folder / "manifest.json").read_text())
@@ -170,27 +166,23 @@ def test_texts_in_pieces_of_a_micro_batch_keep_its_padding(run, monkeypatch):
         "shards": 1,
         "dtype": "float64",
     }
-    frames, whole = [], tasks.gather
+    frames, whole = [], tasks.analysis_source
     for size in (4, 1):
-        monkeypatch.setattr(tasks, "gather", partial(in_pieces, whole, size))
+        monkeypatch.setattr(tasks, "analysis_source", partial(in_pieces, whole, size))
         status = run(f"{size}", **text)
-        frames.append(
-            analyze(
-                "token-similarity", model=text["models"], inputs=f"sweep:{status.folder}", dtype="float64"
-            )
-        )
+        frames.append(read(status))
     same_numbers(*frames)
 
 
-def in_pieces(whole, size, *arguments, **options):
-    return whole(*arguments, **(options | {"batch_size": size}))
+def in_pieces(whole, size, analysis, options, settings):
+    return whole(analysis, options, replace(settings, batch_size=size))
 
 
 def test_a_model_that_does_not_fit_with_one_input_is_a_clear_failure(run, monkeypatch):
-    def gather(*arguments, **rest):
+    def accumulate(*arguments, **rest):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte")
 
-    monkeypatch.setattr(tasks, "gather", gather)
+    monkeypatch.setattr(tasks, "accumulate", accumulate)
     status = run()
     assert status.failed == 3
     assert all(

@@ -3,17 +3,12 @@
 import pandas as pd
 import pytest
 
-from tests.runs.sweep.conftest import MODEL, same_numbers
+from tests.runs.sweep.conftest import read, same_numbers
 from workbench.core.errors import MissingResource
-from workbench.runs.analyze import analyze
 from workbench.runs.sweep import merging
-from workbench.runs.sweep.parts import SweepFolder
+from workbench.runs.sweep.folder import SweepFolder
 
 ANALYSES = [("gram-spectrum", {"null_samples": 0, "max_rank": 3}), ("value-similarity", {"null_samples": 2})]
-
-
-def read(status, name="token-similarity", **options):
-    return analyze(name, model=MODEL, inputs=f"sweep:{status.folder}", **options)
 
 
 def parts_of(status):
@@ -37,7 +32,7 @@ def reads(monkeypatch):
 def test_what_is_kept_is_bit_for_bit_what_was_merged(run, reads, name, options):
     status = run(analyses=[(name, options)], n=9)
     reads.clear()
-    first, again = read(status, name, **options), read(status, name, **options)
+    first, again = read(status, name), read(status, name)
     assert reads == [0, 1, 2]
     pd.testing.assert_frame_equal(first, again, check_exact=True)
     assert first.attrs == again.attrs
@@ -114,5 +109,5 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(run, monkeypatch):
 
 def test_rows_of_single_inputs_are_not_stored_twice(run):
     status = run(per_input=True, n=9)
-    read(status, per_input=True)
+    read(status)
     assert not (status.folder / "merged").exists()

@@ -72,7 +72,7 @@ def test_medians_of_a_sweep_are_those_of_a_run_to_the_sketches_error(run):
 
     status = run(analyses=["gram-spectrum"])
     whole = workbench.analyze("gram-spectrum", model=MODEL, inputs=INPUTS, n=21)
-    swept = workbench.analyze("gram-spectrum", model=MODEL, inputs=f"sweep:{status.folder}")
+    swept = workbench.read_sweep(status.folder)
     for metric in ("eigenvalue", "effective_rank"):
         places = ["layer", "rank"] if metric == "eigenvalue" else "layer"
         rows = whole[whole["metric"] == metric]

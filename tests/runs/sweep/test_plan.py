@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from workbench.runs.sweep.parts import Plan, Task
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Unreadable
 from workbench.runs.sweep import plan as plan_module
-from workbench.runs.sweep.parts import Plan, Task
 from workbench.runs.sweep.plan import make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]

@@ -9,13 +9,13 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.runs.sweep.conftest import MODEL, same_numbers
+from tests.runs.sweep.conftest import same_numbers
 from workbench.core.errors import InputError, MissingResource
-from workbench.runs.analyze import analyze
+from workbench.runs.sweep import read_sweep
 
 
 def read(status):
-    return analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    return read_sweep(status.folder)
 
 
 def kill_a_worker(folder, killed):

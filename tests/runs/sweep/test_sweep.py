@@ -9,7 +9,9 @@ import workbench
 from tests.runs.sweep.conftest import INPUTS, MODEL, N, same_numbers
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.analyze import analyze
-from workbench.runs.sweep.parts import SweepFolder
+from workbench.runs.many import analyze_many
+from workbench.runs.sweep import read_sweep
+from workbench.runs.sweep.folder import SweepFolder
 
 OPTIONS = {
     "gram-spectrum": {"max_rank": 3},
@@ -35,15 +37,16 @@ def test_any_number_of_shards_gives_the_frame_of_a_run(run, name, per_input):
     for shards in (1, 3):
         status = run(f"{shards}", analyses=analyses, shards=shards, n=9, layers=layers, per_input=per_input)
         assert (status.done, status.failed, status.left) == (shards, 0, 0)
-        frame = analyze(
+        frame = read_sweep(status.folder)
+        many = analyze_many(
             name,
-            model=MODEL,
-            inputs=f"sweep:{status.folder}",
+            [(MODEL, f"sweep:{status.folder}")],
             n=9,
             layers=layers,
             per_input=per_input,
             **OPTIONS[name],
         )
+        pd.testing.assert_frame_equal(many, frame)
         same_numbers(frame, whole)
         held, wanted = (made.attrs["provenance"] for made in (frame, whole))
         assert held["inputs"]["sha256"] == wanted["inputs"]["sha256"]
@@ -56,8 +59,7 @@ def test_texts_are_padded_by_micro_batch_so_that_shards_change_nothing(run):
     for shards in (1, 3):
         asked = {"models": "bundled:prose-softmax", "inputs": "bundled:prose", "n": 5, "batch_size": 2}
         status = run(f"{shards}", shards=shards, **asked)
-        spec = f"sweep:{status.folder}"
-        frames.append(analyze("token-similarity", model="bundled:prose-softmax", inputs=spec))
+        frames.append(read_sweep(status.folder))
         assert any("texts were longer than" in note for note in frames[-1].attrs["notes"])
     same_numbers(*frames)
 
@@ -68,7 +70,7 @@ def changed(path):
 
 def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_path):
     status = run()
-    whole = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    whole = read_sweep(status.folder)
     parts = sorted((status.folder / "parts").rglob("*.parquet"))
     assert len(parts) == 3
     parts[0].write_bytes(parts[0].read_bytes()[:-100])
@@ -78,7 +80,7 @@ def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_
     status = run()
     assert status.done == 3
     assert changed(parts[1]) == before
-    same_numbers(analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}"), whole)
+    same_numbers(read_sweep(status.folder), whole)
     before = [changed(part) for part in parts]
     run()
     assert [changed(part) for part in parts] == before
@@ -99,21 +101,37 @@ def test_damage_is_found_without_the_manifest_too(run):
     assert json.loads(manifest.read_text())["parts"].keys() == held["parts"].keys()
 
 
-def test_a_folder_of_another_plan_is_refused_and_moved_aside_on_restart(run, tmp_path):
+def test_a_folder_of_another_plan_is_refused_and_moved_aside_when_asked(run, tmp_path):
     run(n=5)
-    with pytest.raises(InputError, match=r"another plan .*seed: 0 there, 1 asked.*--restart"):
+    with pytest.raises(InputError, match=r"a sweep with other settings .*seed: 0 there, 1 asked.*--restart"):
         run(n=5, seed=1)
-    parts = sorted(path.name for path in (tmp_path / "sweep").rglob("*.parquet"))
-    status = run(n=5, seed=1, restart=True)
-    assert status.done == len(parts)
-    assert sorted(path.name for path in (tmp_path / "sweep.before-1").rglob("*.parquet")) == parts
-    assert json.loads((tmp_path / "sweep.before-1" / "manifest.json").read_text())["plan"]["seed"] == 0
-    assert workbench.sweep_status(tmp_path / "sweep").done == len(parts)
+    before = read_sweep(tmp_path / "sweep")
+    assert run(n=5, seed=1, restart=True).done == 2
+    assert read_sweep(tmp_path / "sweep").attrs["provenance"]["inputs"]["seed"] == 1
+    pd.testing.assert_frame_equal(read_sweep(tmp_path / "sweep.before-1"), before)
+
+
+def test_several_models_and_analyses_are_read_under_one_another_or_one_by_one(run):
+    asked = {"analyses": ["token-similarity", ("gram-spectrum", {"max_rank": 2})], "n": 5, "shards": 1}
+    folder = run(models=[MODEL, "bundled:digits-tssa"], **asked).folder
+    whole = read_sweep(folder)
+    assert whole["model"].unique().tolist() == [MODEL, "bundled:digits-tssa"]
+    assert [run["analysis"] for run in whole.attrs["provenance"]] == ["token-similarity", "gram-spectrum"] * 2
+    assert whole["analysis"].unique().tolist() == ["token-similarity", "gram-spectrum:max_rank=2"]
+    one = read_sweep(folder, "gram-spectrum", MODEL)
+    assert one.attrs["provenance"]["options"]["max_rank"] == 2
+    rows = whole[(whole["model"] == MODEL) & whole["metric"].isin(one["metric"].unique())]
+    assert rows["value"].tolist() == one["value"].tolist()
+    pd.testing.assert_frame_equal(read_sweep(folder, "gram-spectrum:max_rank=2", MODEL), one)
+    with pytest.raises(UnknownName, match="value-similarity"):
+        read_sweep(folder, "value-similarity")
+    with pytest.raises(UnknownName, match="digits-tost"):
+        read_sweep(folder, models="bundled:digits-tost")
 
 
 def test_two_sweeps_into_one_folder_are_refused(run, tmp_path):
     with (
-        SweepFolder(tmp_path / "sweep").locked(),
+        SweepFolder(tmp_path / "sweep").store.locked(),
         pytest.raises(InputError, match="another sweep is writing"),
     ):
         run()
@@ -122,28 +140,28 @@ def test_two_sweeps_into_one_folder_are_refused(run, tmp_path):
 def test_a_sweep_is_read_only_with_its_own_options(run):
     status = run(analyses=[("gram-spectrum", {"max_rank": 2})], n=5)
     spec = f"sweep:{status.folder}"
-    read = {"model": MODEL, "inputs": spec, "max_rank": 2}
-    assert len(analyze("gram-spectrum", **read))
+    read = [(MODEL, spec)]
+    assert len(analyze_many("gram-spectrum", read, max_rank=2))
     with pytest.raises(InputError, match="max_rank is 2 and 'head_dim' is asked for"):
-        analyze("gram-spectrum", model=MODEL, inputs=spec)
+        analyze_many("gram-spectrum", [(MODEL, spec)])
     with pytest.raises(InputError, match="n = 5, not 25"):
-        analyze("gram-spectrum", n=25, **read)
+        analyze_many("gram-spectrum", read, max_rank=2, n=25)
     with pytest.raises(InputError, match="seed = 0, not 1"):
-        analyze("gram-spectrum", seed=1, **read)
+        analyze_many("gram-spectrum", read, max_rank=2, seed=1)
     with pytest.raises(InputError, match="per_input is False and True is asked for"):
-        analyze("gram-spectrum", per_input=True, **read)
+        analyze_many("gram-spectrum", read, max_rank=2, per_input=True)
     with pytest.raises(UnknownName, match="gram-spectrum"):
-        analyze("value-similarity", model=MODEL, inputs=spec)
+        analyze_many("value-similarity", [(MODEL, spec)])
     with pytest.raises(UnknownName, match="digits-vit"):
-        analyze("gram-spectrum", model="bundled:digits-tost", inputs=spec, max_rank=2)
+        analyze_many("gram-spectrum", [("bundled:digits-tost", spec)], max_rank=2)
     with pytest.raises(InputError, match="holds no sweep"):
-        analyze("gram-spectrum", model=MODEL, inputs="sweep:nowhere")
+        analyze_many("gram-spectrum", [(MODEL, "sweep:nowhere")])
 
 
 def test_an_unfinished_sweep_is_read_with_a_note(run):
     status = run()
     sorted((status.folder / "parts").rglob("*.parquet"))[1].unlink()
-    frame = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    frame = read_sweep(status.folder)
     assert any(
         "1 of 3 shards are missing: these are 13 of 21 inputs" in note for note in frame.attrs["notes"]
     )
@@ -158,6 +176,6 @@ def test_pandas_alone_reads_the_parts(run):
     mean = (sums["mean"] * sums["count"]).groupby(sums["layer"]).sum() / sums["count"].groupby(
         sums["layer"]
     ).sum()
-    frame = analyze("token-similarity", model=MODEL, inputs=f"sweep:{status.folder}")
+    frame = read_sweep(status.folder)
     expected = frame[frame["statistic"] == "mean"].set_index("layer")["value"]
     pd.testing.assert_series_equal(mean, expected, check_names=False, rtol=1e-12)

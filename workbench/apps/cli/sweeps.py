@@ -146,37 +146,13 @@ def read(folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: st
     \b
     workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet
     """
-    from workbench.core.errors import UnknownName
     from workbench.core.files import check_place
-    from workbench.frames.results import check_suffix, join_frames, write_frame
-    from workbench.runs.analyze import analyze
-    from workbench.runs.sweep.folder import SweepFolder
+    from workbench.frames.results import check_suffix, provenance_of, write_frame
+    from workbench.runs.sweep import read_sweep
 
     check_suffix(out)
     check_place(out)
-    plan, _ = SweepFolder(folder).plan()
-    for kind, asked, there in (
-        ("model", model, [planned.spec for planned in plan.models]),
-        ("analysis", analyses, [planned.name for planned in plan.analyses]),
-    ):
-        for name in asked:
-            if name not in there:
-                raise UnknownName(f"{kind} of the sweep {folder}", name, there)
-    shared = {key: getattr(plan, key) for key in ("seed", "layers", "checkpoint", "preprocessing")}
-    frames = []
-    for planned in plan.models:
-        for analysis in plan.analyses:
-            if planned.spec in (model or [planned.spec]) and analysis.name in (analyses or [analysis.name]):
-                asked: dict[str, Any] = {
-                    "model": planned.spec,
-                    "inputs": f"sweep:{folder}",
-                    "heads": plan.heads,
-                    **shared,
-                }
-                frames.append(analyze(analysis.name, **asked, **analysis.options))
-                frames[-1].insert(0, "analysis", analysis.label)  # tells one analysis with two settings apart
-    notes = list(dict.fromkeys(note for frame in frames for note in frame.attrs["notes"]))
-    joined = join_frames(frames)
-    write_frame(joined, out)
-    click.echo(f"{len(joined)} rows of {len(frames)} results written to {out}")
-    print_notes(notes)
+    frame = read_sweep(folder, analyses or None, model or None)
+    write_frame(frame, out)
+    click.echo(f"{len(frame)} rows of {len(provenance_of(frame))} results written to {out}")
+    print_notes(frame.attrs["notes"])

@@ -195,7 +195,7 @@ class Material:
         batch = self.one(address)
 
         def make() -> pd.DataFrame:
-            from workbench.runs.surveys import membership_frame, membership_maps
+            from workbench.runs.extracts import membership_frame, membership_maps
 
             loaded = self.model(address.model)
             with self._alone("memberships"):

@@ -2,8 +2,11 @@
 
 import lazy_loader
 
-# on first use: `analyze` reads the parts of a sweep, and running one needs `analyze`
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"running": ["parse_duration", "sweep"], "status": ["SweepStatus", "sweep_status"]},
+    submod_attrs={
+        "reading": ["read_sweep"],
+        "running": ["parse_duration", "sweep"],
+        "status": ["SweepStatus", "sweep_status"],
+    },
 )

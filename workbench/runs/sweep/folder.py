@@ -19,17 +19,16 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from workbench.core.errors import InputError, MissingResource
-from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.core.errors import InputError
+from workbench.core.files import atomic_write, sha256_file
+from workbench.core.store import RunStore
 from workbench.frames.accumulator import STATE, Accumulator
 from workbench.frames.provenance import versions
 from workbench.runs.sweep.plan import Plan, Task
 
 FORMAT = 1
 MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
-LOCK, RUNNING = ".lock", ".running"
-LOOK_SECONDS = 2.0
-"""Whoever looks whether a sweep is running holds its lock for a moment, for which a sweep that begins waits."""
+RUNNING = ".running"
 _META = b"workbench_sweep"
 
 
@@ -38,10 +37,10 @@ class DamagedPart(Exception):
 
 
 @dataclass
-class Part:
+class PartialResult:
     """What one task measured, and where it comes from."""
 
-    gathered: Accumulator
+    accumulated: Accumulator
     model: dict[str, Any]
     """Identity of the model."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -57,73 +56,26 @@ class SweepFolder:
     """Reads and writes the files of one sweep."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.store = RunStore(
+            path, "sweep", MANIFEST, format=FORMAT, under="plan", unknown=PARTS, upgrade=_upgraded
+        )
+        self.path = self.store.path
 
     # Plan and manifest
 
-    def manifest(self) -> dict[str, Any] | None:
-        """What ``manifest.json`` holds; None where there is none. Raises `InputError` for one of another format."""
-        path = self.path / MANIFEST
-        if not path.is_file():
-            return None
-        try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            held["plan"]["models"], held["parts"], held["failed"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not the manifest of a sweep ({error})") from error
-        if held.get("format") != FORMAT:
-            raise InputError(
-                f"{path} has format {held.get('format')}; this workbench reads {FORMAT}: sweep into another folder"
-            )
-        return held
-
     def plan(self) -> tuple[Plan, dict[str, Any]]:
         """The plan, and the whole manifest. Raises `InputError` where the folder holds no sweep."""
-        held = self.manifest()
+        held = self.store.held()
         if held is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
         return Plan.from_json(held["plan"]), held
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
-        held = {"format": FORMAT, "plan": plan.as_json(), "versions": versions()} | more
-        held |= {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
-        write_json(self.path / MANIFEST, held)
-
-    @contextmanager
-    def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
-        """Hold the folder alone. Raises `InputError` where another sweep does, for longer than ``patience`` seconds.
-
-        The lock is the operating system's: it goes with the process that held it, however that ended.
-        """
-        from filelock import FileLock, Timeout
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / LOCK)
-            lock.acquire(timeout=patience)
-        except Timeout:
-            raise InputError(
-                f"another sweep is writing into {self.path}; wait for it, or give another --out"
-            ) from None
-        except OSError as error:
-            raise MissingResource(
-                f"cannot write {self.path}: {error.strerror or error}; choose another --out"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def is_locked(self) -> bool:
-        """Whether a sweep is writing into the folder now."""
-        if not (self.path / LOCK).exists():
-            return False
-        try:
-            with self.locked(patience=0):
-                return False
-        except InputError:
-            return True
+        held = {"plan": plan.as_json(), "versions": versions()} | more
+        self.store.write(
+            held | {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
+        )
 
     # Parts
 
@@ -139,9 +91,9 @@ class SweepFolder:
         """Where the parts of one model and analysis are kept as one."""
         return self.path / MERGED / f"{_names(plan, model, analysis)}.parquet"
 
-    def write_part(self, plan: Plan, task: Task, part: Part) -> Path:
+    def write_part(self, plan: Plan, task: Task, part: PartialResult) -> Path:
         """Write what a task measured. Raises `MissingResource` where there is no room."""
-        table, told = part.gathered.state()
+        table, told = part.accumulated.state()
         about = {
             "format": FORMAT,
             "plan": plan.fingerprint,
@@ -157,7 +109,7 @@ class SweepFolder:
         }
         return write_table(self.part_path(plan, task), table, about)
 
-    def read_part(self, plan: Plan, task: Task) -> Part:
+    def read_part(self, plan: Plan, task: Task) -> PartialResult:
         """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
         path = self.part_path(plan, task)
         table, about = read_table(path)
@@ -166,7 +118,7 @@ class SweepFolder:
         if about["task"] != [task.model, task.analysis, task.shard]:
             raise DamagedPart(f"{path} is the part of another task")
         digests = base64.b64decode(about["digests"])
-        return Part(
+        return PartialResult(
             Accumulator.from_state(table, about["told"]),
             about["model"],
             [(name, reason) for name, reason in about["skipped"]],
@@ -219,6 +171,12 @@ class SweepFolder:
             found.add(Task(*map(int, mark.name.split("-"))))
             mark.unlink(missing_ok=True)
         return found
+
+
+def _upgraded(held: dict[str, Any]) -> dict[str, Any]:
+    """A manifest in today's words; raises `LookupError` where it is none."""
+    held["plan"]["models"], held["parts"], held["failed"]
+    return held
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:

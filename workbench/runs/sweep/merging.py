@@ -19,7 +19,7 @@ from workbench.runs.sweep.plan import Plan, Task
 class Merged:
     """What the parts that are there come to together."""
 
-    gathered: Accumulator
+    accumulated: Accumulator
     model: dict[str, Any]
     """Identity of the model."""
     inputs: int
@@ -48,8 +48,8 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
     keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
     if keeps and key == _key(sweep, plan, model, analysis):
-        table, told = merged.gathered.state()
-        plain = {name: value for name, value in vars(merged).items() if name != "gathered"}
+        table, told = merged.accumulated.state()
+        plain = {name: value for name, value in vars(merged).items() if name != "accumulated"}
         with suppress(
             MissingResource
         ):  # a full disk, or a folder that is only read, must not cost the result
@@ -58,7 +58,7 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
 
 
 def _merge(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
-    gathered, identity = Accumulator(), None
+    accumulated, identity = Accumulator(), None
     digests, skipped, missing, notes = [], [], [], {}
     for task in _tasks(plan, model, analysis):
         try:
@@ -72,14 +72,14 @@ def _merge(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged 
                 f"({identity.get('sha256')} and {part.model.get('sha256')}); sweep anew, into another folder"
             )
         identity = part.model
-        gathered.merge(part.gathered)
+        accumulated.merge(part.accumulated)
         digests += part.digests
         skipped += part.skipped
         notes |= dict.fromkeys(part.notes)
     if identity is None:
         return None
     content = hashlib.sha256(b"".join(digests)).hexdigest()
-    return Merged(gathered, identity, len(digests), content, skipped, [*notes], missing)
+    return Merged(accumulated, identity, len(digests), content, skipped, [*notes], missing)
 
 
 def _tasks(plan: Plan, model: int, analysis: int) -> list[Task]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,9 +15,15 @@ from workbench.core.selection import parse_numbers
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
+from workbench.runs.settings import RunSettings
 
 SHARD = 256
 """Inputs of a shard, about, where nothing else is asked for."""
+_SETTINGS = {
+    "seed": "seed", "batch": "batch_size", "layers": "layers", "heads": "heads", "checkpoint": "checkpoint",
+    "preprocessing": "preprocessing", "device": "device", "dtype": "dtype",
+}  # fmt: skip
+"""What the manifest calls the settings of every run."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,8 @@ class Plan:
     analyses: tuple[PlannedAnalysis, ...]
     shards: tuple[int, ...]
     """Shards of each model's inputs."""
-    seed: int
-    batch: int
-    layers: str | None = None
-    heads: str | None = None
-    checkpoint: str | None = None
-    preprocessing: str = "paper"
-    device: str | None = None
-    dtype: str | None = None
+    settings: RunSettings
+    """Of every run, without its model and inputs."""
 
     def tasks(self) -> Iterator[Task]:
         """By model, then analysis, then shard, so that a worker keeps its model."""
@@ -80,14 +80,15 @@ class Plan:
     def span(self, task: Task) -> range:
         """Places of a task's inputs in the list: whole micro-batches."""
         n, shards = self.models[task.model].n, self.shards[task.model]
-        batches = -(-n // self.batch)
-        start, stop = (shard * batches // shards * self.batch for shard in (task.shard, task.shard + 1))
+        size = self.settings.batch_size
+        batches = -(-n // size)
+        start, stop = (shard * batches // shards * size for shard in (task.shard, task.shard + 1))
         return range(start, min(stop, n))
 
     def places(self, task: Task) -> tuple[Pool, list[int]]:
         """The pool of a task's inputs, and their numbers in it. Raises `InputError` where the pool has changed."""
         model = self.models[task.model]
-        pool, drawn = _drawn(model.inputs, model.names, self.seed)
+        pool, drawn = _drawn(model.inputs, model.names, self.settings.seed)
         span = self.span(task)
         return pool, drawn[span.start : span.stop]
 
@@ -98,15 +99,18 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as the manifest holds it."""
-        return json.loads(json.dumps(asdict(self)))
+        held = {name: getattr(self.settings, setting) for name, setting in _SETTINGS.items()}
+        lists = {"models": self.models, "analyses": self.analyses}
+        plain = {name: [asdict(part) for part in parts] for name, parts in lists.items()}
+        return json.loads(json.dumps({**plain, "shards": self.shards, **held}))
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> Plan:
         """What `as_json` gave."""
         models = tuple(PlannedModel(**model) for model in held["models"])
         analyses = tuple(PlannedAnalysis(**analysis) for analysis in held["analyses"])
-        rest = {name: value for name, value in held.items() if name not in ("models", "analyses", "shards")}
-        return cls(models, analyses, tuple(held["shards"]), **rest)
+        settings = RunSettings(**{setting: held[name] for name, setting in _SETTINGS.items()})
+        return cls(models, analyses, tuple(held["shards"]), settings)
 
     @property
     def fingerprint(self) -> str:
@@ -117,43 +121,48 @@ class Plan:
 def make_plan(
     pairs: Sequence[tuple[str, str]],
     analyses: Sequence[str | tuple[str, Mapping[str, Any]]],
+    settings: RunSettings,
     *,
-    n: int | str | None = None,
     shards: int | None = None,
-    seed: int = 0,
-    batch_size: int = 8,
     per_input: bool = False,
-    **settings: Any,
 ) -> Plan:
     """The plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
 
-    ``n`` is 25 unless given, or all there are where there are fewer, and "all" takes every one; ``shards`` about one
-    for every `SHARD` of them. Reads the names of the inputs, and no input, and checks the names of the models without
-    their weights. Raises `InputError` for a request that cannot be run, `UnknownName` for unknown names, and what
-    `open_pool` raises.
+    ``settings.n`` is 25 unless given, or all there are where there are fewer, and "all" takes every one; ``shards``
+    about one for every `SHARD` of them. Reads the names of the inputs, and no input, and checks the names of the models
+    without their weights. Raises `InputError` for a request that cannot be run, `UnknownName` for unknown names, and
+    what `open_pool` raises.
     """
     if not pairs or not analyses:
         raise InputError("a sweep needs at least one model with inputs, and one analysis")
-    for kind in ("layer", "head"):
-        parse_numbers(kind, settings.get(f"{kind}s"))
-    if settings.get("preprocessing", PREPROCESSING[0]) not in PREPROCESSING:
-        raise InputError(f"preprocessing is 'paper' or 'model', got {settings['preprocessing']!r}")
+    if settings.preprocessing not in PREPROCESSING:
+        raise InputError(f"preprocessing is 'paper' or 'model', got {settings.preprocessing!r}")
+    settings = replace(
+        settings, **{name: _text(getattr(settings, name)) for name in ("checkpoint", "device", "dtype")}
+    )
+    for kind in ("layers", "heads"):  # as numbers, so that plans are the same where these are
+        settings = replace(settings, **{kind: parse_numbers(kind[:-1], getattr(settings, kind))})
+    batch_size = settings.batch_size
     models, counts, held = [], [], {}
     for spec, inputs in dict.fromkeys(pairs):
         pool, names = held[inputs] = held.get(inputs) or _listed(inputs)
-        count = chosen_count(n, len(pool), pool.where)
-        check_name(spec, *(settings.get(name) for name in ("checkpoint", "device", "dtype")))
+        count = chosen_count(settings.n, len(pool), pool.where)
+        check_name(spec, settings.checkpoint, settings.device, settings.dtype)
         modality = known_modality(spec)
         if modality is not None:
             check_takes(spec, modality, inputs, pool)
         models.append(PlannedModel(spec, inputs, count, names))
         batches = -(-count // batch_size)
         counts.append(min(batches, shards or max(1, -(-count // SHARD))))
-    planned = tuple(_planned(analysis, per_input, settings.get("heads")) for analysis in analyses)
+    planned = tuple(_planned(analysis, per_input, settings.heads) for analysis in analyses)
     labels = [analysis.label for analysis in planned]
     if len({*labels}) < len(labels):
         raise InputError(f"an analysis is named twice: {', '.join(labels)}")
-    return Plan(tuple(models), planned, tuple(counts), seed, batch_size, **settings)
+    return Plan(tuple(models), planned, tuple(counts), replace(settings, n=None))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _planned(analysis: str | tuple[str, Mapping[str, Any]], per_input: bool, heads: Any) -> PlannedAnalysis:

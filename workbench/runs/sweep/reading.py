@@ -1,16 +1,22 @@
-"""A sweep in the place of a run."""
+"""The numbers of a sweep, as frames like those of any other run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from workbench.analyses.registry import check_request, find_analysis
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.selection import parse_numbers
 from workbench.data.batches import skipped_note
-from workbench.frames.accumulator import Accumulator
-from workbench.runs.stream import Stream
+from workbench.frames.results import join_frames
+from workbench.runs.analyze import result_frame
+from workbench.runs.settings import RunSettings
+from workbench.runs.sources import Source
 from workbench.runs.sweep.folder import SweepFolder
 from workbench.runs.sweep.merging import merged_parts
 from workbench.runs.sweep.plan import Plan
@@ -21,47 +27,104 @@ SWEEP = "sweep:"
 
 def read_sweep(
     folder: str | Path,
-    name: str,
-    model: str,
-    options: Mapping[str, Any],
-    *,
-    given: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    n: int | None = None,
-) -> tuple[Accumulator, Stream, dict[str, Any]]:
-    """What a sweep measured of one model under one analysis: rows, what they come from, and the complete options.
+    analyses: str | Sequence[str] | None = None,
+    models: str | Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """What a sweep has measured so far: the frames of its models and analyses, under one another.
 
-    ``options`` are complete, those ``given`` by the user among them; ``settings`` and ``n`` are those of the run that
-    the sweep stands for. Raises `InputError` where the sweep is another one, saying what it has, or has no part yet;
-    shards that are missing are told in the stream's notes.
+    ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models. Where the
+    sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` says which
+    shards are missing and which inputs were left out, and what else a run would say.
+
+    Raises `InputError` where the folder holds no sweep or nothing is finished yet, and `UnknownName` for an analysis or
+    a model that it has not got.
     """
     sweep = SweepFolder(folder)
     plan, _ = sweep.plan()
-    which, analysis = _planned(sweep, plan, name, model, options, given)
-    _check_settings(sweep, plan, which, settings, n)
-    merged = merged_parts(sweep, plan, which, analysis)
-    if merged is None:
+    specs = [planned.spec for planned in plan.models]
+    wanted = _among(f"model of the sweep {sweep.path}", models, {spec: spec for spec in specs})
+    labels = {planned.label: planned.name for planned in plan.analyses}
+    chosen = _among(f"analysis of the sweep {sweep.path}", analyses, labels)
+    frames, notes, waiting = [], [], []
+    for which, spec in enumerate(specs):
+        for number, label in enumerate(labels):
+            if spec not in wanted or label not in chosen:
+                continue
+            frame = _frame(sweep, plan, which, number)
+            if frame is None:
+                waiting.append(f"{label} of {spec}")
+                continue
+            if len(labels) > 1:
+                frame.insert(0, "analysis", label)
+            frames.append(frame)
+            notes += [f"{spec}: {note}" if len(wanted) > 1 else note for note in frame.attrs["notes"]]
+    if not frames:
+        raise InputError(f"{sweep.path} holds no finished shard of {'; '.join(waiting)} yet")
+    joined = frames[0] if len(frames) == 1 else join_frames(frames)
+    joined.attrs["notes"] = [*dict.fromkeys(notes), *(f"no finished shard of {name} yet" for name in waiting)]
+    return joined
+
+
+def _among(kind: str, asked: str | Sequence[str] | None, known: Mapping[str, str]) -> set[str]:
+    """The keys that were asked for, each by itself or by its value; all for None."""
+    if asked is None:
+        return {*known}
+    found = set()
+    for name in [asked] if isinstance(asked, str) else asked:
+        matching = {name} if name in known else {key for key, value in known.items() if value == name}
+        if not matching:
+            raise UnknownName(kind, name, known)
+        found |= matching
+    return found
+
+
+def sweep_frame(
+    folder: str | Path, name: str, settings: RunSettings, given: Mapping[str, Any]
+) -> pd.DataFrame:
+    """What a sweep has measured of one model, in the place of a run with these settings and options.
+
+    Raises `InputError` where the sweep is another one, saying what it has, or has no part yet; shards that are missing
+    are told in the notes.
+    """
+    if not isinstance(settings.model, str):
+        raise InputError(f"{SWEEP}{folder} holds results by the name of their model; give the model's spec")
+    sweep = SweepFolder(folder)
+    plan, _ = sweep.plan()
+    which, number = _planned(sweep, plan, name, settings.model, check_request(name, given), given)
+    _check_settings(sweep, plan, which, settings)
+    frame = _frame(sweep, plan, which, number)
+    if frame is None:
         raise InputError(
-            f"{sweep.path} holds no finished shard of {plan.analyses[analysis].label} of {model} yet"
+            f"{sweep.path} holds no finished shard of {plan.analyses[number].label} of {settings.model} yet"
         )
-    planned, told = plan.models[which], [*merged.notes]
+    return frame
+
+
+def _frame(sweep: SweepFolder, plan: Plan, which: int, number: int) -> pd.DataFrame | None:
+    """The frame of one model and analysis; None where no shard is finished."""
+    merged = merged_parts(sweep, plan, which, number)
+    if merged is None:
+        return None
+    planned, notes = plan.models[which], [*merged.notes]
     if merged.missing:
-        told.append(
+        notes.append(
             f"{len(merged.missing)} of {plan.shards[which]} shards are missing: these are {merged.inputs} of "
             f"{planned.n} inputs; `workbench sweep run … --out {sweep.path.name}` computes the rest"
         )
     if merged.skipped:
-        told.append(skipped_note(merged.skipped))
+        notes.append(skipped_note(merged.skipped))
     inputs = {
         "spec": planned.inputs,
         "n": merged.inputs,
-        "seed": plan.seed,
-        "preprocessing": plan.preprocessing,
+        "seed": plan.settings.seed,
+        "preprocessing": plan.settings.preprocessing,
         "sha256": merged.sha256,
         "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint},
     }
-    stream = Stream(merged.model, inputs, merged.inputs, lambda each: iter(()), told)
-    return merged.gathered, stream, dict(plan.analyses[analysis].options)
+    source = Source(merged.model, inputs, merged.inputs, lambda: iter(()), notes)
+    analysis, options = find_analysis(plan.analyses[number].name, plan.analyses[number].options)
+    settings = replace(plan.settings, model=planned.spec, inputs=planned.inputs)
+    return result_frame(analysis, options, source, settings, merged.accumulated)
 
 
 def _planned(
@@ -96,21 +159,21 @@ def _planned(
     raise InputError(f"the sweep {sweep.path} has {name} with other options: {told}")
 
 
-def _check_settings(
-    sweep: SweepFolder, plan: Plan, which: int, settings: Mapping[str, Any], n: int | None
-) -> None:
-    has = {"n": plan.models[which].n, "seed": plan.seed} | {
-        key: getattr(plan, key)
-        for key in ("layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
+def _check_settings(sweep: SweepFolder, plan: Plan, which: int, asked: RunSettings) -> None:
+    names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
+    there = {"n": plan.models[which].n} | {name: getattr(plan.settings, name) for name in names}
+    wanted = {"n": there["n"] if asked.n is None else asked.n} | {
+        name: getattr(asked, name) for name in names
     }
-    asked = {"n": has["n"] if n is None else n, **settings}
     for kind in ("layers", "heads"):
-        has[kind], asked[kind] = (parse_numbers(kind[:-1], held[kind]) for held in (has, asked))
+        there[kind], wanted[kind] = (parse_numbers(kind[:-1], held[kind]) for held in (there, wanted))
     # a device or a type of numbers that is not asked for is the sweep's own
-    told = [
-        f"{key} = {has[key]!r}, not {value!r}"
-        for key, value in asked.items()
-        if value != has[key] and not (key in ("device", "dtype") and value is None)
+    differ = [
+        f"{name} = {there[name]!r}, not {value!r}"
+        for name, value in wanted.items()
+        if value != there[name] and not (name in ("device", "dtype") and value is None)
     ]
-    if told:
-        raise InputError(f"the sweep {sweep.path} has {'; '.join(told)}: ask for what it has, or sweep anew")
+    if differ:
+        raise InputError(
+            f"the sweep {sweep.path} has {'; '.join(differ)}: ask for what it has, or sweep anew"
+        )

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
-from workbench.core.selection import Numbers, parse_numbers
-from workbench.core.store import set_aside
-from workbench.runs.surveys import model_pairs
-from workbench.runs.sweep.folder import MANIFEST, PARTS, DamagedPart
-from workbench.runs.sweep.parts import Plan, SweepFolder, Task
-from workbench.runs.sweep.plan import make_plan
+from workbench.core.progress import progress_bars
+from workbench.runs.settings import RunSettings, model_pairs
+from workbench.runs.sweep.folder import DamagedPart, SweepFolder
+from workbench.runs.sweep.plan import Plan, Task, make_plan
 from workbench.runs.sweep.pools import Pool, open_pool
 from workbench.runs.sweep.status import SweepStatus, sweep_status
 from workbench.runs.sweep.tasks import Outcome, run_task
@@ -34,7 +32,6 @@ def sweep(
     analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
     out: str | Path,
     *,
-    n: int | str | None = None,
     shards: int | None = None,
     workers: int = 1,
     backend: str = "loky",
@@ -42,57 +39,37 @@ def sweep(
     restart: bool = False,
     max_time: float | None = None,
     per_input: bool = False,
-    seed: int = 0,
-    layers: Numbers = None,
-    heads: Numbers = None,
-    checkpoint: str | None = None,
-    preprocessing: str = "paper",
-    batch_size: int = 8,
-    device: str | None = None,
-    dtype: str | None = None,
     progress: bool = False,
+    **settings: Any,
 ) -> SweepStatus:
     """Run analyses of models over inputs in shards, and keep what they come to in the folder ``out``.
 
-    ``inputs`` is one spec for all models, or one for each; ``n`` of them are taken, 25 unless given, or "all". Analyses
-    are names, or (name, options). Memory does not grow with the inputs: results are means, moments and quantiles over
-    them, unless ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards``
-    parts of its inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those
-    of a Dask or Ray cluster at the address ``scheduler``, which must see the folder under the same path. The numbers
-    do not depend on workers, shards, or restarts; ``analyze(…, inputs="sweep:FOLDER")`` reads them.
+    ``inputs`` is one spec for all models, or one for each; ``settings`` are those of `workbench.RunSettings` (``n``,
+    ``seed``, ``layers``, …); ``n`` inputs are taken, 25 unless given, or "all". Analyses are names, or (name, options).
+    Memory does not grow with the inputs: results are means, moments and quantiles over them, unless ``per_input`` asks
+    for rows of every one. Tasks are one analysis of one model on one of ``shards`` parts of its inputs (about 256
+    each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those of a Dask or Ray cluster at the
+    address ``scheduler``, which must see the folder under the same path. The numbers do not depend on workers, shards,
+    or interruptions; `read_sweep` reads them.
 
-    A shard that fails is tried again, twice at most, then named, and the others go on. A sweep of the same
-    plan goes on in its folder, computing what is missing or damaged; ``restart`` moves the old folder aside and begins
-    anew. After ``max_time`` seconds nothing more is begun, and what
-    is underway stops. The other settings are those of `workbench.analyze`.
+    A sweep goes on where it stopped, computing what is missing or damaged; another plan in the folder is refused, and
+    ``restart`` begins anew and moves the old folder aside. A shard that fails is tried again, twice at most, then
+    named, and the others go on. After ``max_time`` seconds nothing more is begun, and what is underway stops.
 
     Raises `InputError` for a request that cannot be run, for a folder with another plan, and for one that another
-    sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and sweep again)
+    sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and run it again)
     or the cluster is not there.
     """
-    for name, value in (("workers", workers), ("batch_size", batch_size), ("shards", shards)):
+    for name, value in (("workers", workers), ("shards", shards)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number from 1 up; got {value!r}")
-    settings = {"checkpoint": checkpoint, "device": device, "dtype": dtype}
-    plan = make_plan(
-        model_pairs(models, inputs),
-        [analyses] if isinstance(analyses, str) else analyses,
-        n=n,
-        shards=shards,
-        seed=seed,
-        batch_size=batch_size,
-        per_input=per_input,
-        layers=_listed("layer", layers),
-        heads=_listed("head", heads),
-        preprocessing=preprocessing,
-        **{name: None if value is None else str(value) for name, value in settings.items()},
-    )
+    listed = [analyses] if isinstance(analyses, str) else analyses
+    asked = RunSettings(**settings)
+    plan = make_plan(model_pairs(models, inputs), listed, asked, shards=shards, per_input=per_input)
     deadline = None if max_time is None else time.time() + max_time
     folder = SweepFolder(out)
-    with folder.locked():
-        if restart:
-            set_aside(folder.path, first=MANIFEST)
-        progressing = _Sweep(folder, plan, deadline, workers)
+    with folder.store.locked():
+        progressing = _Sweep(folder, plan, restart, deadline, workers)
         todo = progressing.todo()
         if todo:
             with open_pool(backend, workers, scheduler) as pool, _bar(plan, todo, progress) as tell:
@@ -100,43 +77,22 @@ def sweep(
     return sweep_status(folder.path)
 
 
-def _listed(kind: str, numbers: Numbers) -> str | None:
-    chosen = parse_numbers(kind, numbers)
-    return None if chosen is None else ",".join(map(str, chosen))
-
-
 class _Sweep:
     """The tasks of one sweep, what became of them, and the manifest that says so."""
 
-    def __init__(self, folder: SweepFolder, plan: Plan, deadline: float | None, workers: int) -> None:
+    def __init__(
+        self, folder: SweepFolder, plan: Plan, restart: bool, deadline: float | None, workers: int
+    ) -> None:
         self.folder, self.plan, self.deadline, self.workers = folder, plan, deadline, workers
-        held = folder.manifest()
-        if held is None and (folder.path / PARTS).exists():
-            raise InputError(f"{folder.path} holds parts without a manifest; choose another --out")
-        self.parts: dict[str, Any] = {}
+        held = folder.store.open(plan.as_json(), restart)
+        self.parts: dict[str, Any] = dict(held.get("parts", {}))
         self.failed: dict[str, Any] = {}
         self.attempts: Counter[Task] = Counter()
         self.lost: dict[int, str] = {}
         self.written = 0.0
         self.idle = 0
         """How often in a row workers were lost before they began anything."""
-        if held is not None:
-            self.check_same(held)
-            self.parts = dict(held["parts"])
         self.write()
-
-    def check_same(self, held: Mapping[str, Any]) -> None:
-        """Raise `InputError` unless the folder's plan is this one."""
-        mine, theirs = self.plan.as_json(), held["plan"]
-        differ = [key for key in mine if mine[key] != theirs.get(key)]
-        if differ:
-            told = "; ".join(
-                f"{key}: {_short(theirs.get(key))} there, {_short(mine[key])} asked" for key in differ
-            )
-            raise InputError(
-                f"{self.folder.path} holds a sweep of another plan ({told}); choose another --out, or begin anew with "
-                "--restart"
-            )
 
     def todo(self) -> list[Task]:
         """Tasks without a sound part; a damaged part is forgotten."""
@@ -264,22 +220,13 @@ class _Sweep:
             self.written = time.monotonic()
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
 @contextmanager
 def _bar(plan: Plan, todo: list[Task], wanted: bool) -> Generator[Callable[[Outcome], None]]:
     """A function that is told how tasks end; shows a bar with an estimate, and names what failed."""
     if not wanted:
         yield lambda outcome: None
         return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    columns = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
+    with progress_bars(remembered=600) as bar:
         shown = bar.add_task("shards", total=len(todo))
 
         def tell(outcome: Outcome) -> None:

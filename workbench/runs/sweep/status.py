@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.sweep.parts import Plan, SweepFolder, Task
+from workbench.runs.sweep.folder import SweepFolder
+from workbench.runs.sweep.plan import Plan, Task
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def sweep_status(folder: str | Path) -> SweepStatus:
         row["seconds left"] = (
             row["left"] * sum(known) / len(known) / max(1, held.get("workers", 1)) if known else None
         )
-    return SweepStatus(sweep.path, [*rows.values()], failures, sweep.is_locked())
+    return SweepStatus(sweep.path, [*rows.values()], failures, sweep.store.is_locked())
 
 
 def _row(plan: Plan, task: Task) -> dict[str, Any]:

@@ -7,18 +7,19 @@ import time
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.data.batches import ListedInputs
 from workbench.frames.accumulator import Accumulator
 from workbench.models.loading import LoadedModel, load
-from workbench.runs.analyze import gather
-from workbench.runs.sweep.folder import Part
-from workbench.runs.sweep.parts import Plan, SweepFolder, Task
+from workbench.runs.loop import accumulate, analysis_source
+from workbench.runs.sweep.folder import PartialResult, SweepFolder
+from workbench.runs.sweep.plan import Plan, Task
 
 # Threads of one worker (Dask may start several) share its model, which capture hooks into: one task at a time.
 _ONE_AT_A_TIME = threading.Lock()
@@ -54,7 +55,12 @@ def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Out
         try:
             _check_time(deadline)
             try:
-                model = _model(plan.models[task.model].spec, plan.checkpoint, plan.device, plan.dtype)
+                model = _model(
+                    plan.models[task.model].spec,
+                    plan.settings.checkpoint,
+                    plan.settings.device,
+                    plan.settings.dtype,
+                )
             except WorkbenchError as error:
                 return Outcome(task, "failed", error=str(error), final=True, lost_model=True)
             part = _measure(plan, task, model, deadline)
@@ -96,12 +102,12 @@ def _model(spec: str, checkpoint: str | None, device: str | None, dtype: str | N
     return load(spec, checkpoint=checkpoint, device=device, dtype=dtype)
 
 
-def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None) -> Part:
+def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None) -> PartialResult:
     """The task's part; where memory is short, with half as many inputs per forward pass, and half again."""
-    started, size = time.perf_counter(), plan.batch
+    started, size = time.perf_counter(), plan.settings.batch_size
     while True:
         try:
-            gathered, inputs = _gathered(plan, task, model, size, deadline)
+            accumulated, inputs = _accumulated(plan, task, model, size, deadline)
             break
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -115,34 +121,49 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
             _free_memory()
     if inputs.cut is not None:
         count, length = inputs.cut
-        gathered.counts.count(
+        accumulated.counts.count(
             f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
         )
-    if inputs.digests and not gathered:
-        told = "; ".join(gathered.layers_left_out())
+    if inputs.digests and not accumulated:
+        told = "; ".join(accumulated.layers_left_out())
         raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {told}")
     seconds = time.perf_counter() - started
-    return Part(
-        gathered, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds
+    return PartialResult(
+        accumulated, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds
     )
 
 
-def _gathered(
+def _accumulated(
     plan: Plan, task: Task, model: LoadedModel, size: int, deadline: float | None
 ) -> tuple[Accumulator, ListedInputs]:
     pool, places = plan.places(task)
     planned, analysis = plan.models[task.model], plan.analyses[task.analysis]
     inputs = ListedInputs(
-        planned.inputs, pool, model, places, plan.batch, seed=plan.seed, preprocessing=plan.preprocessing
+        planned.inputs,
+        pool,
+        model,
+        places,
+        plan.settings.batch_size,
+        seed=plan.settings.seed,
+        preprocessing=plan.settings.preprocessing,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is worth telling is in the notes, once for all shards
-        gathered = gather(
-            analysis.name, model, inputs, analysis.options,
-            seed=plan.seed, layers=plan.layers, heads=plan.heads, batch_size=size,
-            progress=lambda done: _check_time(deadline),
-        )  # fmt: skip
-    return gathered, inputs
+        chosen, options = find_analysis(analysis.name, analysis.options)
+        settings = replace(
+            plan.settings,
+            model=model,
+            inputs=inputs,
+            batch_size=size,
+            checkpoint=None,
+            device=None,
+            dtype=None,
+        )
+        source = analysis_source(chosen, options, settings)
+        accumulated = accumulate(
+            chosen, options, source, settings, progress=lambda done: _check_time(deadline)
+        )
+    return accumulated, inputs
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -84,7 +84,7 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
     """What a watch logged of one analysis, all steps under one another, for figures over training.
 
     The column ``checkpoint`` names each row's step, ``frame.attrs["epochs"]`` says which step each is (as
-    `survey_checkpoints` says it of epochs), ``frame.attrs["notes"]`` what was noted during the run.
+    `analyze_many` says it of epochs), ``frame.attrs["notes"]`` what was noted during the run.
 
     Raises `InputError` where the folder holds no watch, or nothing was logged yet, and `UnknownName` for an analysis
     that was not watched.

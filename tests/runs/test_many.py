@@ -14,8 +14,8 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def test_a_survey_is_its_analyses_under_one_another():
-    both = workbench.survey(
+def test_many_are_their_analyses_under_one_another():
+    both = workbench.analyze_many(
         "gram-spectrum", [DIGITS, ("bundled:digits-vit", "bundled:photos")], n=2, layers=[1]
     )
     single = workbench.analyze("gram-spectrum", model=DIGITS[0], inputs=DIGITS[1], n=2, layers=[1])
@@ -24,28 +24,28 @@ def test_a_survey_is_its_analyses_under_one_another():
 
 
 def test_a_model_that_is_not_here_is_told_and_does_not_stop_the_others():
-    frame = workbench.survey("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
+    frame = workbench.analyze_many("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
     assert list(frame["model"].unique()) == ["bundled:digits-vit"]
     assert "nobody/nothing" in frame.attrs["absent"]["hf:nobody/nothing"]
 
 
 def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():
-    assert len(workbench.survey("token-similarity", [DIGITS, (None, "bundled:prose")], n=2)) == 8
+    assert len(workbench.analyze_many("token-similarity", [DIGITS, (None, "bundled:prose")], n=2)) == 8
     with pytest.raises(InputError, match="at least one"):
-        workbench.survey("token-similarity", [(None, "bundled:prose")])
+        workbench.analyze_many("token-similarity", [(None, "bundled:prose")])
     with pytest.raises(MissingResource, match="nobody/nothing"):
-        workbench.survey("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
+        workbench.analyze_many("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
 
 
 def test_what_is_no_pair_is_told_as_it_came():
     for runs in ("bundled:digits-vit", [("bundled:digits-vit",)], ["bundled:digits-vit"]):
         with pytest.raises(InputError, match=r"pairs \(model, inputs\), got .*bundled:digits-vit"):
-            workbench.survey("gram-spectrum", runs)
+            workbench.analyze_many("gram-spectrum", runs)
 
 
 def test_a_misspelt_model_is_a_mistake_not_an_absence():
     with pytest.raises(UnknownName, match="digits-vit"):
-        workbench.survey("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)
+        workbench.analyze_many("token-similarity", [DIGITS, ("bundled:digit-vit", "bundled:digits")], n=1)
 
 
 def test_pairs_give_each_model_the_inputs_of_its_kind():
@@ -61,8 +61,8 @@ def test_pairs_give_each_model_the_inputs_of_its_kind():
 
 def test_checkpoints_are_measured_one_after_another_with_their_epochs():
     options = {"n": 2, "layers": [0], "max_rank": 1}
-    frame = workbench.survey_checkpoints(
-        "gram-spectrum", DIGITS[0], "bundled:digits-train", [30, "epoch-003"], **options
+    frame = workbench.analyze_many(
+        "gram-spectrum", [(DIGITS[0], "bundled:digits-train")], checkpoints=[30, "epoch-003"], **options
     )
     assert frame.attrs["epochs"] == {"epoch-003": 3, "epoch-030": 30}
     assert frame["checkpoint"].unique().tolist() == ["epoch-003", "epoch-030"]
@@ -72,19 +72,19 @@ def test_checkpoints_are_measured_one_after_another_with_their_epochs():
     )
     assert frame.iloc[: len(alone)]["value"].tolist() == alone["value"].tolist()
     assert [run["model"]["checkpoint"] for run in frame.attrs["provenance"]] == ["epoch-003", "epoch-030"]
-    every = workbench.survey_checkpoints(
-        "gram-spectrum", "digits-vit", DIGITS[1], n=1, layers=[0], max_rank=1
+    every = workbench.analyze_many(
+        "gram-spectrum", [("digits-vit", DIGITS[1])], checkpoints="all", n=1, layers=[0], max_rank=1
     )
     assert list(every.attrs["epochs"].values()) == [0, 1, 2, 3, 5, 8, 12, 18, 24, 30]
 
 
 def test_only_bundled_models_have_checkpoints():
     with pytest.raises(InputError, match="bundled models only"):
-        workbench.survey_checkpoints("gram-spectrum", "timm:vit_tiny_patch16_224", DIGITS[1])
+        workbench.analyze_many("gram-spectrum", [("timm:vit_tiny_patch16_224", DIGITS[1])], checkpoints="all")
     with pytest.raises(UnknownName, match="epoch-003"):
-        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[4])
+        workbench.analyze_many("gram-spectrum", [DIGITS], checkpoints=[4])
     with pytest.raises(InputError, match="at least one"):
-        workbench.survey_checkpoints("gram-spectrum", *DIGITS, checkpoints=[])
+        workbench.analyze_many("gram-spectrum", [DIGITS], checkpoints=[])
 
 
 def test_attention_rows_are_the_captured_weights():

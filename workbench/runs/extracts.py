@@ -1,9 +1,8 @@
-"""Frames for figures: one analysis over several models, and attention itself as rows."""
+"""What single tokens and directions give, as rows or maps for figures: attention, membership, subspaces, logits."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,16 @@ from workbench.analyses.class_attention import HEAD, QUERIES, class_rows
 from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.membership import membership_map, memberships, own_convention
 from workbench.analyses.position_logits import TERMS, terms_of_layer, within_rows
+from workbench.analyses.registry import ANALYSES
 from workbench.analyses.softmax_sensitivity import sampled_lipschitz, sampled_perturbation
 from workbench.analyses.subspaces import coherence
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import generator
 from workbench.core.selection import Numbers, parse_numbers
-from workbench.data.batches import inputs as choose_inputs
-from workbench.frames.results import join_frames
-from workbench.models.loading import load
-from workbench.runs.analyze import ANALYSES, analyze
-from workbench.runs.stream import Stream, stream_model, stream_weights
+from workbench.runs.loop import each_layer
+from workbench.runs.settings import RunSettings
+from workbench.runs.sources import Source, model_source, weights_source
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,145 +33,6 @@ if TYPE_CHECKING:
     from workbench.captures import Capture
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
-
-
-def survey(name: str, runs: Iterable[tuple[str | None, str | None]], **arguments: Any) -> pd.DataFrame:
-    """Run `analyze` for several (model, inputs) pairs and put the frames under one another.
-
-    A pair whose model is None is left out. A model, or an input, that this machine cannot have (no network, an
-    optional package not installed) is listed in ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure
-    can say so in its place. ``frame.attrs["notes"]`` holds the notes of all runs, each beginning with its model.
-
-    Raises `InputError` without any pair or for what is none, `MissingResource` if no model is here, and what `analyze`
-    raises.
-    """
-    listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
-    wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
-    if wrong is not None:
-        raise InputError(
-            f"a survey runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
-        )
-    pairs = [(model, inputs) for model, inputs in listed if model is not None]
-    if not pairs:
-        raise InputError("no model to run; give at least one (model, inputs) pair")
-    frames, absent, notes = [], {}, []
-    for model, inputs in pairs:
-        try:
-            frame = analyze(name, model=model, inputs=inputs, **arguments)
-        except MissingResource as error:
-            absent[model] = str(error)
-        else:
-            frames.append(frame)
-            notes += [f"{model}: {note}" for note in frame.attrs["notes"]]
-    if not frames:
-        raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in absent.items()))
-    joined = join_frames(frames)
-    joined.attrs |= {"absent": absent, "notes": notes}
-    return joined
-
-
-def survey_settings(
-    name: str,
-    runs: Iterable[tuple[str | None, str | None]],
-    settings: Mapping[str, Sequence[Any]],
-    *,
-    n: int | None = None,
-    seed: int = 0,
-    **arguments: Any,
-) -> pd.DataFrame:
-    """`survey` under every combination of some options' values: ``{"noise": […], "severity": […]}``.
-
-    The frame has a column for each of these options. A model is loaded once for all combinations; one that is not on
-    this machine is listed in ``frame.attrs["absent"]`` as `survey` has it. Raises what `survey` raises, and
-    `InputError` for an option without values.
-    """
-    empty = [option for option, values in settings.items() if not values]
-    if empty:
-        raise InputError(f"give at least one value of {empty[0]}")
-    frames, absent, notes = [], {}, []
-    for model, inputs in runs:
-        if model is None or inputs is None:
-            continue
-        try:
-            loaded = load(model)
-            given = choose_inputs(inputs, loaded, n=n, seed=seed)
-        except MissingResource as error:
-            absent[model] = str(error)
-            continue
-        for values in itertools.product(*settings.values()):
-            chosen = dict(zip(settings, values, strict=True))
-            frame = analyze(name, model=loaded, inputs=given, seed=seed, **chosen, **arguments)
-            told = ", ".join(map(str, values))
-            notes += [f"{model}, {told}: {note}" for note in frame.attrs["notes"]]
-            frames.append(frame.assign(**chosen))
-    if not frames:
-        said = "; ".join(f"{model}: {reason}" for model, reason in absent.items())
-        raise MissingResource(said) if absent else InputError("no model to run; give (model, inputs) pairs")
-    joined = join_frames(frames)
-    joined.attrs |= {"absent": absent, "notes": notes}
-    return joined
-
-
-def model_pairs(
-    models: str | Sequence[str] | None,
-    inputs: str | Sequence[str] | None,
-    text_models: str | Sequence[str] | None = None,
-    text_inputs: str | Sequence[str] | None = None,
-) -> list[tuple[str, str]]:
-    """(model, inputs) pairs for `survey`: the image models with their inputs, then the text models with theirs.
-
-    Each argument is one spec, several, or None. One inputs spec serves all models of its kind; several are one
-    per model. None for the models leaves that kind out. Raises `InputError` where the numbers do not fit.
-    """
-    pairs = []
-    for kind, names, specs in (("", models, inputs), ("text_", text_models, text_inputs)):
-        chosen, given = _several(names), _several(specs)
-        if len(given) == 1:
-            given *= len(chosen)
-        if chosen and len(given) != len(chosen):
-            raise InputError(
-                f"{len(chosen)} {kind}models with {len(given)} {kind}inputs; give one inputs spec for all, or one "
-                "for each model"
-            )
-        pairs += zip(chosen, given, strict=False)
-    return pairs
-
-
-def _several(value: str | Sequence[str] | None) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [item for item in value if item is not None]
-
-
-def survey_checkpoints(
-    name: str, model: str, inputs: str, checkpoints: Iterable[str | int] | None = None, **arguments: Any
-) -> pd.DataFrame:
-    """Run `analyze` at several training checkpoints of a bundled model and put the frames under one another.
-
-    ``checkpoints`` are names or epochs (``"epoch-003"``, 3); all of them for None. The column ``checkpoint``
-    names each row's, and ``frame.attrs["epochs"]`` says which epoch each is. Raises `InputError` for a model
-    that is not bundled, `UnknownName` for a checkpoint it has not got, and what `analyze` raises.
-    """
-    from workbench.models import catalog
-    from workbench.models.loading import bundled_checkpoint, bundled_checkpoints
-
-    entry = catalog.find(model)
-    scheme, _, short = (entry.spec if entry else model).partition(":")
-    if scheme != "bundled":
-        raise InputError(f"checkpoints travel with bundled models only; got {model!r}, give bundled:NAME")
-    chosen = bundled_checkpoints(short)
-    if checkpoints is not None:
-        asked = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in checkpoints}
-        chosen = {stem: epoch for stem, epoch in chosen.items() if stem in asked}
-    if not chosen:
-        raise InputError("no checkpoint to run; give at least one, or None for all")
-    frames, notes = [], []
-    for checkpoint in chosen:
-        frames.append(analyze(name, model=model, inputs=inputs, checkpoint=checkpoint, **arguments))
-        notes += [f"{checkpoint}: {note}" for note in frames[-1].attrs["notes"]]
-    joined = join_frames(frames)
-    joined.attrs |= {"epochs": chosen, "notes": notes, "absent": {}}
-    return joined
 
 
 def attention_frame(
@@ -235,45 +94,46 @@ def class_attention_frame(
     """
     if query not in QUERIES:
         raise UnknownName("query", query, QUERIES)
-    stream = stream_model(model, inputs, ("attn",), None if rollout else layers, batch_size=8)
+    settings = RunSettings(model=model, inputs=inputs, layers=None if rollout else layers)
+    source = model_source(settings, ("attn",))
+    asked = parse_numbers("layer", layers, source.depth) if rollout else None
     parts, left_out = [], {}
-    for part in stream:
-        records = part.capture.layers
-        chosen = parse_numbers("layer", layers, len(records)) if rollout else None
-        for number, record in enumerate(records):
-            if chosen is not None and record.index not in chosen:
-                continue
-            layer = Layer(record, part.ids, part.capture.tokens, 0, before=records[:number])
-            try:
-                how, found = class_rows(layer, query, rollout)
-            except NotApplicable as reason:
-                left_out[record.index] = str(reason)
-                continue
-            tokens = _token_rows(layer, found[HEAD].shape[-1])
-            places = tokens.pop("number").to_numpy(), tokens["key"].to_numpy()
-            for candidate, rows in found.items():
-                heads = layer.heads if candidate == HEAD else [pd.NA]
-                for head, values in zip(heads, rows.cpu().numpy().swapaxes(0, 1), strict=True):
-                    at = {"layer": record.index, "candidate": candidate, "head": head, "query": how}
-                    parts.append(tokens.assign(**at, value=values[places]))
+
+    def use(layer: Layer) -> None:
+        if asked is not None and layer.index not in asked:
+            return
+        try:
+            how, found = class_rows(layer, query, rollout)
+        except NotApplicable as reason:
+            left_out[layer.index] = str(reason)
+            return
+        tokens = _token_rows(layer, found[HEAD].shape[-1])
+        places = tokens.pop("number").to_numpy(), tokens["key"].to_numpy()
+        for candidate, rows in found.items():
+            heads = layer.heads if candidate == HEAD else [pd.NA]
+            for head, values in zip(heads, rows.cpu().numpy().swapaxes(0, 1), strict=True):
+                at = {"layer": layer.index, "candidate": candidate, "head": head, "query": how}
+                parts.append(tokens.assign(**at, value=values[places]))
+
+    each_layer(source, settings, use, hold=rollout)
     if not parts or (layers is not None and left_out):
         told = "; ".join(f"layer {index} {reason}" for index, reason in left_out.items())
         raise InputError(f"no class attention: {told}")
     columns = ["model", "input", "layer", "candidate", "head", "query"]
     columns += ["key", "label", "kind", "row", "column", "value"]
     frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["head", "row", "column"], "Int64"))
-    return _told(frame, columns, "class-attention", stream)
+    return _told(frame, columns, "class-attention", source)
 
 
-def _told(frame: pd.DataFrame, columns: list[str], analysis: str, stream: Stream) -> pd.DataFrame:
-    """The columns of rows measured on a stream, with its model's name and where they come from."""
-    frame = frame.assign(model=stream.model["spec"])[columns]
+def _told(frame: pd.DataFrame, columns: list[str], analysis: str, source: Source) -> pd.DataFrame:
+    """The columns of rows measured on a source, with its model's name and where they come from."""
+    frame = frame.assign(model=source.model["spec"])[columns]
     frame.attrs["provenance"] = [
         {
             "analysis": analysis,
-            "model": stream.model,
-            "inputs": stream.inputs,
-            "seed": stream.inputs.get("seed"),
+            "model": source.model,
+            "inputs": source.inputs,
+            "seed": source.inputs.get("seed"),
         }
     ]
     return frame
@@ -333,31 +193,38 @@ def membership_maps(
     image into windows, has a single head, or differs from the others in its number of heads; `membership_frame` takes
     texts.
     """
-    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
-    parts, used = [], {}
-    for part in stream:
-        maps = []
-        for record in part.capture:
-            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
-            used[record.index], found = _membership(layer, convention)
-            maps.append(membership_map(found, layer.token_kinds(found.shape[-1]), layer.grid))
+    settings = RunSettings(model=model, inputs=inputs, layers=layers)
+    source = model_source(settings, ("input", "v"))
+    ids, parts, maps = [], [], []
+    used: dict[int, str] = {}
+
+    def use(layer: Layer) -> None:
+        if not maps:
+            ids.extend(layer.ids)
+        used[layer.index], found = _membership(layer, convention)
+        maps.append(membership_map(found, layer.token_kinds(found.shape[-1]), layer.grid))
+
+    def end_batch() -> None:
         heads = {len(values[0]) for values in maps}
         if len(heads) > 1:
             raise InputError(
                 f"layers differ in heads: {sorted(heads)}; choose layers that are alike with layers="
             )
-        parts.append((part.ids, torch.stack(maps, 1).cpu()))
+        parts.append(torch.stack(maps, 1).cpu())
+        maps.clear()
+
+    each_layer(source, settings, use, end_batch=end_batch)
     return MembershipMaps(
-        values=torch.cat([values for _, values in parts]),
-        ids=[name for ids, _ in parts for name in ids],
+        values=torch.cat(parts),
+        ids=ids,
         layers=list(used),
         conventions=list(used.values()),
-        model=stream.model["spec"],
+        model=source.model["spec"],
         provenance={
             "analysis": "membership-maps",
-            "model": stream.model,
-            "inputs": stream.inputs,
-            "seed": stream.inputs.get("seed"),
+            "model": source.model,
+            "inputs": source.inputs,
+            "seed": source.inputs.get("seed"),
         },
     )
 
@@ -375,23 +242,25 @@ def membership_frame(
 
     Raises `InputError` where a layer cuts the image into windows or has a single head.
     """
-    stream = stream_model(model, inputs, ("input", "v"), layers, batch_size=8)
+    settings = RunSettings(model=model, inputs=inputs, layers=layers)
+    source = model_source(settings, ("input", "v"))
     parts = []
-    for part in stream:
-        for record in part.capture:
-            layer = Layer(record, part.ids, part.capture.tokens, 0, model=stream.module)
-            used, found = _membership(layer, convention)
-            tokens = _token_rows(layer, found.shape[-1]).rename(columns={"key": "token"})
-            places = tokens.pop("number").to_numpy(), tokens["token"].to_numpy()
-            at = {"layer": record.index, "convention": used}
-            parts += [
-                tokens.assign(**at, head=head, value=values[places])
-                for head, values in enumerate(found.cpu().numpy().swapaxes(0, 1))
-            ]
+
+    def use(layer: Layer) -> None:
+        used, found = _membership(layer, convention)
+        tokens = _token_rows(layer, found.shape[-1]).rename(columns={"key": "token"})
+        places = tokens.pop("number").to_numpy(), tokens["token"].to_numpy()
+        at = {"layer": layer.index, "convention": used}
+        parts.extend(
+            tokens.assign(**at, head=head, value=values[places])
+            for head, values in enumerate(found.cpu().numpy().swapaxes(0, 1))
+        )
+
+    each_layer(source, settings, use)
     columns = ["model", "input", "layer", "convention", "head"]
     columns += ["token", "label", "kind", "row", "column", "value"]
     frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["row", "column"], "Int64"))
-    return _told(frame, columns, "membership-frame", stream)
+    return _told(frame, columns, "membership-frame", source)
 
 
 def _membership(layer: Layer, convention: str | None) -> tuple[str, Float[Tensor, "batch head token"]]:
@@ -420,14 +289,16 @@ def subspace_frame(
     ``directions`` of each head are picked at random, as in the paper; None takes all. ``projection`` is v, q or k;
     where one serves all, as in TSSA, that one.
     """
-    stream = stream_weights(model, layers)
+    settings = RunSettings(model=model, layers=layers, seed=seed)
+    source = weights_source(settings)
     parts = []
     names = ["head", "direction", "other_head", "other_direction"]
-    for record in (record for part in stream for record in part.capture):
-        u = Layer(record, [], None, seed, model=stream.module).projection(projection).weight
+
+    def use(layer: Layer) -> None:
+        u = layer.projection(projection).weight
         dim = u.shape[-1]
         picked = [
-            torch.randperm(dim, generator=generator(seed, record.index, head))[:directions].sort().values
+            torch.randperm(dim, generator=generator(seed, layer.index, head))[:directions].sort().values
             for head in range(len(u))
         ]
         values = coherence(torch.stack([of_head[:, which] for of_head, which in zip(u, picked, strict=True)]))
@@ -437,12 +308,14 @@ def subspace_frame(
         numbers = torch.stack(picked).numpy()
         for head, direction in (names[:2], names[2:]):
             rows[direction] = numbers[rows[head], rows[direction]]
-        rows.insert(0, "layer", record.index)
+        rows.insert(0, "layer", layer.index)
         parts.append(rows.assign(value=values.cpu().numpy().ravel()))
+
+    each_layer(source, settings, use)
     frame = pd.concat(parts, ignore_index=True)
-    frame.insert(0, "model", stream.model["spec"])
+    frame.insert(0, "model", source.model["spec"])
     frame.attrs["provenance"] = [
-        {"analysis": "subspaces", "model": stream.model, "inputs": None, "seed": seed}
+        {"analysis": "subspaces", "model": source.model, "inputs": None, "seed": seed}
     ]
     return frame
 
@@ -463,10 +336,11 @@ def position_logit_frame(
 
     Raises `InputError` where the model adds no positions to its tokens, naming what it has instead.
     """
-    stream = stream_model(model, inputs[:1], ANALYSES["position-logits"].sites, [layer], batch_size=1)
-    (part,) = stream
-    (record,) = part.capture
-    held = Layer(record, part.ids, part.capture.tokens, 0, head, model=stream.module)
+    settings = RunSettings(model=model, inputs=inputs[:1], layers=[layer], heads=head, batch_size=1)
+    source = model_source(settings, ANALYSES["position-logits"].sites)
+    layers: list[Layer] = []
+    each_layer(source, settings, layers.append, hold=True)
+    (held,) = layers
     try:
         terms, allowed = terms_of_layer(held)
     except NotApplicable as reason:
@@ -481,11 +355,17 @@ def position_logit_frame(
     axes = {"term": [*TERMS, "sum", "model"], "query": places, "key": places}
     rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
     rows["value"] = shown[:, places][:, :, places].cpu().numpy().ravel()
-    rows = rows.assign(model=stream.model["spec"], input=part.ids[0], layer=record.index, head=held.heads[0])
+    rows = rows.assign(model=source.model["spec"], input=held.ids[0], layer=held.index, head=held.heads[0])
     rows = rows[["model", "input", "layer", "head", *axes, "value"]]
     rows.attrs["off"] = float(((whole[len(TERMS)] - own).abs().amax() / own.abs().amax()).cpu())
-    source = {"analysis": "position-logits", "model": stream.model, "inputs": stream.inputs}
-    rows.attrs["provenance"] = [source | {"seed": stream.inputs.get("seed")}]
+    rows.attrs["provenance"] = [
+        {
+            "analysis": "position-logits",
+            "model": source.model,
+            "inputs": source.inputs,
+            "seed": source.inputs.get("seed"),
+        }
+    ]
     return rows
 
 

@@ -1,0 +1,70 @@
+"""How far work is, as a bar in the terminal: one look for all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+PATIENCE = 2.0
+"""Seconds of expected work from which a bar is shown."""
+
+
+def progress_bars(
+    *,
+    shown: bool = True,
+    transient: bool = False,
+    state: bool = False,
+    console: Console | None = None,
+    remembered: float = 30.0,
+) -> Progress:
+    """Bars to be added and updated as rich has it: a title, how much of how many, the time so far and the time left.
+
+    On standard error unless a ``console`` is given; a ``transient`` one is gone afterwards. With ``state`` the field of
+    that name stands in the place of the counts. The time left is told by the pace of the last ``remembered`` seconds.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[state]}") if state else MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        *(() if state else (TimeRemainingColumn(),)),
+        console=console or Console(stderr=True),
+        transient=transient,
+        disable=not shown,
+        speed_estimate_period=remembered,
+    )
+
+
+@contextmanager
+def bar_of_fraction(title: str, total: int) -> Generator[Callable[[float], None]]:
+    """A function that takes the fraction that is done; a bar shows once the work turns out to be long."""
+    bars = progress_bars()
+    task = bars.add_task(title, total=total)
+    started = time.perf_counter()
+
+    def reached(done: float) -> None:
+        bars.update(task, completed=round(done * total, 2))
+        if not bars.live.is_started and time.perf_counter() - started > PATIENCE * done:
+            bars.start()
+
+    try:
+        yield reached
+    finally:
+        if bars.live.is_started:
+            bars.stop()

@@ -1,0 +1,167 @@
+"""One analysis of several models, checkpoints or options, their frames under one another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from workbench.core.errors import InputError, MissingResource
+from workbench.data.batches import inputs as choose_inputs
+from workbench.frames.results import join_frames
+from workbench.models.loading import load
+from workbench.runs.analyze import analyze
+from workbench.runs.settings import SETTINGS, RunSettings
+from workbench.runs.sweep.reading import SWEEP, sweep_frame
+
+Pairs = Iterable[tuple[str | None, str | None]]
+
+
+def analyze_many(
+    name: str,
+    runs: Pairs,
+    settings: RunSettings | None = None,
+    /,
+    *,
+    checkpoints: Iterable[str | int] | str | None = None,
+    progress: Any = False,
+    cache: bool | None = None,
+    **asked: Any,
+) -> pd.DataFrame:
+    """Run `analyze` for several (model, inputs) pairs and put the frames under one another.
+
+        analyze_many("token-similarity", [("bundled:digits-vit", "bundled:digits"), (…, …)], n=25, seed=0)
+
+    A pair whose model is None is left out. Inputs "sweep:FOLDER" are those of a finished sweep, whose numbers are read
+    in the place of a run; its options and settings must be those given here. ``checkpoints`` are names or epochs
+    (``"epoch-003"``, 3) of bundled models, "all" for all of them; ``frame.attrs["epochs"]`` says which epoch each is.
+
+    A model, or an input, that this machine cannot have (no network, an optional package not installed) is listed in
+    ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure can say so in its place. ``frame.attrs["notes"]``
+    holds the notes of all runs, each beginning with its model.
+
+    Raises `InputError` without any pair or for what is none, `MissingResource` if no model is here, and what `analyze`
+    raises.
+    """
+    listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
+    wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
+    if wrong is not None:
+        raise InputError(
+            f"analyze_many runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
+        )
+    settings, options = _split(settings, asked)
+    wanted = checkpoints if checkpoints is None or isinstance(checkpoints, str) else [*checkpoints]
+    frames = _Frames()
+    for model, inputs in listed:
+        if model is None:
+            continue
+        one = replace(settings, model=model, inputs=inputs)
+        for checkpoint in [settings.checkpoint] if wanted is None else _chosen(model, wanted, frames.epochs):
+            with frames.unless_absent(model):
+                if isinstance(inputs, str) and inputs.startswith(SWEEP):
+                    frame = sweep_frame(inputs.removeprefix(SWEEP), name, one, options)
+                else:
+                    run = replace(one, checkpoint=checkpoint)
+                    frame = analyze(name, run, progress=progress, cache=cache, **options)
+                frames.add(frame, model if wanted is None else f"{model}, {checkpoint}")
+    return frames.joined()
+
+
+def analyze_grid(
+    name: str,
+    runs: Pairs,
+    grid: Mapping[str, Sequence[Any]],
+    settings: RunSettings | None = None,
+    /,
+    **asked: Any,
+) -> pd.DataFrame:
+    """`analyze_many` under every combination of some options' values: ``{"noise": […], "severity": […]}``.
+
+    The frame has a column for each of these options. A model is loaded once for all combinations; one that is not on
+    this machine is listed in ``frame.attrs["absent"]`` as `analyze_many` has it. Raises what `analyze_many` raises, and
+    `InputError` for an option without values.
+    """
+    empty = [option for option, values in grid.items() if not values]
+    if empty:
+        raise InputError(f"give at least one value of {empty[0]}")
+    settings, options = _split(settings, asked)
+    frames = _Frames()
+    for model, inputs in runs:
+        if model is None or inputs is None:
+            continue
+        with frames.unless_absent(model):
+            loaded = load(model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype)
+            given = choose_inputs(
+                inputs, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing
+            )
+            one = replace(
+                settings, model=loaded, inputs=given, n=None, checkpoint=None, device=None, dtype=None
+            )
+            for values in itertools.product(*grid.values()):
+                chosen = dict(zip(grid, values, strict=True))
+                frame = analyze(name, one, **chosen, **options)
+                frames.add(frame.assign(**chosen), f"{model}, {', '.join(map(str, values))}")
+    return frames.joined()
+
+
+def _split(settings: RunSettings | None, asked: dict[str, Any]) -> tuple[RunSettings, dict[str, Any]]:
+    """Settings of the run, and the rest: options of the analysis."""
+    given = {key: asked.pop(key) for key in SETTINGS if key in asked}
+    return replace(settings or RunSettings(), **given), asked
+
+
+class _Frames:
+    """Frames of several runs, which of them could not be had, and the notes of all."""
+
+    def __init__(self) -> None:
+        self.frames: list[pd.DataFrame] = []
+        self.absent: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.epochs: dict[str, int] = {}
+
+    @contextmanager
+    def unless_absent(self, model: str) -> Generator[None]:
+        """Note a model that this machine cannot have, in the place of raising `MissingResource`."""
+        try:
+            yield
+        except MissingResource as error:
+            self.absent[model] = str(error)
+
+    def add(self, frame: pd.DataFrame, name: str) -> None:
+        self.frames.append(frame)
+        self.notes += [f"{name}: {note}" for note in frame.attrs["notes"]]
+
+    def joined(self) -> pd.DataFrame:
+        if not self.frames and self.absent:
+            raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in self.absent.items()))
+        if not self.frames:
+            raise InputError("no model to run; give at least one (model, inputs) pair")
+        joined = join_frames(self.frames)
+        joined.attrs |= {"absent": self.absent, "notes": self.notes}
+        if self.epochs:
+            joined.attrs["epochs"] = self.epochs
+        return joined
+
+
+def _chosen(model: str, checkpoints: Sequence[str | int] | str, epochs: dict[str, int]) -> list[str]:
+    """Names of a bundled model's checkpoints, whose epochs are noted."""
+    from workbench.models import catalog
+    from workbench.models.loading import bundled_checkpoint, bundled_checkpoints
+
+    entry = catalog.find(model)
+    scheme, _, short = (entry.spec if entry else model).partition(":")
+    if scheme != "bundled":
+        raise InputError(f"checkpoints travel with bundled models only; got {model!r}, give bundled:NAME")
+    found = bundled_checkpoints(short)
+    if checkpoints != "all":
+        listed = [checkpoints] if isinstance(checkpoints, str) else checkpoints
+        asked = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in listed}
+        found = {stem: epoch for stem, epoch in found.items() if stem in asked}
+    if not found:
+        raise InputError('no checkpoint to run; give at least one, or "all"')
+    epochs |= found
+    return [*found]
