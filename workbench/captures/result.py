@@ -6,6 +6,7 @@ per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and which model
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,10 @@ from workbench.captures.qkv import check_values, layers_of
 from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord, TokenInfo, WindowOrigin
 from workbench.captures.storage import read_tensors, write_tensors
 from workbench.core.errors import InputError
+from workbench.core.renamed import new_keys, new_name
 from workbench.core.selection import ranges
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2 has new names of sites; files of format 1 are read
 
 
 class LayerNotCaptured(InputError, IndexError):
@@ -120,12 +122,15 @@ def read_qkv(path: str | Path) -> Capture:
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
         return Capture(*layers_of(source, tensors))
-    if metadata.get("format_version") != FORMAT_VERSION:
+    version = metadata.get("format_version")
+    if version not in range(1, FORMAT_VERSION + 1):
         raise InputError(
-            f"{path}: written in capture format {metadata.get('format_version')} by version "
-            f"{metadata.get('version')}; this version reads format {FORMAT_VERSION}"
+            f"{path}: written in capture format {version} by version {metadata.get('version')}; this version reads "
+            f"formats 1 to {FORMAT_VERSION}: update it"
         )
     try:
+        if version < FORMAT_VERSION:
+            tensors, metadata = _with_new_names(tensors, metadata)
         return _own_capture(source, tensors, metadata)
     except (KeyError, TypeError, IndexError) as error:
         raise InputError(
@@ -202,6 +207,23 @@ def _metadata(capture: Capture) -> dict[str, Any]:
         "not_run": capture.not_run,
         "notes": capture.notes,
         "tokens": tokens and {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid},
+    }
+
+
+def _with_new_names(
+    tensors: dict[str, Tensor], metadata: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a file of format 1 holds, by today's names: "layers.0.hidden" is "layers.0.resid_post"."""
+    renamed = {}
+    for name, value in tensors.items():
+        place, dot, site = name.rpartition(".")
+        own = re.fullmatch(
+            r"(layers\.\d+)?", place
+        )  # a family's own sites, "layers.0.extra.…", keep their names
+        renamed[place + dot + new_name("site", site) if own else name] = value
+    return renamed, metadata | {
+        "sites": [new_name("site", site) for site in metadata["sites"]],
+        "layers": [new_keys("capture entry", layer) for layer in metadata["layers"]],
     }
 
 

@@ -11,6 +11,7 @@ import torch
 
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import null_of_draws
+from workbench.core.renamed import new_keys
 from workbench.core.selection import ranges
 from workbench.frames.measurement import Counts, MeasuredLayer, Measurement
 from workbench.frames.moments import Moments
@@ -135,8 +136,8 @@ class Accumulator:
     def from_state(cls, table: pd.DataFrame, rest: Mapping[str, Any]) -> Accumulator:
         """What `state` gave; to be merged with its like, and not to be added to."""
         made = cls()
-        # "tally" in parts that were written before 0.1.0
-        made.counts = Counts(rest["counts"] if "counts" in rest else rest["tally"])
+        rest = new_keys("accumulator entry", rest)
+        made.counts = Counts(rest["counts"])
         made.left_out = {reason: list(indices) for reason, indices in rest["left_out"].items()}
         made.heads, made.most_heads = set(rest["heads"]), rest["most"]
         sketches = {key: rows for key, _, rows in _by_label(table[table["form"] == "sketch"])}

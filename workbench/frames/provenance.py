@@ -20,8 +20,9 @@ from typing import Any
 from workbench._version import __version__
 from workbench.core.errors import InputError
 from workbench.core.files import jsonable, sha256_file
+from workbench.core.renamed import new_settings, new_values
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2 has new names of options and parameters; older ones are renamed where they are read
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
 PDF_KEY = "/Workbench"
@@ -215,6 +216,8 @@ def html_element(provenance: Mapping[str, Any]) -> str:
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The provenance of a figure, from any of its files (a CSV or LaTeX table: from the JSON beside it).
 
+    Settings that an older version wrote have the names that are used now.
+
     Raises:
         InputError: no such file, another kind of file, or a file without provenance.
     """
@@ -246,6 +249,22 @@ def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(
             f"{path} has provenance schema {held['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
+    return upgraded(held)
+
+
+def upgraded(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Provenance of any known schema in today's names; its ``schema`` stays the one that was written."""
+    if provenance["schema"] == SCHEMA_VERSION:
+        return dict(provenance)
+    held = {
+        name: new_settings(value) if name in ("parameters", "inputs", "runs") else value
+        for name, value in provenance.items()
+    }
+    notebook = held.get("notebook")
+    if (
+        notebook and "parameters" in notebook
+    ):  # which names a notebook's parameters have is known where it is run
+        held["notebook"] = {**notebook, "parameters": new_values(notebook["parameters"])}
     return held
 
 

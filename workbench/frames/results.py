@@ -15,10 +15,13 @@ import pandas as pd
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write
+from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import is_overall, latex_table
 
-SCHEMA_VERSION = 2  # 2 added candidate and null; files of schema 1 are read, with both empty
+SCHEMA_VERSION = (
+    3  # 2 added candidate and null, 3 has new names; older files are read, with both empty or renamed
+)
 COLUMNS = (
     "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention",
     "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
@@ -138,6 +141,8 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
 
+    Older files give the same rows by the names that are used now.
+
     Raises `InputError` where the file is missing, of another kind, or of a newer schema.
     """
     path = Path(path)
@@ -160,9 +165,17 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise InputError(
             f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    frame = conform(table.to_pandas())
-    frame.attrs["provenance"] = json.loads(held.get(b"workbench_provenance", b"[]"))
+    frame, runs = conform(table.to_pandas()), json.loads(held.get(b"workbench_provenance", b"[]"))
+    if schema < SCHEMA_VERSION:
+        frame, runs = with_new_names(frame), [new_settings(run) for run in runs]
+    frame.attrs["provenance"] = runs
     return frame
+
+
+def with_new_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a result that an older version wrote, with metrics, candidates and conventions by today's names."""
+    held = [name for name in ("metric", "candidate", "convention") if name in frame and name in RENAMED]
+    return frame.assign(**{name: frame[name].replace(dict(RENAMED[name])) for name in held})
 
 
 def _read_text(path: Path) -> pd.DataFrame:
@@ -175,6 +188,6 @@ def _read_text(path: Path) -> pd.DataFrame:
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
         if "metric" not in frame or "value" not in frame:
             raise ValueError("it has no columns 'metric' and 'value'")
-        return conform(frame)
+        return with_new_names(conform(frame))  # these formats hold no schema
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} holds no result: {error}") from error

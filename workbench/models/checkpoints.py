@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
+from workbench.core.renamed import new_settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+FORMAT = 2
+"""Of checkpoints and of ``model.json``. 2 has new names of attention's options; files of format 1 are read."""
 METADATA_KEY = "workbench"
 """Key of the safetensors metadata whose value is the checkpoint's JSON."""
 
@@ -70,7 +73,23 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
         meta = json.loads(metadata[METADATA_KEY])
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
-    return state, meta
+    return state, upgraded(meta, str(path))
+
+
+def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str, Any]:
+    """What a checkpoint or a ``model.json`` says of its model, in today's names.
+
+    Raises InputError for a format that this version does not know.
+    """
+    version = about.get("format", FORMAT)
+    if version > FORMAT:
+        raise InputError(f"{origin} has format {version}; this workbench reads up to {FORMAT}: update it")
+    if version == FORMAT:
+        return about
+    return {
+        name: new_settings(value) if name in ("architecture", "attention_options", "recipe") else value
+        for name, value in about.items()
+    }
 
 
 def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.renamed import RENAMED, new_expression
 from workbench.frames.metrics import METRICS
 from workbench.models import catalog
 
@@ -162,11 +163,12 @@ def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
     if "reading" not in frame:
         return frame
     first = ~frame.duplicated(["paper", "place", "claim"])
-    frame = frame.rename(columns={"reading": "interpretation"}).assign(
+    frame = frame.rename(columns=dict(RENAMED["column of claims"])).assign(
         primary=first.map({True: "yes", False: ""})
     )
-    words = {"over": {r"\btwin\b": "baseline"}, "options": {r"\btwin=": "baseline="}}
-    return frame.replace(words, regex=True)[list(CLAIM_COLUMNS)]
+    for name in ("measure", "options", "over"):
+        frame[name] = frame[name].map(new_expression)
+    return frame[list(CLAIM_COLUMNS)]
 
 
 def _expect(what: str, names: pd.Series, known: Iterable[str]) -> None:

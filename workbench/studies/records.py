@@ -17,6 +17,7 @@ import pandas as pd
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.core.renamed import new_settings
 from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
@@ -224,7 +225,8 @@ def conform_evaluation(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _described(name: str) -> dict[str, Any]:
     path = paths.data_dir() / "records" / name / RECORD_FILE
-    return json.loads(path.read_text(encoding="utf-8"))
+    about = json.loads(path.read_text(encoding="utf-8"))
+    return about | {"recipe": new_settings(about["recipe"])} if "recipe" in about else about
 
 
 def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.renamed import new_values
 
 _NUMBERS = ("n", "seed", "index", "layer", "head")
 
@@ -68,7 +69,7 @@ class Address:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Address:
-        """An address from what `to_dict` gave, or a part of it.
+        """An address from what `to_dict` gave, or a part of it; a metric may have the name that it once had.
 
         Raises `UnknownName` for a key that is no part of an address and `InputError` for a value of the wrong kind.
         """
@@ -79,7 +80,7 @@ class Address:
         for name in saved:
             if name not in FIELDS:
                 raise UnknownName("part of an address", str(name), FIELDS)
-        parts = dict(saved)
+        parts = new_values(saved)
         if parts.get("against") is not None and not isinstance(parts["against"], Address):
             parts["against"] = cls.from_dict(parts["against"])
         return cls(**parts)

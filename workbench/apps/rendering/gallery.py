@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from workbench.apps.rendering.state import REPORT, read_report
 from workbench.core.files import atomic_write, jsonable
-from workbench.frames.provenance import SCHEMA_VERSION
+from workbench.frames.provenance import SCHEMA_VERSION, upgraded
 from workbench.frames.results import RANDOM_WEIGHTS
 
 _LINKS = (
@@ -91,7 +91,7 @@ def _entry(path: Path) -> Entry | None:
     """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return _described(path, held) if held["schema"] == SCHEMA_VERSION else None
+        return _described(path, upgraded(held)) if held["schema"] <= SCHEMA_VERSION else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None  # a file of the user's own, in a folder of theirs
 

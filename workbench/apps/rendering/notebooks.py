@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import notebooks_dir
+from workbench.core.renamed import PARAMETERS, new_values
 from workbench.core.typed import read_typed
 
 PRESETS = ("quick", "default", "paper")
@@ -60,6 +62,12 @@ class Notebook:
     rendered: bool = True
     cells: int = 0
     sha256: str = field(default="", repr=False)
+
+    def current(self, name: str) -> str:
+        """The name of a parameter that may be given by an older one."""
+        if name in self.parameters:
+            return name
+        return next((new for new in PARAMETERS.get(name, ()) if new in self.parameters), name)
 
     def check(self, values: Mapping[str, Any], source: str) -> None:
         """Raise `InputError` or `UnknownName` for a value that the notebook does not take."""
@@ -254,7 +262,8 @@ def resolve_parameters(
     """Values that each notebook is to run with: its preset, then what was given.
 
     Where notebooks were named, each of them must take every given parameter. Where all are rendered, a parameter
-    goes to those that take it, and at least one must.
+    goes to those that take it, and at least one must. A parameter that was renamed is taken by its old name too, with
+    a warning that says the new one.
 
     Raises:
         UnknownName: an unknown preset or parameter (the nearest ones are offered).
@@ -269,15 +278,20 @@ def resolve_parameters(
     notebooks = list(notebooks)
     known = {name for notebook in notebooks for name in notebook.parameters}
     for name in given:
-        if name not in known:
+        if not any(notebook.current(name) in notebook.parameters for notebook in notebooks):
             raise UnknownName(
                 "parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks)
             )
-    resolved = {}
+    resolved, renamed = {}, set()
     for notebook in notebooks:
-        taken = dict(given) if named else {key: given[key] for key in given if key in notebook.parameters}
+        today = {name: notebook.current(name) for name in given}
+        taken = {new: given[name] for name, new in today.items() if named or new in notebook.parameters}
+        renamed |= {(name, new) for name, new in today.items() if new != name}
+        taken = new_values(taken)
         notebook.check(taken, "-p")
         resolved[notebook.name] = {**notebook.presets.get(preset, {}), **taken}
+    for name, new in sorted(renamed):
+        warnings.warn(f"the parameter {name} is called {new} now, and was taken as that", stacklevel=3)
     return resolved
 
 
@@ -326,7 +340,11 @@ def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str
     pairs = [*pairs]
     notebooks = find_notebooks(names) if pairs else []
     having = {
-        key: [notebook.parameters[key] for notebook in notebooks if key in notebook.parameters]
+        key: [
+            notebook.parameters[name]
+            for notebook in notebooks
+            if (name := notebook.current(key)) in notebook.parameters
+        ]
         for key, _ in pairs
     }
     return {

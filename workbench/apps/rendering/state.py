@@ -12,9 +12,11 @@ from typing import Any
 from workbench.apps.rendering.notebooks import Notebook
 from workbench.core import paths
 from workbench.core.files import sha256_bytes, sha256_file, write_json
+from workbench.core.renamed import new_settings
 from workbench.frames.provenance import dump, versions
 
 REPORT = "report.json"
+SCHEMA = 2  # 2 has new names of parameters; reports of schema 1 are read
 _KINDS = {
     "name": str, "status": str, "seconds": (int, float), "figures": dict, "error": str, "message": str,
     "exports": dict, "key": str,
@@ -59,7 +61,7 @@ class Outcome:
 
 def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Write report.json: notebook name to its outcome."""
-    write_json(out / REPORT, {"schema": 1, "notebooks": entries})
+    write_json(out / REPORT, {"schema": SCHEMA, "notebooks": entries})
 
 
 def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
@@ -67,14 +69,21 @@ def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
     try:
         held = json.loads((out / REPORT).read_text(encoding="utf-8"))
         entries = held["notebooks"]
-        ours = held["schema"] == 1 and all(
+        ours = held["schema"] in range(1, SCHEMA + 1) and all(
             isinstance(item[key], kind) for item in entries.values() for key, kind in _KINDS.items()
         )
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return entries if ours else None
+    if not ours:
+        return None
+    if held["schema"] == SCHEMA:
+        return entries
+    return {
+        name: item | {"parameters": new_settings(item.get("parameters", {}))}
+        for name, item in entries.items()
+    }
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:

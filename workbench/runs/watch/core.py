@@ -19,7 +19,7 @@ from workbench.core.errors import InputError
 from workbench.core.hashing import content_sha256
 from workbench.frames.results import conform, provenance_of
 from workbench.runs.analyze import analyze
-from workbench.runs.watch.folder import WatchFolder, checkpoint_name
+from workbench.runs.watch.folder import FORMAT, WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def watch(
     kept = _copy(batch)
     name = name or getattr(model, "spec", None) or type(module).__name__
     identity = {
-        "format": 1,
+        "format": FORMAT,
         "model": name,
         "shapes": content_sha256({key: tuple(value.shape) for key, value in module.named_parameters()}),
         "inputs": {"n": _size(kept), "sha256": content_sha256(kept)},

@@ -14,9 +14,11 @@ import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import jsonable, write_json
+from workbench.core.renamed import new_settings
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, read_frame, write_frame
 
+FORMAT = 2  # 2 has new names of options; folders of format 1 are read, and their runs can go on
 WATCH_FILE, LOG_FILE = "watch.json", "log.jsonl"
 SUPERSEDED = "superseded"
 """Subfolder of loggings that a run made from the step on from which it was later taken up again."""
@@ -116,6 +118,10 @@ def _identity(folder: Path) -> dict[str, Any] | None:
         raise InputError(f"{path} cannot be read ({error}); choose another folder") from error
     if not isinstance(held, dict) or not isinstance(held.get("analyses"), dict):
         raise InputError(f"{path} describes no watch; choose another folder")
+    if (version := held.get("format", 0)) > FORMAT:
+        raise InputError(f"{path} has format {version}; this workbench reads up to {FORMAT}: update it")
+    if version < FORMAT:
+        held |= {"format": FORMAT, "analyses": new_settings(held["analyses"])}
     return held
 
 

@@ -24,7 +24,7 @@ from workbench._version import __version__
 from workbench.core.files import atomic_write
 from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
-from workbench.models.checkpoints import load_weights, read_torch_file, write_checkpoint
+from workbench.models.checkpoints import FORMAT, load_weights, read_torch_file, upgraded, write_checkpoint
 from workbench.studies.records import METRICS_FILE, read_metrics
 from workbench.studies.training.loop import Trainer
 from workbench.studies.training.progress import told
@@ -33,7 +33,6 @@ from workbench.studies.training.tasks import Task
 
 MODEL_FILE = "model.json"
 RESUME_FILE = "resume.pt"
-FORMAT = 1
 METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
 _UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
 # What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
@@ -73,7 +72,7 @@ class RunFolder:
         self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
     ) -> None:
         self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
-        self.store = RunStore(out, "training run", MODEL_FILE, format=FORMAT)
+        self.store = RunStore(out, "training run", MODEL_FILE, format=FORMAT, upgrade=upgraded)
         self.rows: list[dict[str, Any]] = []
         self.table: list[dict[str, Any]] = []
         self.identity = {
