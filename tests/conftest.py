@@ -40,6 +40,7 @@ TIERS = {
     "runs/watch/test_notebook.py": "e2e",
     "studies": "integration",
     "test_notebooks.py": "e2e",
+    "test_old_files.py": "integration",
     "test_pages.py": "e2e",
     "test_site.py": "e2e",
     "test_wheel.py": "e2e",

@@ -130,7 +130,7 @@ def main(out: Path) -> None:
 
     watched = workbench.watch(
         loaded.module,
-        pool,
+        torch.linspace(-1, 1, 512).reshape(2, 1, 16, 16),
         out=out / "watch",
         every=1,
         max_cost=None,

@@ -123,10 +123,10 @@ def read_qkv(path: str | Path) -> Capture:
     if metadata is None or metadata.get("format") != "capture":
         return Capture(*layers_of(source, tensors))
     version = metadata.get("format_version")
-    if version not in range(1, FORMAT_VERSION + 1):
+    if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
             f"{path}: written in capture format {version} by version {metadata.get('version')}; this version reads "
-            f"formats 1 to {FORMAT_VERSION}: update it"
+            f"formats up to {FORMAT_VERSION}: update it"
         )
     try:
         if version < FORMAT_VERSION:
