@@ -1,6 +1,10 @@
 """Every figure notebook runs with its quick preset, and is stored as a notebook should be."""
 
 import json
+import os
+import re
+import tempfile
+from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -8,38 +12,52 @@ import pytest
 
 from workbench.apps.rendering import render
 from workbench.apps.rendering.notebooks import find_notebooks
+from workbench.apps.rendering.warm import ADDRESS, POSSIBLE, WarmProcess, short_folder
 from workbench.core.paths import notebooks_dir
 
-NOTEBOOKS = sorted(notebooks_dir().glob("*.ipynb"))
+PATHS = sorted(notebooks_dir().glob("*.ipynb"))
+NAMES = [path.stem for path in PATHS]
 COMMON = {"model", "inputs", "n", "seed", "out"}
-OF_WEIGHTS = {"subspaces"}  # these run no input
-OF_OPERATORS = {"operator_efficiency"}  # these no model either
-MODELS = {  # figures of another model than the plain one
-    "robust_components": "bundled:digits-rpc-sym",
-    "robust_components_auc": "bundled:digits-rpc-sym",
-    "membership_maps": "bundled:digits-tost",
-    "membership_maps_baseline": "bundled:digits-tost",
-    "membership_agreement": "bundled:digits-tost",
-    "coding_rate": "bundled:digits-tost",
-    "subspaces": "bundled:digits-tost",
-    "subspaces_all": "bundled:digits-tost",
-    "subspaces_coherence": "bundled:digits-tost",
-    **dict.fromkeys(
-        [f"tost_training{part}" for part in ("", "_ablation", "_digits", "_photos", "_text")],
-        "bundled:digits-tost",
-    ),
-    **dict.fromkeys(
-        [f"class_attention{part}" for part in ("", "_heads", "_summary", "_masks")], "bundled:photos-tost"
-    ),
-    "attention_in_one_hour_text": "bundled:prose-softmax",
-    "attention_in_one_hour_words": "bundled:prose-softmax",
-    "attention_in_one_hour_members": "bundled:prose-tost",
+ABSENT = {"subspaces": {"inputs", "n"}, "operator_efficiency": {"model", "inputs", "n"}}
+FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
+    "attention_as_filter": ["photograph"],
+    "attention_heatmaps": ["pair"],
+    "attention_in_one_hour": ["norms", "image", "patch", "matrix", "distance", "entropy", "spectrum", "depth", "text",
+                              "words", "other", "members"],
+    "attention_spectrum": ["layers"],
+    "claims": ["teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025",
+               "trained_teo2024", "trained_wu2025", "trained_chen2023", "trained_abdullaev2025"],
+    "class_attention": ["heads", "summary", "masks"],
+    "cosine_decay": ["sites"],
+    "eigenvector_test": ["layers", "exact"],
+    "gram_spectra": ["statistics"],
+    "language_modelling": ["effects"],
+    "membership_maps": ["baseline"],
+    "operator_efficiency": ["here", "larger", "exponents"],
+    "position_logits": ["shares"],
+    "projection_error_by_attention": ["change"],
+    "robust_components": ["auc", "planted"],
+    "robustness": ["rpc", "bilateral", "operators", "effects", "corruptions", "ood"],
+    "snr_boost": ["shares", "depth"],
+    "subspaces": ["all", "coherence"],
+    "tost_training": ["ablation", "digits", "photos", "text"],
+    "training_curves": ["scaled", "bilateral", "others", "language", "results_digits", "results_prose"],
+    "value_similarity": ["invariant"],
+}  # fmt: skip
+ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name
+OTHERS = {"attention_heatmaps": {"attention_summary"}, "membership_maps": {"membership_agreement"}}
+MODELS = {  # notebooks, and figures, of another model than the plain one
+    "class_attention": "bundled:photos-tost",
     "language_modelling": "bundled:prose-softmax",
-    "language_modelling_effects": "bundled:prose-softmax",
+    "robust_components": "bundled:digits-rpc-sym",
+    **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
+    **dict.fromkeys([f"attention_in_one_hour_{part}" for part in ("text", "words")], "bundled:prose-softmax"),
+    "attention_in_one_hour_members": "bundled:prose-tost",
 }
+NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS, ids=NAMES)
 def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -54,118 +72,67 @@ def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
 
 @pytest.mark.parametrize("notebook", find_notebooks(), ids=lambda notebook: notebook.name)
 def test_it_takes_the_parameters_that_all_take_and_has_its_presets(notebook):
-    absent = {"inputs", "n"} if notebook.name in OF_WEIGHTS | OF_OPERATORS else set()
-    absent |= {"model"} if notebook.name in OF_OPERATORS else set()
-    assert set(notebook.parameters) >= COMMON - absent
+    assert set(notebook.parameters) >= COMMON - ABSENT.get(notebook.name, set())
     assert set(notebook.presets) == {"quick", "paper"}
 
 
+def figures_of(name):
+    """The names under which a notebook saves its figures, with its quick preset."""
+    parts = {f"{name}_{part}" for part in FIGURES.get(name, ())}
+    return parts | OTHERS.get(name, set()) | (set() if name in ALONE else {name})
+
+
+def test_no_two_notebooks_save_a_figure_of_the_same_name():
+    saved = [figure for name in NAMES for figure in figures_of(name)]
+    assert len(saved) == len(set(saved)) > len(NAMES)
+    assert sorted(notebook.name for notebook in find_notebooks()) == NAMES
+
+
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
-    out = tmp_path_factory.mktemp("figures")
-    report = render(preset="quick", out=out, formats=("html",), workers=2, progress=False)
-    return out, report
+def imported():
+    """A process that has imported what notebooks need, for all that one worker renders."""
+    with tempfile.TemporaryDirectory(dir=short_folder()) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # the other cores have their own tests
+        if not POSSIBLE:
+            yield
+            return
+        with WarmProcess(Path(folder), dict(os.environ), ["papermill"]) as process:
+            patch.setenv(ADDRESS, process.address)
+            yield
 
 
+@pytest.fixture(scope="module")
+def rendered(request, imported, tmp_path_factory):
+    """What rendering a notebook with its quick preset gives."""
+    out = tmp_path_factory.mktemp(request.param)
+    return render([request.param], preset="quick", out=out, formats=("html",), progress=False)
+
+
+@pytest.mark.parametrize("rendered", NAMES, indirect=True)
 def test_every_notebook_renders_with_the_quick_preset(rendered):
-    out, report = rendered
-    assert report.failed == []
-    assert {path.stem for path in (out / "notebooks").glob("*.ipynb")} == {path.stem for path in NOTEBOOKS}
-    assert (out / "index.html").is_file()
+    assert [str(outcome) for outcome in rendered.failed] == []
+    (outcome,) = rendered.outcomes
+    assert (rendered.out / "notebooks" / f"{outcome.name}.ipynb").is_file()
+    assert rendered.index.is_file()
+    assert {re.sub(r"_\d$", "", figure) for figure in outcome.figures} == figures_of(outcome.name)
+    for figure in outcome.figures:
+        provenance = json.loads((rendered.out / f"{figure}.json").read_text())
+        assert provenance["seed"] == 0
+        assert len(pd.read_csv(rendered.out / f"{figure}.csv")) > 0
+        assert "\\toprule" in (rendered.out / f"{figure}.tex").read_text()
+        if not {figure, outcome.name} & NO_MODEL:
+            expected = MODELS.get(figure, MODELS.get(outcome.name, "bundled:digits-vit"))
+            assert provenance["parameters"]["model"] == expected
+            assert len(provenance["models"][0]["sha256"]) == 64
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gram_spectra",
-        "gram_spectra_statistics",
-        "value_similarity",
-        "value_similarity_invariant",
-        "eigenvector_test",
-        "eigenvector_test_layers",
-        "eigenvector_test_exact",
-        "projection_error",
-        "projection_error_training",
-        "projection_error_by_attention",
-        "projection_error_by_attention_change",
-        "training_curves_scaled",
-        "training_curves_bilateral",
-        "training_curves_others",
-        "training_curves_language",
-        "training_curves_results_digits",
-        "training_curves_results_prose",
-        "tost_training",
-        "tost_training_ablation",
-        "tost_training_digits",
-        "tost_training_photos",
-        "tost_training_text",
-        "squared_norms",
-        "claims_teo2024",
-        "claims_saritas2025",
-        "claims_trained_wu2025",
-        "membership_maps",
-        "membership_maps_baseline",
-        "membership_agreement",
-        "coding_rate",
-        "subspaces",
-        "subspaces_all",
-        "subspaces_coherence",
-        "position_logits",
-        "position_logits_shares",
-        "attention_spectrum",
-        "attention_spectrum_layers",
-        "softmax_sensitivity",
-        "cosine_decay",
-        "cosine_decay_sites",
-        "robustness",
-        "robustness_rpc",
-        "robustness_bilateral",
-        "robustness_operators",
-        "robustness_effects",
-        "robustness_corruptions",
-        "robustness_ood",
-        "language_modelling",
-        "language_modelling_effects",
-        "efficiency_variants",
-        "robust_components",
-        "robust_components_auc",
-        "attention_as_filter",
-        "attention_as_filter_photograph",
-        "snr_boost",
-        "snr_boost_shares",
-        "snr_boost_depth",
-        "attention_heatmaps",
-        "attention_heatmaps_pair",
-        "class_attention",
-        "class_attention_heads",
-        "class_attention_summary",
-        "class_attention_masks",
-        "attention_summary",
-        "explorer",
-        *[
-            f"attention_in_one_hour_{part}"
-            for part in ("norms", "image", "patch", "matrix", "distance", "entropy", "spectrum", "depth")
-        ],
-        *[f"attention_in_one_hour_{part}" for part in ("text", "words", "members")],
-    ],
-)
-def test_a_figure_comes_with_its_data_and_where_it_comes_from(rendered, name):
-    out, _ = rendered
-    provenance = json.loads((out / f"{name}.json").read_text())
-    assert provenance["parameters"]["model"] == MODELS.get(name, "bundled:digits-vit")
-    assert provenance["seed"] == 0
-    assert len(provenance["models"][0]["sha256"]) == 64
-    assert len(pd.read_csv(out / f"{name}.csv")) > 0
-    assert "\\toprule" in (out / f"{name}.tex").read_text()
-
-
+@pytest.mark.parametrize("rendered", ["operator_efficiency"], indirect=True)
 def test_the_efficiency_of_operators_is_measured_on_this_machine(rendered):
-    out, _ = rendered
-    provenance = json.loads((out / "operator_efficiency_here.json").read_text())
+    provenance = json.loads((rendered.out / "operator_efficiency_here.json").read_text())
     (run,) = provenance["runs"]
     assert run["device"]
     assert run["threads"] == 1
-    frame = pd.read_csv(out / "operator_efficiency_here.csv")
+    frame = pd.read_csv(rendered.out / "operator_efficiency_here.csv")
     exponent = frame[(frame["metric"] == "time_exponent_tokens") & (frame["source"] == "measured")]
     assert list(exponent["operator"]) == ["tssa"]
     assert f"n^{exponent['value'].iloc[0]:.2f}" in provenance["figure"]["caption"]

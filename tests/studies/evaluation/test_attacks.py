@@ -153,12 +153,16 @@ def test_spsa_estimates_the_gradient_of_a_linear_function():
 
 
 def test_one_direction_of_spsa_is_the_slope_along_it():
-    x = torch.zeros(2, 4)
+    inputs, width = 40, 5  # an odd number of signs has no sum of 0
+    chance = torch.Generator().manual_seed(1)
     found = estimate_gradient(
-        lambda at: at.sum(1), x, samples=1, delta=0.5, generator=torch.Generator().manual_seed(1)
+        lambda at: at.sum(1), torch.zeros(inputs, width), samples=1, delta=0.5, generator=chance
     )
-    signs = torch.randint(0, 2, (2, 4), generator=torch.Generator().manual_seed(1)) * 2.0 - 1
-    torch.testing.assert_close(found, signs.sum(1, keepdim=True) * signs)
+    slope = found.abs()[:, 0]  # of a sum along signs: their sum; and the estimate is that times the signs
+    torch.testing.assert_close(found.abs(), slope[:, None].expand(-1, width))
+    torch.testing.assert_close(found.sum(1), slope.square())
+    assert set(slope.round().tolist()) == {1.0, 3.0, 5.0}
+    assert len({tuple(row) for row in found.sign().tolist()}) > inputs / 4  # each input has its own direction
 
 
 def test_the_margin_is_positive_exactly_where_the_model_is_wrong():
