@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         notebook = given.params.get("rendered") if given is not None else None
         item.add_marker(pytest.mark.xdist_group(notebook or Path(file).stem))
     items.sort(key=_order)
+
+
+@pytest.fixture(scope="session")
+def _warm_process() -> Iterator[dict[str, str]]:
+    """A process that has imported what notebooks need, and the variables that lead to it."""
+    from workbench.apps.rendering.warm import ADDRESS, POSSIBLE, WarmProcess, short_folder
+
+    given = {"OMP_NUM_THREADS": "1"}  # the other cores have their own tests
+    if not POSSIBLE:
+        yield given
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=short_folder()) as folder,
+        WarmProcess(Path(folder), {**os.environ, **given}, ["papermill"]) as process,
+    ):
+        yield {**given, ADDRESS: process.address}
+
+
+@pytest.fixture(scope="module")
+def warm(_warm_process: dict[str, str]) -> Iterator[None]:
+    """Notebooks start in a process that has imported already, as in a render of several: in a second, not in ten."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _warm_process.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one starts with its imports, as a single notebook does."""
+    monkeypatch.delenv("WORKBENCH_WARM", raising=False)

@@ -1,10 +1,7 @@
 """Every figure notebook runs with its quick preset, and is stored as a notebook should be."""
 
 import json
-import os
 import re
-import tempfile
-from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -12,7 +9,6 @@ import pytest
 
 from workbench.apps.rendering import render
 from workbench.apps.rendering.notebooks import find_notebooks
-from workbench.apps.rendering.warm import ADDRESS, POSSIBLE, WarmProcess, short_folder
 from workbench.core.paths import notebooks_dir
 
 PATHS = sorted(notebooks_dir().glob("*.ipynb"))
@@ -89,20 +85,7 @@ def test_no_two_notebooks_save_a_figure_of_the_same_name():
 
 
 @pytest.fixture(scope="module")
-def imported():
-    """A process that has imported what notebooks need, for all that one worker renders."""
-    with tempfile.TemporaryDirectory(dir=short_folder()) as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")  # the other cores have their own tests
-        if not POSSIBLE:
-            yield
-            return
-        with WarmProcess(Path(folder), dict(os.environ), ["papermill"]) as process:
-            patch.setenv(ADDRESS, process.address)
-            yield
-
-
-@pytest.fixture(scope="module")
-def rendered(request, imported, tmp_path_factory):
+def rendered(request, warm, tmp_path_factory):
     """What rendering a notebook with its quick preset gives."""
     out = tmp_path_factory.mktemp(request.param)
     return render([request.param], preset="quick", out=out, formats=("html",), progress=False)

@@ -38,7 +38,7 @@ def registries():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=_name)
-def test_a_page_runs(page, registries, tmp_path, monkeypatch, capsys):
+def test_a_page_runs(page, registries, warm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_OUT", raising=False)
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))

@@ -22,11 +22,12 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.figures.export import save_figure
 from workbench.frames.provenance import read_provenance, sha256_file
 
+pytestmark = pytest.mark.usefixtures("warm")
 FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json"}
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
+def rendered(warm, tmp_path_factory):
     """One render of a notebook that works and one that fails, from a path with a space in it."""
     folder = tmp_path_factory.mktemp("a folder")
     works = write_notebook(folder, "works", metadata={"presets": {"quick": {"n": 3}}})
@@ -218,7 +219,7 @@ def test_a_figure_without_a_notebook_cannot_be_reproduced(tmp_path, monkeypatch)
         reproduce(tmp_path / "own.json")
 
 
-def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path):
+def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path, cold):
     write_notebook(tmp_path, "first")
     write_notebook(tmp_path, "second", extra="import time; open('reached', 'w').close(); time.sleep(300)")
     code = (
@@ -291,7 +292,7 @@ def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path):
         render([path], out=tmp_path / "figures")
 
 
-def test_the_kernel_is_this_python_and_works_where_it_was_called(tmp_path, monkeypatch):
+def test_the_kernel_is_this_python_and_works_where_it_was_called(tmp_path, cold, monkeypatch):
     path = write_notebook(
         tmp_path,
         "where",
