@@ -355,7 +355,7 @@ def test_claims_in_older_words_are_read(tmp_path, monkeypatch):
     older = (
         "paper,place,claim,reading,setting,analysis,options,measure,over,comparison,threshold,published,needs\r\n"
         'wu2025,Table 2,it is as good,by seeds,here,training,"model=a, twin=b",loss,model - twin,<,0,,\r\n'
-        'wu2025,Table 2,it is as good,by inputs,here,evaluation,"model=a, twin=b",loss,model / twin,<,1,,\r\n'
+        'wu2025,Table 2,it is as good,by inputs,here,evaluation,"model=a, twin=b",loss,model / twin,> chance,,,\r\n'
     )
     (tmp_path / "published").mkdir()
     (tmp_path / "published" / "claims.csv").write_text(older, newline="")
@@ -363,5 +363,6 @@ def test_claims_in_older_words_are_read(tmp_path, monkeypatch):
     found = stated_claims()
     assert found["interpretation"].tolist() == ["by seeds", "by inputs"]
     assert found["primary"].tolist() == [True, False]
+    assert found["comparison"].tolist() == ["<", "> null"]
     assert found["over"].tolist() == ["model - baseline", "model / baseline"]
     assert [claim_options(text) for text in found["options"]] == [{"model": "a", "baseline": "b"}] * 2

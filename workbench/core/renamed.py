@@ -32,7 +32,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "capture entry": {"softmax_rows": "rows_sum_to_one"},
             "accumulator entry": {"tally": "counts"},
             "column of claims": {"reading": "interpretation"},
-            "word of claims": {"twin": "baseline"},
+            "word of claims": {"twin": "baseline", "chance": "null"},
         }.items()
     }
 )
@@ -81,7 +81,7 @@ def new_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_expression(text: str) -> str:
-    """A measure, options or ``over`` of ``claims.csv`` in today's names.
+    """A measure, options, ``over`` or comparison of ``claims.csv`` in today's names.
 
     Such as ``projection_error[convention=exact] / projection_zero_predictor`` or ``model / baseline``.
     """

@@ -166,7 +166,7 @@ def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.rename(columns=dict(RENAMED["column of claims"])).assign(
         primary=first.map({True: "yes", False: ""})
     )
-    for name in ("measure", "options", "over"):
+    for name in ("measure", "options", "over", "comparison"):
         frame[name] = frame[name].map(new_expression)
     return frame[list(CLAIM_COLUMNS)]
 

@@ -49,7 +49,7 @@ def test_only_the_block_is_changed(model, kind):
         pytest.importorskip("art", reason="the attack library is an extra")
     images = contaminate(model, DIGITS, kind, n=4, seed=3, side=SIDE)
     for number, (row, column) in enumerate(blocks(images)):
-        before, after = images.pictures.pixels[number], images.pixels[number]
+        before, after = images.clean.pixels[number], images.pixels[number]
         inside = torch.zeros_like(before, dtype=torch.bool)
         size = SIDE * PATCH
         inside[:, row * PATCH : row * PATCH + size, column * PATCH : column * PATCH + size] = True
@@ -75,7 +75,7 @@ def test_places_depend_on_the_image_and_the_seed_alone(model, noisy):
 def test_a_slice_holds_its_images_with_all_that_is_theirs(noisy):
     part = noisy[1:3]
     assert len(part) == 2
-    assert part.pictures.ids == noisy.pictures.ids[1:3]
+    assert part.clean.ids == noisy.clean.ids[1:3]
     assert torch.equal(part.marked, noisy.marked[1:3])
     clean, after = part.images()
     assert clean[0].shape == after[0].shape == (16, 16, 1)
@@ -110,7 +110,7 @@ def test_the_frame_holds_what_a_capture_gives(model, noisy):
     frame = contamination_frame(model, noisy, null_samples=4, seed=1)
     records = [
         workbench.capture(model, noisy.classifier.prepared(pixels), layers=[0])[0]
-        for pixels in (noisy.pictures.pixels, noisy.pixels)
+        for pixels in (noisy.clean.pixels, noisy.pixels)
     ]
     marked = noisy.marked.flatten(1)
     for candidate, part in (
@@ -120,7 +120,7 @@ def test_the_frame_holds_what_a_capture_gives(model, noisy):
     ):
         auc = detection_auc(token_size(part)[:, 1:], marked)  # without the class token
         assert value(frame, "contamination_auc", candidate) == pytest.approx(auc.mean().item())
-        first = value(frame, "contamination_auc", candidate, noisy.pictures.ids[0])
+        first = value(frame, "contamination_auc", candidate, noisy.clean.ids[0])
         assert first == pytest.approx(auc[0].item())
     zeros = (records[1].sparse == 0).double().mean().item()
     assert value(frame, "sparse_zeros", "contaminated") == pytest.approx(zeros)

@@ -15,7 +15,7 @@ from workbench.frames.metrics import METRICS
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate
-from workbench.studies.evaluation.pictures import PixelModel, open_pictures
+from workbench.studies.evaluation.images import PixelModel, open_images
 from workbench.studies.evaluation.protocols import corrupted, photograph_cuts
 from workbench.studies.evaluation.robustness import DEAR, RUNS, _jobs, make_robustness_record
 from workbench.studies.evaluation.texts import PROSE, open_texts
@@ -46,22 +46,20 @@ def test_pixels_are_what_the_model_sees_before_its_normalisation(digits_vit):
     from workbench import inputs
     from workbench.data.digits import DIGITS_MEAN, DIGITS_STD
 
-    classifier, pictures = open_pictures(digits_vit, "bundled:digits", 6, 0)
+    classifier, images = open_images(digits_vit, "bundled:digits", 6, 0)
     batch = inputs("bundled:digits", digits_vit, n=6, seed=0).batch
-    assert 0 <= pictures.pixels.min() <= pictures.pixels.max() <= 1
-    torch.testing.assert_close((pictures.pixels - DIGITS_MEAN) / DIGITS_STD, batch, atol=1e-5, rtol=0)
-    torch.testing.assert_close(
-        classifier.logits(pictures.pixels), digits_vit.module(batch), atol=1e-4, rtol=0
-    )
+    assert 0 <= images.pixels.min() <= images.pixels.max() <= 1
+    torch.testing.assert_close((images.pixels - DIGITS_MEAN) / DIGITS_STD, batch, atol=1e-5, rtol=0)
+    torch.testing.assert_close(classifier.logits(images.pixels), digits_vit.module(batch), atol=1e-4, rtol=0)
 
 
 def test_a_clean_evaluation_counts_what_a_loop_counts(digits_vit):
     frame = evaluate(digits_vit, n=30, seed=2)
-    classifier, pictures = open_pictures(digits_vit, "bundled:digits", 30, 2)
-    order = classifier.logits(pictures.pixels).argsort(1, descending=True)
+    classifier, images = open_images(digits_vit, "bundled:digits", 30, 2)
+    order = classifier.logits(images.pixels).argsort(1, descending=True)
     for top, metric in ((1, "accuracy_top1"), (5, "accuracy_top5")):
         right = [
-            target in row[:top] for target, row in zip(pictures.targets.tolist(), order.tolist(), strict=True)
+            target in row[:top] for target, row in zip(images.targets.tolist(), order.tolist(), strict=True)
         ]
         row = frame[frame["metric"] == metric].iloc[0]
         assert row["value"] == pytest.approx(np.mean(right))
@@ -70,11 +68,11 @@ def test_a_clean_evaluation_counts_what_a_loop_counts(digits_vit):
     assert frame["n"].eq(30).all()
     origin = frame.attrs["provenance"][0]
     assert origin["model"]["sha256"] == digits_vit.fingerprint
-    assert origin["inputs"]["sha256"] == pictures.identity["sha256"]
+    assert origin["inputs"]["sha256"] == images.identity["sha256"]
 
 
 @pytest.mark.parametrize(
-    "protocol", [name for name, held in PROTOCOLS.items() if held.pictures and held.budgets]
+    "protocol", [name for name, held in PROTOCOLS.items() if held.images and held.budgets]
 )
 def test_a_budget_of_nothing_changes_nothing(digits_vit, protocol):
     clean = evaluate(digits_vit, n=8)
@@ -107,10 +105,10 @@ def test_corruption_errors_are_means_over_severities_and_relative_to_the_referen
 def test_an_image_is_corrupted_the_same_way_whatever_the_others(digits_vit):
     from dataclasses import replace
 
-    _, pictures = open_pictures(digits_vit, "bundled:digits", 4, 0)
-    one = replace(pictures, pixels=pictures.pixels[2:3], targets=pictures.targets[2:3], ids=pictures.ids[2:3])
+    _, images = open_images(digits_vit, "bundled:digits", 4, 0)
+    one = replace(images, pixels=images.pixels[2:3], targets=images.targets[2:3], ids=images.ids[2:3])
     for name in ("gaussian-noise", "motion-blur"):
-        assert torch.equal(corrupted(pictures, name, 4, seed=1)[2:3], corrupted(one, name, 4, seed=1))
+        assert torch.equal(corrupted(images, name, 4, seed=1)[2:3], corrupted(one, name, 4, seed=1))
 
 
 def test_foreign_images_have_the_models_size(digits_vit):

@@ -26,7 +26,7 @@ from workbench.frames.accumulator import Accumulator
 from workbench.frames.measurement import Counts
 from workbench.frames.provenance import versions
 from workbench.studies.evaluation.attacks import fgsm
-from workbench.studies.evaluation.pictures import Pictures, PixelModel, open_pictures
+from workbench.studies.evaluation.images import Images, PixelModel, open_images
 from workbench.studies.evaluation.scores import hits
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Contaminated:
     """Images before and after a block of their patches was contaminated; a slice holds fewer of them."""
 
     kind: str
-    pictures: Pictures = field(repr=False)
+    clean: Images = field(repr=False)
     """The clean images."""
     pixels: Float[Tensor, "n channel height width"] = field(repr=False)
     """The contaminated ones, from 0 to 1."""
@@ -71,27 +71,23 @@ class Contaminated:
     classifier: PixelModel = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.clean)
 
     def __getitem__(self, chosen: slice) -> Contaminated:
-        held = self.pictures
-        pictures = replace(
-            held, pixels=held.pixels[chosen], targets=held.targets[chosen], ids=held.ids[chosen]
-        )
-        return replace(self, pictures=pictures, pixels=self.pixels[chosen], marked=self.marked[chosen])
+        held = self.clean
+        clean = replace(held, pixels=held.pixels[chosen], targets=held.targets[chosen], ids=held.ids[chosen])
+        return replace(self, clean=clean, pixels=self.pixels[chosen], marked=self.marked[chosen])
 
     def images(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Clean and contaminated images as people see them, (height, width, channel) from 0 to 1."""
-        clean, after = (
-            list(part.permute(0, 2, 3, 1).numpy()) for part in (self.pictures.pixels, self.pixels)
-        )
+        clean, after = (list(part.permute(0, 2, 3, 1).numpy()) for part in (self.clean.pixels, self.pixels))
         return clean, after
 
     def accuracies(self) -> tuple[float, float]:
         """Share of the clean and of the contaminated images that the model classifies correctly."""
         clean, after = (
-            float(hits(self.classifier.logits(part), self.pictures.targets, 1).double().mean())
-            for part in (self.pictures.pixels, self.pixels)
+            float(hits(self.classifier.logits(part), self.clean.targets, 1).double().mean())
+            for part in (self.clean.pixels, self.pixels)
         )
         return clean, after
 
@@ -110,8 +106,8 @@ def contaminate(
 
     if kind not in CONTAMINATIONS:
         raise UnknownName("contamination", kind, CONTAMINATIONS)
-    classifier, pictures = open_pictures(model, inputs, n, seed)
-    grid = token_info(model, classifier.prepared(pictures.pixels[:1])).grid
+    classifier, clean = open_images(model, inputs, n, seed)
+    grid = token_info(model, classifier.prepared(clean.pixels[:1])).grid
     if grid is None:
         raise InputError(f"{model.spec} has no grid of patches of which a block could be contaminated")
     if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side < min(grid):
@@ -119,22 +115,22 @@ def contaminate(
             f"side is that of a block of patches, from 1 to {min(grid) - 1} on a grid of {grid[0]} × {grid[1]}; got "
             f"{side!r}"
         )
-    marked = torch.zeros(len(pictures), *grid, dtype=torch.bool)
-    drawn = pictures.pixels.clone()
-    for number, name in enumerate(pictures.ids):
+    marked = torch.zeros(len(clean), *grid, dtype=torch.bool)
+    drawn = clean.pixels.clone()
+    for number, name in enumerate(clean.ids):
         place = chance.generator(seed, name, "place")
         row, column = (int(torch.randint(size - side + 1, (1,), generator=place)) for size in grid)
         marked[number, row : row + side, column : column + side] = True
         if kind in _DRAWN:
-            drawn[number] = _DRAWN[kind](pictures.pixels[number], chance.generator(seed, name, kind))
+            drawn[number] = _DRAWN[kind](clean.pixels[number], chance.generator(seed, name, kind))
     if kind == ATTACK:
-        drawn = fgsm(classifier, pictures.pixels, pictures.targets, EPSILON, seed=seed)
-    height, width = pictures.pixels.shape[-2:]
+        drawn = fgsm(classifier, clean.pixels, clean.targets, EPSILON, seed=seed)
+    height, width = clean.pixels.shape[-2:]
     # A patch is a whole number of pixels; a remainder at the edge, as after a resize, belongs to no patch.
     over = marked.repeat_interleave(height // grid[0], 1).repeat_interleave(width // grid[1], 2)
-    inside = torch.zeros(len(pictures), 1, height, width, dtype=torch.bool)
+    inside = torch.zeros(len(clean), 1, height, width, dtype=torch.bool)
     inside[:, 0, : over.shape[1], : over.shape[2]] = over
-    return Contaminated(kind, pictures, torch.where(inside, drawn, pictures.pixels), marked, classifier)
+    return Contaminated(kind, clean, torch.where(inside, drawn, clean.pixels), marked, classifier)
 
 
 def contamination_frame(
@@ -190,7 +186,7 @@ def contamination_frame(
             "layers": layers,
         },
         "model": model.identity,
-        "inputs": images.pictures.identity,
+        "inputs": images.clean.identity,
         "seed": seed,
         "notes": frame.attrs["notes"],
         "versions": versions(),
@@ -205,9 +201,9 @@ def _layers(
 
     def of(pixels: Tensor) -> list[Layer]:
         held: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
-        return [Layer(record, images.pictures.ids, held.tokens, seed, counts=counts) for record in held]
+        return [Layer(record, images.clean.ids, held.tokens, seed, counts=counts) for record in held]
 
-    return of(images.pictures.pixels), of(images.pixels)
+    return of(images.clean.pixels), of(images.pixels)
 
 
 def _no_split(model: LoadedModel) -> str:
@@ -227,7 +223,7 @@ class SparseMaps:
     values: Float[Tensor, "image input row column"]
     """In the order of `IMAGES`; the change is ‖S_j − S_j before‖."""
     marked: Bool[Tensor, "input row column"]
-    pictures: tuple[list[np.ndarray], list[np.ndarray]]
+    images: tuple[list[np.ndarray], list[np.ndarray]]
     ids: list[str]
     kind: str
     layer: int
@@ -264,8 +260,8 @@ def sparse_maps(model: LoadedModel, images: Contaminated, layer: int | None = No
     return SparseMaps(
         values=torch.stack(sizes).unflatten(-1, images.marked.shape[1:]).cpu(),
         marked=images.marked,
-        pictures=images.images(),
-        ids=images.pictures.ids,
+        images=images.images(),
+        ids=images.clean.ids,
         kind=images.kind,
         layer=after.index,
         model=model.spec,
@@ -273,7 +269,7 @@ def sparse_maps(model: LoadedModel, images: Contaminated, layer: int | None = No
             "analysis": "sparse-maps",
             "options": {"contamination": images.kind, "layer": after.index},
             "model": model.identity,
-            "inputs": images.pictures.identity,
-            "seed": images.pictures.identity.get("seed"),
+            "inputs": images.clean.identity,
+            "seed": images.clean.identity.get("seed"),
         },
     )

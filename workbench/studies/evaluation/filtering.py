@@ -1,7 +1,7 @@
 """Attention as a filter of a noisy photograph, beside filters made for it (abdullaev2025 §II-C, §III-A).
 
 A part of a photograph gets Gaussian noise. The attention of every layer of a model, which sees the noisy part cut into
-pictures of its own size, takes weighted means of the noisy patches; identity attention, without a trained weight, does
+images of its own size, takes weighted means of the noisy patches; identity attention, without a trained weight, does
 the same with pixels and their surroundings; scikit-image's bilateral and non-local-means filters are what it is like.
 """
 
@@ -24,19 +24,19 @@ from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import photo_files, read_picture
 from workbench.frames.provenance import versions
-from workbench.studies.evaluation.pictures import PixelModel
+from workbench.studies.evaluation.images import PixelModel
 
 if TYPE_CHECKING:
     from workbench.core.selection import Numbers
     from workbench.models.loading import LoadedModel
 
-Picture = Float[np.ndarray, "height width channel"]
+Image = Float[np.ndarray, "height width channel"]
 TILE = 32
 """Pixels on a side within which identity attention looks: all pairs of a tile's pixels."""
 REACH = 1
 """Pixels on each side that a pixel's content takes in: 3 × 3 around it."""
-_SMALLEST = 16  # pixels: below, scikit-image's filters see the edge more than the picture
-# Strengths that are tried for each filter; the clean picture chooses. Contents are apart by multiples of the noise.
+_SMALLEST = 16  # pixels: below, scikit-image's filters see the edge more than the image
+# Strengths that are tried for each filter; the clean image chooses. Contents are apart by multiples of the noise.
 _CONTENT = (0.5, 0.7, 1.0, 1.4, 2.0)
 _PLACE = (1.0, 2.0, 3.0, 5.0)
 
@@ -45,8 +45,8 @@ _PLACE = (1.0, 2.0, 3.0, 5.0)
 class Filtered:
     """A noisy photograph after every filter, and how near each comes to the clean one."""
 
-    clean: Picture
-    pictures: dict[str, Picture]
+    clean: Image
+    images: dict[str, Image]
     """By name; the first is the noisy one."""
     rows: list[dict[str, Any]]
     photo: str
@@ -73,13 +73,13 @@ def filter_photograph(
 ) -> Filtered:
     """The middle of a bundled photograph, `side` pixels wide, with noise of standard deviation `sigma`, filtered.
 
-    The settings of each filter are those of a small grid with which it comes nearest to the clean picture, which
+    The settings of each filter are those of a small grid with which it comes nearest to the clean image, which
     nobody could know: every filter but a layer's attention, which has no settings, is shown at its best. A layer's
     attention is averaged over heads; its rows are scaled to sum to 1 over the patches. Even attention, the mean of the
     patches, is what it must be better than.
 
     Raises UnknownName for a photograph that is not bundled, InputError for a part that is larger than the photograph,
-    smaller than 16 pixels or the model's pictures, or no multiple of their size, and for a model without a grid of
+    smaller than 16 pixels or the model's images, or no multiple of their size, and for a model without a grid of
     patches or without attention from token to token.
     """
     files = photo_files()
@@ -88,21 +88,21 @@ def filter_photograph(
     if not 0 < sigma <= 1:
         raise InputError(f"sigma is the standard deviation of noise on pixels from 0 to 1; got {sigma!r}")
     if model.image is None:
-        raise InputError(f"{model.spec} takes no pictures")
+        raise InputError(f"{model.spec} takes no images")
     clean = _middle(read_picture(files[photo]), side, model.image.channels, model.image.size, photo)
     rng = np.random.default_rng(chance.derived_seed(seed, photo, "noise"))
     noisy = np.clip(clean + sigma * rng.normal(size=clean.shape), 0, 1)
     # First: a model that is refused need not wait for the filters.
     by_layer = list(_through_layers(model, noisy, layers))
-    pictures, rows = {"noisy": noisy}, [_row("noisy", noisy, clean)]
+    images, rows = {"noisy": noisy}, [_row("noisy", noisy, clean)]
     for name, tried in _candidates(noisy, sigma):
         best = max(tried, key=lambda one: _psnr(one[1], clean))
-        pictures[name] = best[1]
+        images[name] = best[1]
         rows.append(_row(name, best[1], clean, settings=best[0]))
-    for layer, picture in by_layer:
+    for layer, image in by_layer:
         name = "even attention" if layer is None else f"layer {layer}"
-        pictures[name] = picture
-        rows.append(_row(name, picture, clean, layer=layer))
+        images[name] = image
+        rows.append(_row(name, image, clean, layer=layer))
     options = {"photo": photo, "side": side, "sigma": sigma, "layers": layers}
     provenance = {
         "analysis": "filter-photograph",
@@ -112,22 +112,22 @@ def filter_photograph(
         "seed": seed,
         "versions": versions(),
     }
-    return Filtered(clean, pictures, rows, photo, model.spec, provenance)
+    return Filtered(clean, images, rows, photo, model.spec, provenance)
 
 
 def _row(
-    name: str, picture: Picture, clean: Picture, layer: int | None = None, settings: str = ""
+    name: str, image: Image, clean: Image, layer: int | None = None, settings: str = ""
 ) -> dict[str, Any]:
-    return {"filter": name, "layer": layer, "settings": settings, "psnr": _psnr(picture, clean)}
+    return {"filter": name, "layer": layer, "settings": settings, "psnr": _psnr(image, clean)}
 
 
-def _psnr(picture: Picture, clean: Picture) -> float:
+def _psnr(image: Image, clean: Image) -> float:
     from skimage.metrics import peak_signal_noise_ratio
 
-    return float(peak_signal_noise_ratio(clean, picture, data_range=1.0))
+    return float(peak_signal_noise_ratio(clean, image, data_range=1.0))
 
 
-def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], name: str) -> Picture:
+def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], name: str) -> Image:
     """The middle of a photograph as values from 0 to 1, grey where the model sees grey."""
     if isinstance(side, bool) or not isinstance(side, int) or side < _SMALLEST:
         raise InputError(
@@ -137,7 +137,7 @@ def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], 
         raise InputError(f"{name} has {photo.shape[0]} × {photo.shape[1]} pixels; {side} × {side} do not fit")
     if any(side % extent for extent in size):
         raise InputError(
-            f"side {side} is no multiple of the model's pictures of {size[0]} × {size[1]}; it sees the part in pieces "
+            f"side {side} is no multiple of the model's images of {size[0]} × {size[1]}; it sees the part in pieces "
             "of that size"
         )
     top, left = ((extent - side) // 2 for extent in photo.shape[:2])
@@ -148,11 +148,11 @@ def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], 
     return values[top : top + side, left : left + side]
 
 
-def _candidates(noisy: Picture, sigma: float) -> Iterator[tuple[str, list[tuple[str, Picture]]]]:
+def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[str, Image]]]]:
     """Every filter that has settings, with (settings, filtered) for those that are tried."""
     from skimage.restoration import denoise_bilateral, denoise_nl_means
 
-    # The library takes a grey picture without an axis of channels only.
+    # The library takes a grey image without an axis of channels only.
     seen, axis = (noisy[:, :, 0], None) if noisy.shape[2] == 1 else (noisy, 2)
     apart = [factor * sigma for factor in _CONTENT]
     yield (
@@ -203,25 +203,25 @@ def _candidates(noisy: Picture, sigma: float) -> Iterator[tuple[str, list[tuple[
 
 
 def identity_attention(
-    picture: Picture, h_y: float, h_p: float = np.inf, distances: tuple[np.ndarray, np.ndarray] | None = None
-) -> Picture:
-    """One attention layer with W_Q = W_K = W_V = I over the pixels of a picture (Theorem III.1, eqs. 12–14).
+    image: Image, h_y: float, h_p: float = np.inf, distances: tuple[np.ndarray, np.ndarray] | None = None
+) -> Image:
+    """One attention layer with W_Q = W_K = W_V = I over the pixels of an image (Theorem III.1, eqs. 12–14).
 
     The content of a pixel is its 3 × 3 surroundings, weights are exp(−‖y_i − y_j‖²/h_y² − ‖p_i − p_j‖²/h_p²) with the
     mean square over the surroundings, and the value of a pixel is the pixel itself: non-local means over the whole
-    picture for h_p = ∞, a bilateral filter of patches else. ``distances`` are those of the picture's pixels, for who
+    image for h_p = ∞, a bilateral filter of patches else. ``distances`` are those of the image's pixels, for who
     filters it several times.
     """
-    apart = _pixel_distances(picture) if distances is None else distances
+    apart = _pixel_distances(image) if distances is None else distances
     logits = log_filter_kernel(apart, (h_y**-2, h_p**-2), np.ones(apart[0].shape, dtype=bool))
     kernel = torch.softmax(torch.from_numpy(logits), -1).numpy()
-    return (kernel @ picture.reshape(-1, picture.shape[2])).reshape(picture.shape)
+    return (kernel @ image.reshape(-1, image.shape[2])).reshape(image.shape)
 
 
-def _pixel_distances(picture: Picture) -> tuple[np.ndarray, np.ndarray]:
+def _pixel_distances(image: Image) -> tuple[np.ndarray, np.ndarray]:
     """Squared distances of all pairs of pixels: of their surroundings (a mean over these) and of their places."""
-    height, width = picture.shape[:2]
-    padded = np.pad(picture, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
+    height, width = image.shape[:2]
+    padded = np.pad(image, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
     span = 2 * REACH + 1
     around = np.lib.stride_tricks.sliding_window_view(padded, (span, span), axis=(0, 1))
     content = torch.from_numpy(around.reshape(height * width, -1).copy())
@@ -232,28 +232,26 @@ def _pixel_distances(picture: Picture) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def attention_filter(picture: Picture, attn: Float[Tensor, "patch patch"], grid: tuple[int, int]) -> Picture:
-    """Every patch as the mean of all patches of a picture that a row of attention gives, pixel by pixel.
+def attention_filter(image: Image, attn: Float[Tensor, "patch patch"], grid: tuple[int, int]) -> Image:
+    """Every patch as the mean of all patches of an image that a row of attention gives, pixel by pixel.
 
-    Rows are scaled to sum to 1. Raises InputError where the grid does not fit the picture or the attention.
+    Rows are scaled to sum to 1. Raises InputError where the grid does not fit the image or the attention.
     """
-    (rows, columns), (height, width, channels) = grid, picture.shape
+    (rows, columns), (height, width, channels) = grid, image.shape
     if height % rows or width % columns or attn.shape != (rows * columns,) * 2:
         raise InputError(
-            f"attention of shape {tuple(attn.shape)} on {rows} × {columns} patches does not fit a picture of "
+            f"attention of shape {tuple(attn.shape)} on {rows} × {columns} patches does not fit an image of "
             f"{height} × {width} pixels"
         )
     tall, wide = height // rows, width // columns
-    patches = picture.reshape(rows, tall, columns, wide, channels).swapaxes(1, 2).reshape(rows * columns, -1)
+    patches = image.reshape(rows, tall, columns, wide, channels).swapaxes(1, 2).reshape(rows * columns, -1)
     weights = attn.double().numpy()
     mean = weights / weights.sum(-1, keepdims=True) @ patches
-    return mean.reshape(rows, columns, tall, wide, channels).swapaxes(1, 2).reshape(picture.shape)
+    return mean.reshape(rows, columns, tall, wide, channels).swapaxes(1, 2).reshape(image.shape)
 
 
-def _through_layers(
-    model: LoadedModel, noisy: Picture, layers: Numbers
-) -> Iterator[tuple[int | None, Picture]]:
-    """The noisy picture through even attention (None) and that of each layer, tile by tile as the model sees it."""
+def _through_layers(model: LoadedModel, noisy: Image, layers: Numbers) -> Iterator[tuple[int | None, Image]]:
+    """The noisy image through even attention (None) and that of each layer, tile by tile as the model sees it."""
     assert model.image is not None  # looked at before
     tiles = _tiles(noisy, model.image.size)
     classifier = PixelModel(model.module, model.image.mean, model.image.std, _takes_names(model))
@@ -264,7 +262,7 @@ def _through_layers(
     places = patch_places(held.tokens.kinds[0], held.tokens.grid)
     grid, count, noted = held.tokens.grid, len(held.tokens.kinds[0]), False
 
-    def through(maps: Tensor) -> Picture:
+    def through(maps: Tensor) -> Image:
         parts = zip(tiles, maps, strict=True)
         return _joined([attention_filter(tile, attn, grid) for tile, attn in parts], noisy.shape)
 
@@ -286,17 +284,17 @@ def _takes_names(model: LoadedModel) -> bool:
     return getattr(model.module, "main_input_name", None) == "pixel_values"
 
 
-def _tiles(picture: Picture, size: tuple[int, int]) -> list[Picture]:
-    """A picture cut into tiles, row by row; a last one that is smaller where the size does not divide it."""
-    height, width = picture.shape[:2]
+def _tiles(image: Image, size: tuple[int, int]) -> list[Image]:
+    """An image cut into tiles, row by row; a last one that is smaller where the size does not divide it."""
+    height, width = image.shape[:2]
     return [
-        picture[top : top + size[0], left : left + size[1]]
+        image[top : top + size[0], left : left + size[1]]
         for top in range(0, height, size[0])
         for left in range(0, width, size[1])
     ]
 
 
-def _joined(tiles: list[Picture], shape: tuple[int, ...]) -> Picture:
+def _joined(tiles: list[Image], shape: tuple[int, ...]) -> Image:
     """What `_tiles` cut, put together again."""
     whole, (top, left) = np.empty(shape), (0, 0)
     for tile in tiles:

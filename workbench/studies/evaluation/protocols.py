@@ -22,7 +22,7 @@ from workbench.studies.evaluation import attacks, scores, texts
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
-    from workbench.studies.evaluation.pictures import Pictures, PixelModel
+    from workbench.studies.evaluation.images import Images, PixelModel
     from workbench.studies.evaluation.texts import Texts
 
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ class Request:
     """What a reader of the numbers should know; a protocol adds to them as it measures."""
 
 
-PictureMeasure = Callable[["PixelModel", "Pictures", Request], Iterator[Row]]
+ImageMeasure = Callable[["PixelModel", "Images", Request], Iterator[Row]]
 TextMeasure = Callable[["LoadedModel", "Texts", Request], Iterator[Row]]
 
 
@@ -56,7 +56,7 @@ class Protocol:
     published: str = ""
     """The papers' own budget and settings."""
     settings: Mapping[str, Option] = field(default_factory=dict)
-    pictures: PictureMeasure | None = None
+    images: ImageMeasure | None = None
     texts: TextMeasure | None = None
     largest: float = 1.0
     """The largest budget there is."""
@@ -89,8 +89,8 @@ def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any)
             yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named}
 
 
-def _clean(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
-    yield from accuracies(model, pictures.pixels, pictures.targets)
+def _clean(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
+    yield from accuracies(model, images.pixels, images.targets)
 
 
 def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -> None:
@@ -99,36 +99,36 @@ def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -
         request.notes.append(f"the attack moved none of the {len(before)} images {where}")
 
 
-def _attacked(attack: Callable[..., Tensor]) -> PictureMeasure:
+def _attacked(attack: Callable[..., Tensor]) -> ImageMeasure:
     """Accuracy against the budget; a budget of 0 leaves the images as they are."""
 
-    def measure(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+    def measure(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
         for epsilon in request.budgets:
-            changed = pictures.pixels
+            changed = images.pixels
             if epsilon > 0:
                 changed = attack(
-                    model, changed, pictures.targets, epsilon, seed=request.seed, **request.settings
+                    model, changed, images.targets, epsilon, seed=request.seed, **request.settings
                 )
-                _tell_unmoved(request, pictures.pixels, changed, f"at epsilon {epsilon:g}")
-            yield from accuracies(model, changed, pictures.targets, kind="Linf", epsilon=epsilon)
+                _tell_unmoved(request, images.pixels, changed, f"at epsilon {epsilon:g}")
+            yield from accuracies(model, changed, images.targets, kind="Linf", epsilon=epsilon)
 
     return measure
 
 
-def _nearest(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+def _nearest(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Accuracy against the L2 budget, from one search: an image falls once the change found fits the budget."""
-    found = pictures.pixels
+    found = images.pixels
     if any(request.budgets):
-        found = attacks.carlini_wagner(model, found, pictures.targets, seed=request.seed, **request.settings)
-        _tell_unmoved(request, pictures.pixels, found, "at any epsilon: it found no misclassified one")
-    distance = (found - pictures.pixels).flatten(1).norm(dim=1)
+        found = attacks.carlini_wagner(model, found, images.targets, seed=request.seed, **request.settings)
+        _tell_unmoved(request, images.pixels, found, "at any epsilon: it found no misclassified one")
+    distance = (found - images.pixels).flatten(1).norm(dim=1)
     for epsilon in request.budgets:
         within = (distance <= epsilon)[:, None, None, None]
-        changed = torch.where(within, found, pictures.pixels)
-        yield from accuracies(model, changed, pictures.targets, kind="L2", epsilon=epsilon)
+        changed = torch.where(within, found, images.pixels)
+        yield from accuracies(model, changed, images.targets, kind="L2", epsilon=epsilon)
 
 
-def corrupted(pictures: Pictures, name: str, severity: int, seed: int) -> Tensor:
+def corrupted(images: Images, name: str, severity: int, seed: int) -> Tensor:
     """All images under one corruption; what chance there is depends on the image's id, not on the others."""
     changed = [
         corrupt(
@@ -137,19 +137,19 @@ def corrupted(pictures: Pictures, name: str, severity: int, seed: int) -> Tensor
             severity,
             np.random.default_rng(derived_seed(seed, name, label)),
         )
-        for pixels, label in zip(pictures.pixels, pictures.ids, strict=True)
+        for pixels, label in zip(images.pixels, images.ids, strict=True)
     ]
-    return torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2).to(pictures.pixels.dtype)
+    return torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2).to(images.pixels.dtype)
 
 
-def _corruptions(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Accuracies by type and severity; the error by type, and over all types, both over the severities."""
     errors = []
     for name in CORRUPTIONS:
         wrong = []
         for severity in SEVERITIES:
-            changed = corrupted(pictures, name, severity, request.seed)
-            rows = list(accuracies(model, changed, pictures.targets, kind=name, severity=severity))
+            changed = corrupted(images, name, severity, request.seed)
+            rows = list(accuracies(model, changed, images.targets, kind=name, severity=severity))
             wrong.append(1 - rows[0]["value"])
             yield from rows
         errors.append(math.fsum(wrong) / len(wrong))
@@ -169,18 +169,18 @@ def mean_corruption_error(
     return (math.fsum(ratios) / len(ratios) if ratios else math.nan), left_out
 
 
-def _out_of_distribution(model: PixelModel, pictures: Pictures, request: Request) -> Iterator[Row]:
+def _out_of_distribution(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task."""
-    inside = model.logits(pictures.pixels)
-    shape = pictures.pixels.shape
+    inside = model.logits(images.pixels)
+    shape = images.pixels.shape
     chance = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
     outside = {
-        "inverted": 1 - pictures.pixels,
+        "inverted": 1 - images.pixels,
         "photographs": photograph_cuts(shape[0], shape[1], (shape[2], shape[3]), request.seed),
         "noise": torch.rand(shape, generator=chance),
     }
     for kind, pixels in outside.items():
-        value = scores.ood_aupr(inside, model.logits(pixels.to(pictures.pixels)))
+        value = scores.ood_aupr(inside, model.logits(pixels.to(images.pixels)))
         yield {"metric": "aupr", "value": value, "kind": kind}
 
 
@@ -249,14 +249,14 @@ def _count(default: int, what: str) -> Option:
 _STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
 
 _TABLE = (
-    Protocol("clean", "Inputs as they are", settings=_WINDOWS, pictures=_clean, texts=_perplexities),
+    Protocol("clean", "Inputs as they are", settings=_WINDOWS, images=_clean, texts=_perplexities),
     Protocol(
         "fgsm",
         "One signed gradient step",
         _LINF,
         _CURVE,
         "ε = 1/255 (teo2024 Table 2, Fig. 3; abdullaev2025 Table III)",
-        pictures=_attacked(attacks.fgsm),
+        images=_attacked(attacks.fgsm),
     ),
     Protocol(
         "pgd",
@@ -271,7 +271,7 @@ _TABLE = (
                 0.15, "size of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)]
             ),
         },
-        pictures=_attacked(attacks.pgd),
+        images=_attacked(attacks.pgd),
     ),
     Protocol(
         "spsa",
@@ -280,7 +280,7 @@ _TABLE = (
         (0.0, 0.04, 0.1),
         "ε = 0.1, 40 steps (teo2024 App. A.2)",
         {"steps": _count(40, _STEPS), "samples": _count(16, "random directions of an estimate")},
-        pictures=_attacked(attacks.spsa),
+        images=_attacked(attacks.spsa),
     ),
     Protocol(
         "cw",
@@ -292,7 +292,7 @@ _TABLE = (
             "steps": _count(20, _STEPS),
             "searches": _count(3, "values of the trade-off constant tried for each image"),
         },
-        pictures=_nearest,
+        images=_nearest,
         largest=math.inf,
     ),
     Protocol(
@@ -306,7 +306,7 @@ _TABLE = (
             "restarts": _count(1, "random starts of Auto-PGD"),
             "queries": _count(250, _QUERIES),
         },
-        pictures=_attacked(attacks.autoattack),
+        images=_attacked(attacks.autoattack),
     ),
     Protocol(
         "square",
@@ -315,7 +315,7 @@ _TABLE = (
         (0.0, 0.02, 0.04),
         "ε = 1/255 (teo2024 App. E.4)",
         {"queries": _count(250, _QUERIES)},
-        pictures=_attacked(attacks.square),
+        images=_attacked(attacks.square),
     ),
     Protocol(
         "noise",
@@ -323,11 +323,11 @@ _TABLE = (
         _LINF,
         (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         "strength not stated (teo2024 App. A.2)",
-        pictures=_attacked(attacks.noise),
+        images=_attacked(attacks.noise),
     ),
-    Protocol("corruptions", "Common corruptions, five severities", pictures=_corruptions),
+    Protocol("corruptions", "Common corruptions, five severities", images=_corruptions),
     Protocol(
-        "ood", "Out-of-distribution (OOD) images by the largest probability", pictures=_out_of_distribution
+        "ood", "Out-of-distribution (OOD) images by the largest probability", images=_out_of_distribution
     ),
     Protocol(
         "word-swap",

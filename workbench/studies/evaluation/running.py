@@ -124,10 +124,10 @@ def _one(
     model: LoadedModel, protocol: Protocol, request: Request, inputs: str | None, n: int | str | None
 ) -> pd.DataFrame:
     """The frame of one model, in the columns of this module."""
-    from workbench.studies.evaluation.pictures import open_pictures
+    from workbench.studies.evaluation.images import open_images
     from workbench.studies.evaluation.texts import open_texts
 
-    takes = [name for name, measure in (("image", protocol.pictures), ("text", protocol.texts)) if measure]
+    takes = [name for name, measure in (("image", protocol.images), ("text", protocol.texts)) if measure]
     if model.modality not in takes:
         needed = "a language model" if takes == ["text"] else "an image classifier"
         raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
@@ -136,12 +136,12 @@ def _one(
     started = time.perf_counter()
     rows: Iterator[dict[str, Any]]
     if model.modality == "image":
-        assert protocol.pictures is not None
-        classifier, pictures = open_pictures(model, spec, n, request.seed)
+        assert protocol.images is not None
+        classifier, images = open_images(model, spec, n, request.seed)
         rows, identity, notes = (
-            protocol.pictures(classifier, pictures, request),
-            pictures.identity,
-            pictures.notes,
+            protocol.images(classifier, images, request),
+            images.identity,
+            images.notes,
         )
     else:
         assert protocol.texts is not None

@@ -65,7 +65,7 @@ class PixelModel(nn.Module):
 
 
 @dataclass
-class Pictures:
+class Images:
     """Labelled images of one evaluation."""
 
     pixels: Float[Tensor, "n channel height width"]
@@ -79,9 +79,7 @@ class Pictures:
         return len(self.ids)
 
 
-def open_pictures(
-    model: LoadedModel, spec: str, n: int | str | None, seed: int
-) -> tuple[PixelModel, Pictures]:
+def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -> tuple[PixelModel, Images]:
     """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
 
     A model with preprocessing of its own is fed by it, any other by the papers' (see ``workbench.inputs``).
@@ -103,14 +101,14 @@ def open_pictures(
     by_name = isinstance(chosen.batch, dict)
     batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
     classifier = PixelModel(model.module, mean, std, by_name)
-    pictures = Pictures(
+    images = Images(
         _plain(batch, classifier), torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes
     )
-    _check_classes(classifier, pictures, model, spec)
-    return classifier, pictures
+    _check_classes(classifier, images, model, spec)
+    return classifier, images
 
 
-def _open_cuts(model: LoadedModel, n: int | str | None, seed: int) -> tuple[PixelModel, Pictures]:
+def _open_cuts(model: LoadedModel, n: int | str | None, seed: int) -> tuple[PixelModel, Images]:
     """Test images of the training task ``photos``, as large as the model takes them."""
     import numpy as np
 
@@ -126,14 +124,14 @@ def _open_cuts(model: LoadedModel, n: int | str | None, seed: int) -> tuple[Pixe
     classifier = PixelModel(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
     images, targets = zip(*(task.test[number] for number in order), strict=True)
     identity = {"spec": PHOTO_CUTS, "n": n, "seed": seed, "sha256": task.data["test"]["sha256"]}
-    pictures = Pictures(
+    images = Images(
         _plain(torch.stack(images), classifier),
         torch.stack(targets),
         [f"photos/test/{number}" for number in order],
         identity,
     )
-    _check_classes(classifier, pictures, model, PHOTO_CUTS)
-    return classifier, pictures
+    _check_classes(classifier, images, model, PHOTO_CUTS)
+    return classifier, images
 
 
 def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:
@@ -141,8 +139,8 @@ def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:
     return (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
 
 
-def _check_classes(classifier: PixelModel, pictures: Pictures, model: LoadedModel, spec: str) -> None:
-    classes, highest = classifier.logits(pictures.pixels[:1]).shape[1], int(pictures.targets.max())
+def _check_classes(classifier: PixelModel, images: Images, model: LoadedModel, spec: str) -> None:
+    classes, highest = classifier.logits(images.pixels[:1]).shape[1], int(images.targets.max())
     if highest >= classes:
         raise InputError(
             f"{spec} has class {highest}, and {model.spec} knows classes 0 to {classes - 1}; give the images it "
