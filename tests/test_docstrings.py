@@ -13,7 +13,7 @@ from workbench.papers.published import PAPERS
 
 PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
-    "analyses/analysis", "analyses/layer", "analyses/linalg", "analyses/masks", "analyses/null_values",
+    "analyses/layer", "analyses/linalg", "analyses/masks", "analyses/null_values",
     "analyses/operators", "analyses/pairs", "analyses/registry", "analyses/validation", "attention/__init__",
     "attention/base", "attention/positions", "attention/recognition", "attention/replacing",
 }  # fmt: skip

@@ -5,8 +5,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from workbench.analyses import registry
-from workbench.analyses.analysis import Analysis, OfInputs
-from workbench.analyses.registry import ANALYSES, METRIC_PLACES
+from workbench.analyses.registry import ANALYSES, METRIC_PLACES, Analysis, OfInputs
 from workbench.core.errors import InputError
 from workbench.frames.metrics import METRICS, Metric
 

@@ -19,7 +19,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfInputs
 from workbench.analyses.class_attention import head_diversity
 from workbench.analyses.layer import (
     Layer,
@@ -29,6 +28,7 @@ from workbench.analyses.layer import (
     visible_keys,
     visible_of,
 )
+from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import attention_output
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses import kernel_pca, validation
-from workbench.analyses.analysis import Analysis, OfValues
 from workbench.analyses.kernel_pca import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.linalg import head_bases, inside_share, left_out, map_heads, span_angles, stack_heads
@@ -34,6 +33,7 @@ from workbench.analyses.operators import (
     together,
     with_null,
 )
+from workbench.analyses.registry import Analysis, OfValues
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement

@@ -19,11 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, patch_places, token_attention
 from workbench.analyses.masks import Masks, patch_foreground
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.captures import LayerRecord
-from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
 from workbench.core.selection import ranges
@@ -387,10 +386,8 @@ def _on_masks(
     assert layer.grid is not None  # there are patches
     observed, drawn = [], []
     for number, name in enumerate(layer.ids):
-        image = None if layer.images is None else layer.images[number]
-        foreground = patch_foreground(masks, name, layer.grid, image)
-        source = chance.generator(layer.seed, name, layer.index)
-        orders = torch.rand(samples, len(foreground), generator=source).argsort(-1)
+        foreground = patch_foreground(masks, name, layer.grid, layer.image(number))
+        orders = layer.orders(name, len(foreground), samples)
         observed.append(mask_share(rows[number], foreground))
         drawn.append(mask_share(rows[number][:, None], foreground[orders]))
     return torch.stack(observed), torch.stack(drawn)

@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfInputs
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.membership import memberships, own_convention
+from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import first_norm
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval

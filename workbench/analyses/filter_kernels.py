@@ -19,8 +19,8 @@ from scipy.special import softmax
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement

@@ -211,6 +211,15 @@ class Layer:
         whole = list(zip(self.tokens.labels[input], self.tokens.kinds[input], strict=True))
         return whole if len(whole) == count else [token for token in whole if token[1] == "patch"]
 
+    def image(self, number: int) -> np.ndarray | None:
+        """What the model sees of one input, where that is known."""
+        return None if self.images is None else self.images[number]
+
+    def orders(self, name: str, places: int, samples: int) -> Int[Tensor, "sample place"]:
+        """Random orders of the places of one input, the same for one seed, input and layer."""
+        source = chance.generator(self.seed, name, self.index)
+        return torch.rand(samples, places, generator=source).argsort(-1)
+
     def per_input(self, values: Tensor) -> Tensor:
         """Mean over the windows of each input, leaving out windows without a value."""
         origin = self.record.origin

@@ -18,13 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.masks import Masks, patch_segments
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
-from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement
@@ -281,10 +280,8 @@ def _agreement(
     clusters = maps.flatten(-2).argmax(1).cpu()
     observed, drawn = [], []
     for number, name in enumerate(layer.ids):
-        image = None if layer.images is None else layer.images[number]
-        segments = patch_segments(masks, name, (rows, columns), image)
-        source = chance.generator(layer.seed, name, layer.index)
-        orders = torch.rand(samples, len(segments), generator=source).argsort(-1)
+        segments = patch_segments(masks, name, (rows, columns), layer.image(number))
+        orders = layer.orders(name, len(segments), samples)
         observed.append(agreement(clusters[number], segments, heads))
         drawn.append(agreement(clusters[number], segments[orders], heads))
     seen, by_chance = (

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement

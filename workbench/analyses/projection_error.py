@@ -18,11 +18,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfValues
 from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import EPSILON, map_heads, stack_heads
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.registry import Analysis, OfValues
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric

@@ -16,10 +16,9 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable, patch_places
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
-from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -202,12 +201,7 @@ def found_contamination(
     pursuit: bool = True,
 ) -> Iterator[Measurement]:
     """How well each candidate tells the ``marked`` patches, beside the same with the patches permuted."""
-    orders = [
-        torch.rand(
-            null_samples, marked.shape[-1], generator=chance.generator(layer.seed, name, layer.index)
-        ).argsort(-1)
-        for name in layer.ids
-    ]
+    orders = [layer.orders(name, marked.shape[-1], null_samples) for name in layer.ids]
     permuted = torch.stack([own[order] for own, order in zip(marked, orders, strict=True)])
     for candidate, scores in contamination_scores(clean, layer, pursuit).items():
         for metric, compare in (("contamination_auc", detection_auc), ("contamination_share", marked_share)):

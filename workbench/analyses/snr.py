@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfInputs
 from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.registry import Analysis, OfInputs
 from workbench.attention.residual import BoostedResidual
 from workbench.captures import block_path
 from workbench.core.errors import InputError

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfHeads
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.operators import (
     Found,
@@ -28,6 +27,7 @@ from workbench.analyses.operators import (
     together,
     with_null,
 )
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, span_angles
 from workbench.analyses.null_values import null_values
+from workbench.analyses.registry import Analysis
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.core.options import NullSamples

@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.analysis import Analysis, OfInputs
 from workbench.analyses.kernel_pca import EFFECTIVE_RANK, effective_rank
 from workbench.analyses.layer import Layer, NotApplicable, over_windows
+from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyses.analysis import Analysis
-from workbench.analyses.registry import ANALYSES, check_request, find_analysis
+from workbench.analyses.registry import ANALYSES, Analysis, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.errors import InputError
 from workbench.core.progress import bar_of_fraction

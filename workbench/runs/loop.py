@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from workbench.analyses.analysis import Analysis
 from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.registry import Analysis
 from workbench.captures import LayerRecord, TokenInfo
 from workbench.frames.accumulator import Accumulator
 from workbench.frames.measurement import Counts, Measurement
