@@ -99,7 +99,7 @@ def test_same_seed_same_inputs_and_fewer_are_the_first_of_more(vit, spec):
 
 def test_hash_is_of_the_contents_whatever_the_model(vit, digits_model):
     wide, narrow = inputs("bundled:photos", vit, n=3), inputs("bundled:photos", digits_model, n=3)
-    assert wide.sha256 == narrow.sha256 == inputs("bundled:photos", vit, n=3, preprocessing="model").sha256
+    assert wide.sha256 == narrow.sha256 == inputs("bundled:photos", vit, n=3, preprocessing="saritas2025").sha256
     assert wide.sha256 != inputs("bundled:photos", vit, n=4).sha256
     assert wide.identity["sha256"] == wide.sha256
 
@@ -163,8 +163,8 @@ def test_all_photographs_fit_a_colour_model_and_a_grey_one(vit, digits_model):
         inputs("bundled:photos", vit, n=PHOTO_COUNT + 1)
 
 
-def test_paper_preprocessing_is_resize_then_imagenet_statistics(vit):
-    made = inputs("bundled:photos", vit, n=5)
+def test_the_preprocessing_of_saritas2025_is_resize_then_imagenet_statistics(vit):
+    made = inputs("bundled:photos", vit, n=5, preprocessing="saritas2025")
     for number, name in enumerate(made.ids):
         file = samples.photo_files()[name.removeprefix("photos/")]
         picture = Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
@@ -176,7 +176,8 @@ def test_paper_preprocessing_is_resize_then_imagenet_statistics(vit):
 def test_models_own_preprocessing_is_timms(vit):
     from timm.data import create_transform, resolve_model_data_config
 
-    made = inputs("bundled:photos", vit, n=2, preprocessing="model")
+    made = inputs("bundled:photos", vit, n=2)
+    assert made.identity["preprocessing"] == "model"
     transform = create_transform(**resolve_model_data_config(vit.module))
     for number, name in enumerate(made.ids):
         picture = Image.open(samples.photo_files()[name.removeprefix("photos/")]).convert("RGB")
@@ -192,7 +193,7 @@ def test_models_own_preprocessing_is_that_of_its_hugging_face_processor(tmp_path
     from transformers import AutoImageProcessor
 
     model = load(f"hf:{vit_folder(tmp_path)}")
-    own, paper = (inputs("bundled:photos", model, n=3, preprocessing=name) for name in ("model", "paper"))
+    own, paper = (inputs("bundled:photos", model, n=3, preprocessing=name) for name in ("model", "saritas2025"))
     picture = Image.open(samples.photo_files()[own.ids[0].removeprefix("photos/")]).convert("RGB")
     expected = AutoImageProcessor.from_pretrained(tmp_path)(images=picture, return_tensors="pt")[
         "pixel_values"
@@ -208,10 +209,10 @@ def test_models_own_preprocessing_is_that_of_its_hugging_face_processor(tmp_path
         model.module(**own.batch)
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(InputError, match="states no preprocessing of its own"):
-        inputs("bundled:photos", load(f"hf:{tmp_path}"), n=1, preprocessing="model")
+        inputs("bundled:photos", load(f"hf:{tmp_path}"), n=1)
 
 
-@pytest.mark.parametrize("preprocessing", ["paper", "model"])
+@pytest.mark.parametrize("preprocessing", ["saritas2025", "model"])
 def test_digits_reach_their_model_as_in_training(digits_model, preprocessing):
     made = inputs("bundled:digits", digits_model, n=11, preprocessing=preprocessing)
     test = digits_split("test")
@@ -490,5 +491,5 @@ def test_specs_that_lack_their_kind_or_path(vit, tmp_path):
         inputs(str(tmp_path), vit)
     with pytest.raises(InputError, match="write images:PATH"):
         inputs("images:", vit)
-    with pytest.raises(InputError, match="'paper' or 'model'"):
+    with pytest.raises(InputError, match="unknown preprocessing 'timm'.*model.*saritas2025"):
         inputs("bundled:digits", vit, preprocessing="timm")

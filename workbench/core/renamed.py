@@ -27,6 +27,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "site": _SITES,
             "candidate": _SITES,
             "convention": {},
+            "preprocessing": {"paper": "saritas2025"},
             "metric": {"projection_baseline": "projection_zero_predictor"},
             "option": {"draws": "null_samples"},
             "capture entry": {"softmax_rows": "rows_sum_to_one"},
@@ -51,7 +52,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Old parameters of notebooks, and what they may be called now: a notebook takes one of these."""
 
 _LISTS = {"sites": "site", "candidates": "candidate", "conventions": "convention", "metrics": "metric"}
-_VALUES = {"candidate", "convention", "metric"}
+_VALUES = {"candidate", "convention", "metric", "preprocessing"}
 
 
 def new_name(kind: str, name: str) -> str:
@@ -68,7 +69,7 @@ def new_settings(settings: Any) -> Any:
     """Settings as a file holds them (options of analyses, models or notebooks, in any depth) in today's names.
 
     Values change where the name of the setting says what they are: ``sites``, ``candidate``, ``convention``,
-    ``metric``.
+    ``metric``, ``preprocessing``.
     """
     if isinstance(settings, Mapping):
         return {new_name("option", name): _value(name, value) for name, value in settings.items()}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbench.captures.records import TokenInfo
 from workbench.captures.tokens import token_info
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ ALL = "all"
 """As ``n``: every input there is."""
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PREPROCESSING = ("paper", "model")
+PREPROCESSING = ("model", "saritas2025")
+"""Of images: the model's own, or what saritas2025 did to all of them alike."""
 
 
 class NoPictures(InputError):
@@ -137,7 +138,7 @@ def inputs(
     model: LoadedModel,
     n: int | str | None = None,
     seed: int = 0,
-    preprocessing: str = "paper",
+    preprocessing: str = "model",
     max_length: int | None = None,
 ) -> Inputs:
     """Choose `n` inputs at random and make them a batch for `model`.
@@ -148,11 +149,11 @@ def inputs(
     characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
     gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes every one.
 
-    Pictures, ``preprocessing="paper"`` (the protocol of saritas2025): resized straight to the model's input
-    size (bilinear, antialiased) and normalised by ImageNet's mean and standard deviation, whatever the model
-    was trained with. ``"model"``: its own resizing, crop and normalisation. A model trained with ``workbench
-    train`` gets what it records in both. Grey pictures become three equal channels, and colours grey, as the
-    model needs.
+    Images, ``preprocessing="model"``: the model's own resizing, crop and normalisation. ``"saritas2025"`` (the
+    protocol of that paper): resized straight to the model's input size (bilinear, antialiased) and normalised
+    by ImageNet's mean and standard deviation, whatever the model was trained with. A model trained with
+    ``workbench train`` gets what it records in both. Grey images become three equal channels, and colours
+    grey, as the model needs.
 
     Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
     that is less; how many were cut is in ``notes``.
@@ -162,7 +163,7 @@ def inputs(
     unreadable pictures are skipped, with a warning, and listed in ``skipped``.
     """
     if preprocessing not in PREPROCESSING:
-        raise InputError(f"preprocessing is 'paper' or 'model', got {preprocessing!r}")
+        raise UnknownName("preprocessing", str(preprocessing), PREPROCESSING)
     _check_whole("seed", seed, 0)
     pool = open_pool(spec)
     check_modality(spec, pool, model)
@@ -222,7 +223,7 @@ class ListedInputs:
 
     def __init__(
         self, spec: str, pool: Pool, model: LoadedModel, places: Sequence[int], batch: int, *,
-        seed: int = 0, preprocessing: str = "paper",
+        seed: int = 0, preprocessing: str = "model",
     ) -> None:  # fmt: skip
         check_modality(spec, pool, model)
         self.spec, self.pool, self.model = spec, pool, model
@@ -347,7 +348,10 @@ def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) 
         )
     if made.preprocessing == "model" and not expected.recorded:
         if expected.own is None:
-            raise InputError(f"{model.spec} states no preprocessing of its own; take preprocessing='paper'")
+            raise InputError(
+                f"{model.spec} states no preprocessing of its own; save its image processor beside the weights, or take "
+                "preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
+            )
         own = expected.own
         prepared = torch.stack([own(_as_pillow(picture, expected.channels)) for picture in pictures])
         mean, std = expected.mean, expected.std
@@ -372,7 +376,7 @@ def _resize(picture: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channe
     height, width = expected.size
     if (
         picture.dtype == np.uint8
-    ):  # through Pillow, as the papers' scripts do it: eight bits again after resizing
+    ):  # through Pillow, as the scripts of saritas2025 do it: eight bits again after resizing
         small = _as_pillow(picture, expected.channels).resize((width, height), Image.Resampling.BILINEAR)
         return transforms.to_dtype(transforms.pil_to_tensor(small), torch.float32, scale=True)
     tensor = torch.from_numpy(picture)

@@ -11,10 +11,10 @@ import pandas as pd
 from workbench.analyses.softmax_sensitivity import fit_root
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.intervals import Finding, mean_interval
-from workbench.data.batches import NoPictures
+from workbench.data.batches import PREPROCESSING, NoPictures
 from workbench.frames.results import join_frames, provenance_of
 from workbench.models import catalog
-from workbench.models.loading import bundled_checkpoints
+from workbench.models.loading import bundled_checkpoints, resolve
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
@@ -43,6 +43,8 @@ class _Run(NamedTuple):
     model: str | None = None
     """Another model than the one at hand."""
     layers: str | None = None
+    preprocessing: str | None = None
+    """Of images, where the paper has one of its own and the model is not fed as it was trained here."""
 
 
 def claims(
@@ -69,7 +71,8 @@ def claims(
     ``interpretation`` says so; ``primary`` marks the one that counts. ``arguments`` go to `analyze` (``batch_size``,
     ``device``, …).
 
-    Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
+    Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless ``arguments``
+    say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
     ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
 
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
@@ -88,6 +91,8 @@ def claims(
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
+            if claim["paper"] in PREPROCESSING and resolve(model)[0] not in ("bundled", "file"):
+                runs = [run._replace(preprocessing=claim["paper"]) for run in runs]
             for run in runs:
                 if run not in frames:
                     try:
@@ -149,7 +154,8 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
     if run.analysis == _SAMPLING:
         spread = float(dict(run.options)["spread"])
         return sensitivity_frame(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
-    arguments: dict[str, Any] = {**settings, **dict(run.options)}
+    own = {} if run.preprocessing is None else {"preprocessing": run.preprocessing}
+    arguments: dict[str, Any] = {**own, **settings, **dict(run.options)}
     if run.layers:
         arguments["layers"] = run.layers
     model = run.model or model

@@ -30,7 +30,7 @@ class RunSettings:
     layers: Numbers = None
     heads: Numbers = None
     checkpoint: str | int | None = None
-    preprocessing: str = "paper"
+    preprocessing: str = "model"
     batch_size: int = 8
     device: Any = None
     dtype: Any = None

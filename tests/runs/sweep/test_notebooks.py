@@ -59,7 +59,8 @@ def same_traces(one, other):
 
 @pytest.mark.parametrize("name", READ)
 def test_a_notebook_draws_from_a_sweep_what_it_draws_from_a_run(run, monkeypatch, name):
-    status = run(analyses=READ[name], n=N, layers=[0, 3])
+    preprocessing = "model" if name == "cosine_decay" else "saritas2025"  # that of the paper it is about
+    status = run(analyses=READ[name], n=N, layers=[0, 3], preprocessing=preprocessing)
     parameters = {
         "n": N,
         "text_model": None,

@@ -302,8 +302,8 @@ _OF_A_RUN: dict[str, Decorator] = {
         help="A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
     ),
     "preprocessing": click.option(
-        "--preprocessing", type=click.Choice(["paper", "model"]), default="paper", show_default=True,
-        help="The papers' preprocessing of images, or the model's own.",
+        "--preprocessing", type=click.Choice(["model", "saritas2025"]), default="model", show_default=True,
+        help="The model's own preprocessing of images, or that of saritas2025 for all alike.",
     ),
     "batch_size": number_option("--batch-size", "Inputs per forward pass; changes no number.", default=8),
     "device": device_option,

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from workbench.analyses.registry import ANALYSES, check_request
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
 from workbench.core.selection import parse_numbers
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
@@ -136,7 +136,7 @@ def make_plan(
     if not pairs or not analyses:
         raise InputError("a sweep needs at least one model with inputs, and one analysis")
     if settings.preprocessing not in PREPROCESSING:
-        raise InputError(f"preprocessing is 'paper' or 'model', got {settings.preprocessing!r}")
+        raise UnknownName("preprocessing", str(settings.preprocessing), PREPROCESSING)
     settings = replace(
         settings, **{name: _text(getattr(settings, name)) for name in ("checkpoint", "device", "dtype")}
     )

@@ -82,7 +82,7 @@ class Images:
 def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -> tuple[PixelModel, Images]:
     """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
 
-    A model with preprocessing of its own is fed by it, any other by the papers' (see ``workbench.inputs``).
+    A model with preprocessing of its own is fed by it, any other by that of saritas2025 (see ``workbench.inputs``).
     Raises InputError where ``inputs`` does, for images without classes, and for a class the model has no
     logit for.
     """
@@ -91,7 +91,7 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
     if spec == PHOTO_CUTS:
         return _open_cuts(model, n, seed)
     own = model.image is not None and (model.image.recorded or model.image.own is not None)
-    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "paper")
+    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "saritas2025")
     if chosen.targets is None or model.image is None:
         raise InputError(
             f"{spec} has no classes to be right about; take bundled:digits, or imagenet:FOLDER with a folder per class"
