@@ -99,7 +99,9 @@ def test_same_seed_same_inputs_and_fewer_are_the_first_of_more(vit, spec):
 
 def test_hash_is_of_the_contents_whatever_the_model(vit, digits_model):
     wide, narrow = inputs("bundled:photos", vit, n=3), inputs("bundled:photos", digits_model, n=3)
-    assert wide.sha256 == narrow.sha256 == inputs("bundled:photos", vit, n=3, preprocessing="saritas2025").sha256
+    assert (
+        wide.sha256 == narrow.sha256 == inputs("bundled:photos", vit, n=3, preprocessing="saritas2025").sha256
+    )
     assert wide.sha256 != inputs("bundled:photos", vit, n=4).sha256
     assert wide.identity["sha256"] == wide.sha256
 
@@ -193,7 +195,9 @@ def test_models_own_preprocessing_is_that_of_its_hugging_face_processor(tmp_path
     from transformers import AutoImageProcessor
 
     model = load(f"hf:{vit_folder(tmp_path)}")
-    own, paper = (inputs("bundled:photos", model, n=3, preprocessing=name) for name in ("model", "saritas2025"))
+    own, paper = (
+        inputs("bundled:photos", model, n=3, preprocessing=name) for name in ("model", "saritas2025")
+    )
     picture = Image.open(samples.photo_files()[own.ids[0].removeprefix("photos/")]).convert("RGB")
     expected = AutoImageProcessor.from_pretrained(tmp_path)(images=picture, return_tensors="pt")[
         "pixel_values"
@@ -491,5 +495,5 @@ def test_specs_that_lack_their_kind_or_path(vit, tmp_path):
         inputs(str(tmp_path), vit)
     with pytest.raises(InputError, match="write images:PATH"):
         inputs("images:", vit)
-    with pytest.raises(InputError, match="unknown preprocessing 'timm'.*model.*saritas2025"):
+    with pytest.raises(InputError, match=r"unknown preprocessing 'timm'.*model.*saritas2025"):
         inputs("bundled:digits", vit, preprocessing="timm")

@@ -22,7 +22,7 @@ from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
-    from workbench.models.sources import ImageFormat
+    from workbench.models.source import ImageFormat
 
 DEFAULT_N = 25
 ALL = "all"
@@ -349,8 +349,8 @@ def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) 
     if made.preprocessing == "model" and not expected.recorded:
         if expected.own is None:
             raise InputError(
-                f"{model.spec} states no preprocessing of its own; save its image processor beside the weights, or take "
-                "preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
+                f"{model.spec} states no preprocessing of its own; save its image processor beside the weights, or "
+                "take preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
             )
         own = expected.own
         prepared = torch.stack([own(_as_pillow(picture, expected.channels)) for picture in pictures])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
-    from workbench.models.sources import ImageFormat
+    from workbench.models.source import ImageFormat
 
 SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
@@ -148,34 +148,35 @@ def load(
     Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
     MissingResource for weights that are neither here nor to be had, and for a missing device.
     """
-    from workbench.models import sources
+    from workbench.frames.results import RANDOM_WEIGHTS
+    from workbench.models import from_authors, from_checkpoint, from_hugging_face, from_timm
 
     place, number = _device(device), _dtype(dtype)
     scheme, name, entry = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
-    if label == sources.RANDOM_WEIGHTS:
+    if label == RANDOM_WEIGHTS:
         pretrained, label = False, None
     canonical = f"{scheme}:{name}"
     origin = None
     if scheme == "timm":
-        source = sources.from_timm(name, label, pretrained)
+        source = from_timm.load(name, label, pretrained)
     elif scheme == "hf":
         origin = _elsewhere(entry, name) if entry and label is None else None
         try:
-            source = sources.from_hugging_face(origin or name, label, pretrained, number)
+            source = from_hugging_face.load(origin or name, label, pretrained, number)
         except (MissingResource, hub.NoSuchRepository) as error:
             better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
             if better is error:
                 raise
             raise better from error
     elif scheme in ("tost", "crate"):
-        source = sources.from_authors(scheme, name, label, pretrained)
+        source = from_authors.load(scheme, name, label, pretrained)
     elif scheme == "bundled":
         path = bundled_checkpoint(name, label)
-        source = sources.from_checkpoint(path, path.stem, pretrained)
+        source = from_checkpoint.load(path, path.stem, pretrained)
     else:
         path = _one_file(name, label)
-        source = sources.from_checkpoint(path, path.stem, pretrained)
+        source = from_checkpoint.load(path, path.stem, pretrained)
     module = source.module.eval().requires_grad_(False)
     module = module.to(device=place, dtype=number) if number is not None else module.to(place)
     return LoadedModel(
@@ -203,7 +204,8 @@ def check_name(
     Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; where it cannot be
     asked, a bare name is wrong only if it is near a known one.
     """
-    from workbench.models import sources
+    from workbench.frames.results import RANDOM_WEIGHTS
+    from workbench.models import from_authors, from_hugging_face, from_timm
     from workbench.models.checkpoints import require_checkpoint
 
     _dtype(dtype)
@@ -211,16 +213,16 @@ def check_name(
         _device(device)
     scheme, name, entry = resolve(spec)
     label = None if checkpoint is None else str(checkpoint)
-    pretrained = label != sources.RANDOM_WEIGHTS
+    pretrained = label != RANDOM_WEIGHTS
     label = label if pretrained else None
     if scheme == "timm":
-        sources.check_timm(name, label, pretrained)
+        from_timm.check(name, label, pretrained)
     elif scheme == "hf":
         if entry is None:
-            sources.check_hugging_face(name, label)
+            from_hugging_face.check(name, label)
             _check_repository(spec, name)
     elif scheme in ("tost", "crate"):
-        sources.check_authors(scheme, name, label)
+        from_authors.check(scheme, name, label)
     elif scheme == "bundled":
         bundled_checkpoint(name, label)
     else:

@@ -71,8 +71,9 @@ def claims(
     ``interpretation`` says so; ``primary`` marks the one that counts. ``arguments`` go to `analyze` (``batch_size``,
     ``device``, …).
 
-    Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless ``arguments``
-    say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it was trained with.
+    Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
+    ``arguments`` say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it
+    was trained with.
     ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
 
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.

@@ -27,7 +27,8 @@ _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets
 # What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
 _IMPORTS = [
     "plotly.basewidget", "workbench.models.checkpoints", "workbench.data.digits", "workbench.apps.explorer.panel",
-    "workbench.models.sources",
+    "workbench.models.from_checkpoint",
+    "workbench.models.from_timm",
 ]  # fmt: skip
 _PAGE_CELL = """\
 import os

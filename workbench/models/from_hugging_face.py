@@ -1,0 +1,254 @@
+"""Models of transformers, from a folder or a repository of the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+
+from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.models import hub
+from workbench.models.source import ImageFormat, Source, first_lines, seeded
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+    from transformers import PreTrainedTokenizerBase
+
+
+def check(name: str, checkpoint: str | None) -> None:
+    """Raise for a folder that is not there or holds no model, and for what no hub repository can be called."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _checkpoint_folder(folder, checkpoint)
+    else:
+        _check_repo_name(name)
+
+
+def load(name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None) -> Source:
+    """A model of transformers from a folder or a hub repository.
+
+    `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository.
+    """
+    from transformers import AutoConfig
+
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()
+    options: dict[str, Any] = {"trust_remote_code": False}
+    check(name, checkpoint)
+    if is_folder:
+        where = str(_checkpoint_folder(folder, checkpoint))
+    else:
+        where = name
+        if checkpoint not in (None, RANDOM_WEIGHTS):
+            options["revision"] = checkpoint
+    fetch = fetcher(f"hf:{name}", where, is_folder)
+    config = fetch(lambda local: AutoConfig.from_pretrained(where, local_files_only=local, **options))
+    auto = _auto_class(config)
+    if pretrained:
+        load = _pretrained_loader(auto, where, config, dtype, options)
+        with seeded():  # a pooler that the weights leave out is drawn at random: always the same one
+            module, report = fetch(load)
+        _check_complete(f"hf:{name}", report)
+    else:
+        with seeded():
+            module = auto.from_config(config, dtype=dtype or torch.float32)
+        checkpoint = RANDOM_WEIGHTS
+
+    def tokenizer() -> PreTrainedTokenizerBase:
+        return read_tokenizer(fetch, f"hf:{name}", where, options)
+
+    modality = _modality(module, config)
+    if modality == "image":
+        image = _format(fetch, where, config, options)
+        return Source(module, config.model_type, modality, checkpoint, image)
+    if modality == "other":
+        return Source(module, config.model_type, modality, checkpoint)
+    limit = _position_limit(module, config)
+    return Source(module, config.model_type, "text", checkpoint, max_length=limit, load_tokenizer=tokenizer)
+
+
+def _modality(module: nn.Module, config: Any) -> str:
+    """``"image"`` or ``"text"``; ``"other"`` for sound, several kinds at once, and encoder–decoders."""
+    several = hasattr(config, "vision_config") and hasattr(config, "text_config")
+    if several or getattr(config, "is_encoder_decoder", False):
+        return "other"
+    kinds = {"pixel_values": "image", "input_ids": "text"}
+    return kinds.get(getattr(module, "main_input_name", ""), "other")
+
+
+def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
+    chosen = folder if checkpoint in (None, RANDOM_WEIGHTS) else folder / str(checkpoint)
+    if (chosen / "config.json").is_file():
+        return chosen
+    if not chosen.is_dir():
+        raise UnknownName(
+            f"checkpoint of {folder}", str(checkpoint), _model_folders(folder), "its subfolders"
+        )
+    inside = _model_folders(chosen)
+    hint = f"; its subfolders {', '.join(inside)} have one" if inside else ""
+    raise InputError(
+        f"{chosen} has no config.json{hint}. A Hugging Face folder holds config.json and model.safetensors, "
+        "as model.save_pretrained(FOLDER) writes them"
+    )
+
+
+def _model_folders(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+
+
+def _check_repo_name(name: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        looks_local = True
+    if looks_local:
+        raise InputError(f"there is no folder or file {name}, and a hub repository is written OWNER/NAME")
+
+
+def fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool], Any]], Any]:
+    """A function that runs a loading step on the folder, or on the cache and then the hub."""
+
+    def run(step: Callable[[bool], Any]) -> Any:
+        try:
+            with _quiet_transformers():
+                return step(True) if is_folder else hub.from_cache_or_hub(what, where, step)
+        except WorkbenchError:
+            raise
+        except (SafetensorError, EOFError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{what}: a file of weights cannot be read ({error}); it may be truncated"
+            ) from error
+        except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+            raise InputError(f"{what} cannot be loaded: {first_lines(error)}") from error
+
+    return run
+
+
+def _auto_class(config: Any) -> Any:
+    """``AutoModelForCausalLM`` for causal architectures, so that logits exist; ``AutoModel`` for others."""
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    names = config.architectures or []
+    if names:
+        causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    else:  # BERT can be run as a causal model too, so being able to is not enough
+        causal = (
+            config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        )
+    return AutoModelForCausalLM if causal else AutoModel
+
+
+def _pretrained_loader(
+    auto: Any, where: str, config: Any, dtype: torch.dtype | None, options: dict[str, Any]
+) -> Callable[[bool], tuple[nn.Module, dict[str, Any]]]:
+    def load(local: bool) -> tuple[nn.Module, dict[str, Any]]:
+        chosen = dtype or "auto"
+        return auto.from_pretrained(
+            where, config=config, dtype=chosen, local_files_only=local, output_loading_info=True, **options
+        )
+
+    return load
+
+
+def _check_complete(what: str, report: dict[str, Any]) -> None:
+    # Poolers and heads are often left out of published weights and take no part in attention.
+    absent = sorted(
+        name for name in report["missing_keys"] if not re.search(r"pooler|lm_head|classifier", name)
+    )
+    if absent:
+        raise InputError(
+            f"{what}: its weights lack {len(absent)} tensors ({', '.join(absent[:3])}, …), which would be "
+            "random; the folder's config.json and weights do not belong together"
+        )
+
+
+def _position_limit(module: nn.Module, config: Any) -> int | None:
+    """Longest sequence the model has positions for; None where positions are relative and unlimited."""
+    for name, child in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(child, torch.nn.Embedding):
+            # RoBERTa and its kin count positions from padding_idx + 1.
+            used = 0 if child.padding_idx is None else child.padding_idx + 1
+            return child.num_embeddings - used
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(limit) if limit and limit > 0 else None  # XLNet says -1
+
+
+def read_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: dict[str, Any]) -> Any:
+    """The tokenizer beside the weights, padding and cutting on the right, with something to pad with."""
+    from transformers import AutoTokenizer
+
+    remedy = "save one beside the model with tokenizer.save_pretrained(FOLDER)"
+    try:
+        tokenizer = fetch(
+            lambda local: AutoTokenizer.from_pretrained(where, local_files_only=local, **options)
+        )
+    except InputError as error:
+        raise InputError(f"{what} has no tokenizer that can be read; {remedy} ({error})") from error
+    # Without its files transformers may make a tokenizer that knows no words and calls every text unknown.
+    if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
+        raise InputError(f"{what} has no tokenizer: no vocabulary is beside the weights; {remedy}")
+    tokenizer.padding_side = "right"
+    tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        # GPT-2 and others were trained without padding. What stands in its place is masked, so any will do.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer
+
+
+def _format(
+    fetch: Callable[..., Any], where: str, config: Any, options: dict[str, Any]
+) -> ImageFormat | None:
+    from transformers import AutoImageProcessor
+
+    size = getattr(config, "image_size", None)
+    if size is None:
+        return None  # no fixed size: only the caller knows what to feed it
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    channels = config.num_channels
+    plain = ImageFormat((height, width), channels, (0.5,) * channels, (0.5,) * channels)
+    try:
+        processor = fetch(
+            lambda local: AutoImageProcessor.from_pretrained(where, local_files_only=local, **options)
+        )
+    except WorkbenchError:
+        return plain  # no preprocessor_config.json: the model states no preprocessing of its own
+
+    def own(image: Image) -> Tensor:
+        return processor(images=image, return_tensors="pt")["pixel_values"][0]
+
+    if not getattr(processor, "do_normalize", False):
+        return ImageFormat((height, width), channels, (0.0,) * channels, (1.0,) * channels, own)
+    mean, std = tuple(processor.image_mean), tuple(processor.image_std)
+    return ImageFormat((height, width), channels, mean, std, own)
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Generator[None]:
+    """No bars and no table of leftover keys while loading: what matters of it is checked and raised here."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

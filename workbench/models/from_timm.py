@@ -1,0 +1,157 @@
+"""Models of timm, with published weights, a file of one's own, or random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.models import hub
+from workbench.models.checkpoints import require_file
+from workbench.models.source import ImageFormat, Source, first_lines, read_state, seeded
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
+_PLACES = ("hf-hub", "hf_hub", "local-dir")
+
+
+def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
+    """Raise `UnknownName` or `InputError` for what `load` will not find; reads no weights and asks no hub."""
+    import timm
+    from timm.models import get_pretrained_cfg, split_model_name_tag
+
+    if name.partition(":")[0] in _PLACES:
+        if checkpoint is not None:
+            raise InputError(f"timm:{name} brings its own weights; leave checkpoint={checkpoint!r} out")
+        return
+    architecture, tag = split_model_name_tag(name)
+    if not timm.is_model(architecture):
+        raise UnknownName("timm model", architecture, timm.list_models(), f"timm {timm.__version__}")
+    tags = [full.partition(".")[2] for full in timm.list_models(f"{architecture}.*", pretrained=True)]
+    if tag and tag not in tags:
+        raise UnknownName(f"weights of {architecture}", tag, tags, "the part of a timm name after the dot")
+    if checkpoint is not None:
+        require_file(Path(checkpoint).expanduser())
+    elif pretrained and not getattr(get_pretrained_cfg(name), "has_weights", False):
+        raise InputError(
+            f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
+            "checkpoint=FILE for a file of your own"
+        )
+
+
+def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
+    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
+
+    ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
+    """
+    import timm
+
+    check(name, checkpoint, pretrained)
+    place, _, where = name.partition(":")
+    if place in _PLACES:
+        architecture, module = _with_configuration(place, where, pretrained)
+        checkpoint = None if pretrained else RANDOM_WEIGHTS
+        return Source(module, _family(architecture), "image", checkpoint, _format(module))
+    architecture = timm.models.split_model_name_tag(name)[0]
+    if checkpoint is not None:
+        module = _with_file(architecture, Path(checkpoint).expanduser())
+    elif not pretrained:
+        with seeded():
+            module = timm.create_model(architecture, pretrained=False)
+        checkpoint = RANDOM_WEIGHTS
+    else:
+        module = _pretrained(name)
+    return Source(module, _family(architecture), "image", checkpoint, _format(module))
+
+
+def _family(architecture: str) -> str:
+    import timm
+
+    family = timm.model_entrypoint(architecture).__module__.rpartition(".")[2]
+    short = {"vision_transformer": "vit", "swin_transformer": "swin", "swin_transformer_v2": "swinv2"}
+    return short.get(family, family)
+
+
+def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module]:
+    """A timm model that comes with its configuration, in a folder or on the hub: (architecture, module)."""
+    import timm
+
+    what = f"timm:{place}:{where}"
+    if place != "local-dir":
+        cached = hub.cached_file(where, ["config.json"])
+        if cached and (hub.cached_file(where, _SAFE_FILES) or not pretrained):
+            place, where = "local-dir", str(Path(cached).parent)
+        elif (problem := hub.obstacle()) is not None:
+            raise hub.missing(what, where, problem)
+    try:
+        with seeded():
+            module = hub.download(
+                what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
+            )
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{what}: expected config.json and model.safetensors in {where} ({error})"
+        ) from error
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise InputError(f"{what} cannot be loaded: {first_lines(error)}") from error
+    settings: Any = module.pretrained_cfg
+    return settings["architecture"], module
+
+
+def _pretrained(name: str) -> nn.Module:
+    import timm
+    from timm.models import get_pretrained_cfg
+
+    config = get_pretrained_cfg(name)
+    repo = getattr(config, "hf_hub_id", None)
+    if not repo:  # a few weights live outside the hub
+        if hub.switched_off():
+            raise hub.missing(
+                f"timm:{name}", str(getattr(config, "url", name)), "not asked (HF_HUB_OFFLINE is set)"
+            )
+        return timm.create_model(name, pretrained=True)
+    wanted = getattr(config, "hf_hub_filename", None)
+    cached = hub.cached_file(repo, [wanted] if wanted else _SAFE_FILES)
+    if cached is None and (problem := hub.obstacle()) is not None:
+        raise hub.missing(f"timm:{name}", repo, problem)
+    options: dict[str, Any] = {}
+    # By path: by name, timm asks the hub about a cached file too, and waits long where there is none. Files
+    # with names of their own are left to the model's own reader.
+    if cached is not None and not wanted:
+        options = {"pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
+    try:
+        return hub.download(f"timm:{name}", repo, lambda: timm.create_model(name, pretrained=True, **options))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        where = f"the cached {cached}" if cached else repo
+        raise InputError(f"timm:{name}: {where} cannot be read ({first_lines(error)})") from error
+
+
+def _with_file(architecture: str, path: Path) -> nn.Module:
+    import timm
+
+    state = read_state(path)
+    overlay: dict[str, Any] = {"state_dict": state}
+    options = {}
+    classifier = timm.models.get_pretrained_cfg(architecture, allow_unregistered=False)
+    head = getattr(classifier, "classifier", None)
+    head = head[0] if isinstance(head, tuple) else head
+    if head and f"{head}.weight" in state:  # trained on other classes than the published weights
+        options["num_classes"] = overlay["num_classes"] = len(state[f"{head}.weight"])
+    try:
+        return timm.create_model(architecture, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise InputError(f"{path} does not fit {architecture}: {first_lines(error)}") from error
+
+
+def _format(module: nn.Module) -> ImageFormat:
+    import timm.data
+
+    config = timm.data.resolve_model_data_config(module)
+    channels, height, width = config["input_size"]
+    transform = timm.data.create_transform(**config, is_training=False)
+    return ImageFormat((height, width), channels, tuple(config["mean"]), tuple(config["std"]), transform)

@@ -1,0 +1,101 @@
+"""What every place that models come from gives: the module with its weights, and how to feed it.
+
+Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+
+from workbench.core.errors import InputError
+from workbench.models.checkpoints import read_torch_file, require_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+    from transformers import PreTrainedTokenizerBase
+
+_WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
+
+
+@dataclass
+class ImageFormat:
+    """What an image model receives: (channels, *size), normalised by mean and std, one number per channel."""
+
+    size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    own: Callable[[Image], Tensor] | None = None
+    """The model's own preprocessing of one image; None where the model states none."""
+    recorded: bool = False
+    """Trained here: resizing to `size`, mean and std are what it was trained with, and used in every mode."""
+
+
+@dataclass
+class Source:
+    """A module with its weights, and how to feed it."""
+
+    module: nn.Module
+    family: str
+    modality: str
+    checkpoint: str | None = None
+    image: ImageFormat | None = None
+    max_length: int | None = None
+    """Longest text in tokens; None for image models and for text models without a limit."""
+    load_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
+    meta: dict[str, Any] | None = None
+    """What a checkpoint trained here says of itself; None for others."""
+
+
+def read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str, Tensor]:
+    """A state dict from a ``.safetensors``, ``.pt`` or ``.pth`` file, out of the first of its wrappings."""
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":
+        require_file(path)
+        try:
+            return _without_prefix(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                f"{path} is not a readable safetensors file ({error}); it may be truncated"
+            ) from error
+    content = read_torch_file(path)
+    for key in wrappings:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+            break
+    if not isinstance(content, dict) or not any(
+        isinstance(value, torch.Tensor) for value in content.values()
+    ):
+        raise InputError(
+            f"{path} holds no weights: expected a state dict, or one under 'model' or 'state_dict'"
+        )
+    return _without_prefix(content)
+
+
+def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names without what torch puts before them around a parallel or compiled model."""
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in state.items()}
+
+
+@contextlib.contextmanager
+def seeded() -> Generator[None]:
+    """Random weights from seed 0, so that two loads agree; the caller's random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def first_lines(error: BaseException) -> str:
+    """The start of a library's message, on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:300].rsplit(" ", 1)[0] + " …"
