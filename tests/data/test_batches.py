@@ -247,9 +247,11 @@ def test_the_bundled_model_is_as_good_as_its_record_says():
     assert model.checkpoint == load("digits-vit").checkpoint == record["name"]
 
 
-def test_digits_on_a_colour_model_have_three_equal_channels_before_normalisation(vit):
-    made = inputs("bundled:digits", vit, n=2)
-    plain = made.batch * torch.tensor(IMAGENET_STD).view(3, 1, 1) + torch.tensor(IMAGENET_MEAN).view(3, 1, 1)
+@pytest.mark.parametrize("preprocessing", ["saritas2025", "model"])
+def test_digits_on_a_colour_model_have_three_equal_channels_before_normalisation(vit, preprocessing):
+    made = inputs("bundled:digits", vit, n=2, preprocessing=preprocessing)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in made.normalization)
+    plain = made.batch * std + mean
     assert plain.shape == (2, 3, 224, 224)
     torch.testing.assert_close(plain[:, 0], plain[:, 2], rtol=0, atol=1e-6)
     assert plain.min() >= -1e-6
