@@ -107,7 +107,7 @@ def test_the_library_works_with_the_studies_removed(library):
     [
         (["--help"], "analyze"),
         (["models"], "digits-vit"),
-        (["claims", "--paper", "wu2025", "--n", "2", "--json"], "undecided"),
+        (["claims", "--paper", "wu2025", "-n", "2", "--json"], "undecided"),
     ],
 )
 def test_commands_that_look_at_models_work_with_the_studies_removed(library, words, shown):
