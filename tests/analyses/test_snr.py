@@ -13,7 +13,7 @@ from workbench.analyses.snr import residual_noise, signal_to_noise
 from workbench.captures import capture
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
-from workbench.data.batches import NoPictures
+from workbench.data.batches import NoImages
 from workbench.data.corruptions import corrupt
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import COLUMNS
@@ -305,7 +305,7 @@ def test_windows_and_channel_attention_are_measured_too():
 
 def test_what_carries_no_pictures_is_refused(plain, digits):
     reader = workbench.load("bundled:prose-softmax")
-    with pytest.raises(NoPictures, match="texts have no pixels"):
+    with pytest.raises(NoImages, match="texts have no pixels"):
         analyze("snr", model=reader, inputs="bundled:prose", n=1)
     with pytest.raises(InputError, match="alters the inputs; give them by name"):
         analyze("snr", model=plain, inputs=digits.batch)

@@ -149,7 +149,7 @@ def test_the_photographs_come_with_the_installed_packages():
     assert PHOTO_COUNT >= 15
     for name, file in samples.photo_files().items():
         assert "site-packages" in file.parts or "dist-packages" in file.parts, name
-        pixels = samples.read_picture(file)
+        pixels = samples.read_image(file)
         assert pixels.dtype == np.uint8
         assert min(pixels.shape[:2]) >= 200
 
@@ -279,7 +279,7 @@ def test_pictures_of_every_mode_and_suffix(vit, pictures):
 def test_sixteen_bit_pictures_are_scaled_not_clipped(tmp_path):
     ramp = np.linspace(0, 65535, 20 * 30).reshape(20, 30).astype(np.uint16)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    np.testing.assert_array_equal(samples.read_picture(tmp_path / "ramp.png"), ramp >> 8)
+    np.testing.assert_array_equal(samples.read_image(tmp_path / "ramp.png"), ramp >> 8)
 
 
 def test_pictures_are_turned_upright(tmp_path):
@@ -287,7 +287,7 @@ def test_pictures_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side
     Image.fromarray(pixels).save(tmp_path / "side.jpg", exif=exif)
-    assert samples.read_picture(tmp_path / "side.jpg").shape == (30, 20, 3)
+    assert samples.read_image(tmp_path / "side.jpg").shape == (30, 20, 3)
 
 
 def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
@@ -296,7 +296,7 @@ def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
     (pictures / "words.jpg").write_text("not a picture")
     (pictures / "empty.png").write_bytes(b"")
     (pictures / "notes.txt").write_text("not looked at")
-    with pytest.warns(UserWarning, match="unreadable pictures skipped: 3"):
+    with pytest.warns(UserWarning, match="unreadable images skipped: 3"):
         made = inputs(f"images:{pictures}", vit)
     assert sorted(name for name, _ in made.skipped) == ["cut.png", "empty.png", "words.jpg"]
     assert all(reason for _, reason in made.skipped)
@@ -306,7 +306,7 @@ def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
 
 def test_only_unreadable_pictures_is_an_error(vit, tmp_path):
     (tmp_path / "words.jpg").write_text("not a picture")
-    with pytest.raises(InputError, match=r"none of the 1 pictures .*words\.jpg"):
+    with pytest.raises(InputError, match=r"none of the 1 images .*words\.jpg"):
         inputs(f"images:{tmp_path}", vit)
 
 
@@ -470,9 +470,9 @@ def test_wikitext_from_the_cache_and_without_it(bert, tmp_path, monkeypatch):
 
 
 def test_pictures_and_texts_are_told_apart(vit, bert):
-    with pytest.raises(InputError, match="takes texts, and bundled:photos gives pictures; try bundled:prose"):
+    with pytest.raises(InputError, match="takes texts, and bundled:photos gives images; try bundled:prose"):
         inputs("bundled:photos", bert)
-    with pytest.raises(InputError, match="takes pictures, and bundled:prose gives texts; try bundled:photos"):
+    with pytest.raises(InputError, match="takes images, and bundled:prose gives texts; try bundled:photos"):
         inputs("bundled:prose", vit)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.core.errors import InputError
 from workbench.core.options import Accepted
-from workbench.data.pools import IMAGE_SUFFIXES, Unreadable, read_picture
+from workbench.data.pools import IMAGE_SUFFIXES, Unreadable, read_image
 
 INK = "ink"
 
@@ -71,7 +71,7 @@ def _ink(grid: tuple[int, int], image: np.ndarray | None) -> Bool[Tensor, " patc
 def _read_mask(folder: Path, name: str, grid: tuple[int, int], image: np.ndarray | None) -> np.ndarray:
     path = _mask_file(folder, name)
     try:
-        mask = read_picture(path)
+        mask = read_image(path)
     except Unreadable as error:
         raise InputError(f"the mask {path} cannot be read: {error}") from error
     size = mask.shape[:2]

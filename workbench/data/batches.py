@@ -1,4 +1,4 @@
-"""``inputs(spec, model)``: pictures or texts as a batch the model accepts, with labels for its tokens."""
+"""``inputs(spec, model)``: images or texts as a batch the model accepts, with labels for its tokens."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PREPROCESSING = ("model", "saritas2025")
 """Of images: the model's own, or what saritas2025 did to all of them alike."""
 
 
-class NoPictures(InputError):
-    """Texts, where something is done to pictures."""
+class NoImages(InputError):
+    """Texts, where something is done to images."""
 
 
 @dataclass
@@ -54,16 +54,16 @@ class Inputs:
     """What the model sees, for people: its own size and cut, without the normalisation."""
     texts: list[str] | None = field(default=None, repr=False)
     targets: list[int] | None = field(default=None, repr=False)
-    """Class per picture, where the source has classes."""
+    """Class per image, where the source has classes."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(id, reason) of pictures that could not be read."""
+    """(id, reason) of images that could not be read."""
     notes: list[str] = field(default_factory=list)
-    """What a reader should know: how many texts were cut, how many pictures skipped."""
+    """What a reader should know: how many texts were cut, how many images skipped."""
     cut: tuple[int, int] | None = None
     """Of texts: how many were cut, and at how many tokens."""
     digests: list[bytes] = field(default_factory=list, repr=False)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
-    """Mean and standard deviation per channel that pictures were normalised by."""
+    """Mean and standard deviation per channel that images were normalised by."""
 
     @property
     def sha256(self) -> str:
@@ -109,16 +109,16 @@ class Inputs:
     def perturbed(
         self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
     ) -> Inputs:
-        """The same pictures after ``change(id, picture)``, which takes and gives values from 0 to 1.
+        """The same images after ``change(id, image)``, which takes and gives values from 0 to 1.
 
-        Raises NoPictures for texts.
+        Raises NoImages for texts.
         """
         if self.normalization is None:
-            raise NoPictures(f"{self.spec}: texts have no pixels that could be changed; give pictures")
+            raise NoImages(f"{self.spec}: texts have no pixels that could be changed; give images")
         mean, std = (_per_channel(values) for values in self.normalization)
         held = next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch
         plain = (held.cpu().float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
-        changed = np.stack([change(name, picture) for name, picture in zip(self.ids, plain, strict=True)])
+        changed = np.stack([change(name, image) for name, image in zip(self.ids, plain, strict=True)])
         prepared = (torch.from_numpy(changed).permute(0, 3, 1, 2) - mean) / std
         batch: Any = prepared.to(device=held.device, dtype=held.dtype)
         if isinstance(self.batch, Mapping):
@@ -159,8 +159,8 @@ def inputs(
     that is less; how many were cut is in ``notes``.
 
     Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for
-    pictures given to a text model and the reverse, for an empty folder, and if no picture can be read; single
-    unreadable pictures are skipped, with a warning, and listed in ``skipped``.
+    images given to a text model and the reverse, for an empty folder, and if no image can be read; single
+    unreadable images are skipped, with a warning, and listed in ``skipped``.
     """
     if preprocessing not in PREPROCESSING:
         raise UnknownName("preprocessing", str(preprocessing), PREPROCESSING)
@@ -198,27 +198,27 @@ def _prepared(
     targets = [sample.target for sample in samples if sample.target is not None]
     made.targets = targets if len(targets) == len(samples) else None
     if model.modality == "image":
-        _add_pictures(made, model, [np.asarray(sample.content) for sample in samples])
+        _add_images(made, model, [np.asarray(sample.content) for sample in samples])
     else:
         _add_texts(made, model, [str(sample.content) for sample in samples], max_length)
     return made
 
 
 def skipped_note(skipped: Sequence[Sequence[str]]) -> str:
-    """A sentence that counts and names (id, reason) of pictures that could not be read."""
+    """A sentence that counts and names (id, reason) of images that could not be read."""
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-    return f"unreadable pictures skipped: {len(skipped)} ({named}{more})"
+    return f"unreadable images skipped: {len(skipped)} ({named}{more})"
 
 
 class ListedInputs:
     """Inputs by their places in a pool, read and prepared a batch at a time: any number of them in little memory.
 
     Batches are cut at multiples of ``batch`` from the first place on, and a text is padded to the longest of its
-    batch, so what is computed of an input depends on the list and its place there alone. Pictures that cannot be read
+    batch, so what is computed of an input depends on the list and its place there alone. Images that cannot be read
     are left out of their batch, and named in ``skipped``; ``digests`` grow while batches are read.
 
-    Raises `InputError` for pictures given to a text model and the reverse.
+    Raises `InputError` for images given to a text model and the reverse.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
         )
     if model.modality not in ("image", "text"):
         raise InputError(
-            f"{model.spec} ({model.family}) takes neither pictures nor texts alone; hand workbench.capture a "
+            f"{model.spec} ({model.family}) takes neither images nor texts alone; hand workbench.capture a "
             "dict of tensors of your own"
         )
     check_takes(model.spec, model.modality, spec, pool)
@@ -283,7 +283,7 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
 def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
     """Raise `InputError` unless a model of this modality takes what the pool gives."""
     if pool.modality != modality:
-        takes, gives = ("texts", "pictures") if modality == "text" else ("pictures", "texts")
+        takes, gives = ("texts", "images") if modality == "text" else ("images", "texts")
         offer = "bundled:prose, text:FILE" if modality == "text" else "bundled:photos, images:FOLDER"
         raise InputError(f"{model} takes {takes}, and {spec} gives {gives}; try {offer}")
 
@@ -329,22 +329,20 @@ def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], l
             skipped.append((pool.ids[position], str(error)))
     if not samples:
         named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise InputError(f"none of the {len(skipped)} pictures in {pool.where} can be read ({named})")
+        raise InputError(f"none of the {len(skipped)} images in {pool.where} can be read ({named})")
     return samples, skipped
 
 
-# Pictures ---------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------
 
 
-def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) -> None:
+def _add_images(made: Inputs, model: LoadedModel, images: list[np.ndarray]) -> None:
     expected = model.image
     if expected is None:
-        raise InputError(
-            f"{model.spec} states no size of pictures; hand workbench.capture a batch of your own"
-        )
+        raise InputError(f"{model.spec} states no size of images; hand workbench.capture a batch of your own")
     if expected.channels not in (1, 3):
         raise InputError(
-            f"{model.spec} takes {expected.channels} channels; pictures have 1 (grey) or 3 (colour)"
+            f"{model.spec} takes {expected.channels} channels; images have 1 (grey) or 3 (colour)"
         )
     if made.preprocessing == "model" and not expected.recorded:
         if expected.own is None:
@@ -353,41 +351,41 @@ def _add_pictures(made: Inputs, model: LoadedModel, pictures: list[np.ndarray]) 
                 "take preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
             )
         own = expected.own
-        prepared = torch.stack([own(_as_pillow(picture, expected.channels)) for picture in pictures])
+        prepared = torch.stack([own(_as_pillow(image, expected.channels)) for image in images])
         mean, std = expected.mean, expected.std
     else:
-        plain = torch.stack([_resize(picture, expected) for picture in pictures])
+        plain = torch.stack([_resize(image, expected) for image in images])
         imagenet = expected.channels == 3 and not expected.recorded
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (expected.mean, expected.std)
         prepared = (plain - _per_channel(mean)) / _per_channel(std)
     made.images = _for_people(prepared, mean, std)
     made.normalization = mean, std
     batch = prepared.to(device=model.device, dtype=model.dtype)
-    # Models of transformers take their pictures by name.
+    # Models of transformers take their images by name.
     by_name = getattr(model.module, "main_input_name", None) == "pixel_values"
     made.batch = {"pixel_values": batch} if by_name else batch
     made.tokens = token_info(model, made.batch)
 
 
-def _resize(picture: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channel height width"]:
+def _resize(image: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channel height width"]:
     """Straight to the model's size, bilinear with antialiasing, values in [0, 1]."""
     from torchvision.transforms.v2 import functional as transforms
 
     height, width = expected.size
     if (
-        picture.dtype == np.uint8
+        image.dtype == np.uint8
     ):  # through Pillow, as the scripts of saritas2025 do it: eight bits again after resizing
-        small = _as_pillow(picture, expected.channels).resize((width, height), Image.Resampling.BILINEAR)
+        small = _as_pillow(image, expected.channels).resize((width, height), Image.Resampling.BILINEAR)
         return transforms.to_dtype(transforms.pil_to_tensor(small), torch.float32, scale=True)
-    tensor = torch.from_numpy(picture)
+    tensor = torch.from_numpy(image)
     tensor = tensor[None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)
     if tensor.shape[0] != expected.channels:
         tensor = tensor.mean(0, keepdim=True).expand(expected.channels, -1, -1)
     return transforms.resize(tensor, [height, width], antialias=True)
 
 
-def _as_pillow(picture: np.ndarray, channels: int) -> Image.Image:
-    eight_bit = picture if picture.dtype == np.uint8 else np.round(picture * 255).astype(np.uint8)
+def _as_pillow(image: np.ndarray, channels: int) -> Image.Image:
+    eight_bit = image if image.dtype == np.uint8 else np.round(image * 255).astype(np.uint8)
     return Image.fromarray(eight_bit).convert("RGB" if channels == 3 else "L")
 
 

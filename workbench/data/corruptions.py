@@ -1,6 +1,6 @@
 """Common corruptions of small images in five severities, after ImageNet-C (Hendrycks & Dietterich 2019).
 
-Thirteen of its fifteen types; snow and frost are pictures of weather, which sixteen pixels cannot show. Strengths of
+Thirteen of its fifteen types; snow and frost are images of weather, which sixteen pixels cannot show. Strengths of
 noise, contrast, brightness and pixelation are the published ones. Lengths are shares of the image's shorter side, and
 they, the zoom and the compression are stronger than published: a blur of 1 % of the side changes a photograph and
 leaves a digit as it is.
@@ -18,13 +18,13 @@ from scipy import ndimage
 
 from workbench.core.errors import InputError, UnknownName
 
-Picture = Float[np.ndarray, "height width channel"]
-Corruption = Callable[[Picture, int, np.random.Generator], Picture]
+ImageArray = Float[np.ndarray, "height width channel"]
+Corruption = Callable[[ImageArray, int, np.random.Generator], ImageArray]
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-def corrupt(picture: Picture, name: str, severity: int, rng: np.random.Generator) -> Picture:
-    """`picture` (values in [0, 1]) under the corruption `name` at `severity` 1 to 5, in [0, 1] again.
+def corrupt(image: ImageArray, name: str, severity: int, rng: np.random.Generator) -> ImageArray:
+    """`image` (values in [0, 1]) under the corruption `name` at `severity` 1 to 5, in [0, 1] again.
 
     Raises UnknownName for a type that does not exist, InputError for another severity.
     """
@@ -32,60 +32,60 @@ def corrupt(picture: Picture, name: str, severity: int, rng: np.random.Generator
         raise UnknownName("corruption", name, CORRUPTIONS)
     if severity not in SEVERITIES:
         raise InputError(f"severities of a corruption are 1 to 5, got {severity!r}")
-    changed = CORRUPTIONS[name](picture.astype(np.float64), severity - 1, rng)
-    return np.clip(changed, 0, 1).astype(picture.dtype)
+    changed = CORRUPTIONS[name](image.astype(np.float64), severity - 1, rng)
+    return np.clip(changed, 0, 1).astype(image.dtype)
 
 
-def _gaussian_noise(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
-    return picture + rng.normal(size=picture.shape) * (0.08, 0.12, 0.18, 0.26, 0.38)[level]
+def _gaussian_noise(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
+    return image + rng.normal(size=image.shape) * (0.08, 0.12, 0.18, 0.26, 0.38)[level]
 
 
-def _shot_noise(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _shot_noise(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     photons = (60, 25, 12, 5, 3)[level]
-    return rng.poisson(picture * photons) / photons
+    return rng.poisson(image * photons) / photons
 
 
-def _impulse_noise(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _impulse_noise(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     share = (0.03, 0.06, 0.09, 0.17, 0.27)[level]
-    struck = rng.random(picture.shape) < share
-    return np.where(struck, rng.integers(0, 2, picture.shape), picture)
+    struck = rng.random(image.shape) < share
+    return np.where(struck, rng.integers(0, 2, image.shape), image)
 
 
-def _defocus_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _defocus_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """Mean over a disc whose edge falls off within one pixel."""
-    radius = _side(picture) * (0.06, 0.09, 0.12, 0.16, 0.2)[level]
+    radius = _side(image) * (0.06, 0.09, 0.12, 0.16, 0.2)[level]
     reach = int(radius) + 1
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     disc = np.clip(radius + 1 - np.hypot(y, x), 0, 1)
-    return ndimage.convolve(picture, (disc / disc.sum())[:, :, None], mode="nearest")
+    return ndimage.convolve(image, (disc / disc.sum())[:, :, None], mode="nearest")
 
 
-def _glass_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _glass_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """Each pixel takes the value of a random one nearby, between two slight blurs."""
-    reach = _side(picture) * (0.03, 0.045, 0.06, 0.075, 0.09)[level]
+    reach = _side(image) * (0.03, 0.045, 0.06, 0.075, 0.09)[level]
     sigma = (reach / 4, reach / 4, 0)
     moved = _displaced(
-        ndimage.gaussian_filter(picture, sigma), rng.uniform(-reach, reach, (2, *picture.shape[:2]))
+        ndimage.gaussian_filter(image, sigma), rng.uniform(-reach, reach, (2, *image.shape[:2]))
     )
     return ndimage.gaussian_filter(moved, sigma)
 
 
-def _motion_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _motion_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """Mean along a line in a random direction."""
-    length = _side(picture) * (0.2, 0.3, 0.4, 0.5, 0.6)[level]
+    length = _side(image) * (0.2, 0.3, 0.4, 0.5, 0.6)[level]
     angle = rng.uniform(0, np.pi)
     steps = np.linspace(-length / 2, length / 2, 2 * int(np.ceil(length)) + 1)
     shifts = [(step * np.sin(angle), step * np.cos(angle), 0) for step in steps]
-    return np.mean([ndimage.shift(picture, shift, order=1, mode="nearest") for shift in shifts], axis=0)
+    return np.mean([ndimage.shift(image, shift, order=1, mode="nearest") for shift in shifts], axis=0)
 
 
-def _zoom_blur(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _zoom_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """Mean over enlargements about the centre."""
     largest = (1.3, 1.6, 1.9, 2.2, 2.5)[level]
-    centre = (np.array(picture.shape[:2]) - 1) / 2
+    centre = (np.array(image.shape[:2]) - 1) / 2
     views = [
         ndimage.affine_transform(
-            picture,
+            image,
             np.array([1 / zoom, 1 / zoom, 1]),
             offset=np.append(centre * (1 - 1 / zoom), 0),
             order=1,
@@ -96,10 +96,10 @@ def _zoom_blur(picture: Picture, level: int, rng: np.random.Generator) -> Pictur
     return np.mean(views, axis=0)
 
 
-def _fog(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _fog(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """A cloud with a falling spectrum is added, and the sum brought back under the brightest pixel."""
     strength, decay = ((0.5, 2.0), (0.75, 2.0), (1.0, 1.8), (1.5, 1.6), (2.0, 1.5))[level]
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     frequency[0, 0] = 1
     waves = np.fft.fft2(rng.normal(size=(height, width))) / frequency**decay
@@ -107,49 +107,49 @@ def _fog(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
     cloud = np.fft.ifft2(waves).real
     spread = np.ptp(cloud)
     cloud = (cloud - cloud.min()) / (spread if spread > 0 else 1)
-    brightest = picture.max()
-    return (picture + strength * cloud[:, :, None]) * brightest / (brightest + strength)
+    brightest = image.max()
+    return (image + strength * cloud[:, :, None]) * brightest / (brightest + strength)
 
 
-def _brightness(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _brightness(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """More of the brightest channel (the V of HSV), hue and saturation kept."""
     more = (0.1, 0.2, 0.3, 0.4, 0.5)[level]
-    value = picture.max(axis=2, keepdims=True)
+    value = image.max(axis=2, keepdims=True)
     raised = np.clip(value + more, 0, 1)
-    return np.where(value > 0, picture * raised / np.where(value > 0, value, 1), raised)
+    return np.where(value > 0, image * raised / np.where(value > 0, value, 1), raised)
 
 
-def _contrast(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
-    mean = picture.mean(axis=(0, 1))
-    return mean + (picture - mean) * (0.4, 0.3, 0.2, 0.1, 0.05)[level]
+def _contrast(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
+    mean = image.mean(axis=(0, 1))
+    return mean + (image - mean) * (0.4, 0.3, 0.2, 0.1, 0.05)[level]
 
 
-def _elastic_transform(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _elastic_transform(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """A smooth random displacement of the given root mean square."""
-    length = _side(picture) * (0.04, 0.06, 0.08, 0.1, 0.12)[level]
-    field = rng.normal(size=(2, *picture.shape[:2]))
-    field = ndimage.gaussian_filter(field, (0, *[_side(picture) * 0.1] * 2), mode="nearest")
-    return _displaced(picture, field * length / np.sqrt((field**2).sum(0).mean()))
+    length = _side(image) * (0.04, 0.06, 0.08, 0.1, 0.12)[level]
+    field = rng.normal(size=(2, *image.shape[:2]))
+    field = ndimage.gaussian_filter(field, (0, *[_side(image) * 0.1] * 2), mode="nearest")
+    return _displaced(image, field * length / np.sqrt((field**2).sum(0).mean()))
 
 
-def _pixelate(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
+def _pixelate(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     share = (0.6, 0.5, 0.4, 0.3, 0.25)[level]
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     small = max(1, round(width * share)), max(1, round(height * share))
-    planes = [Image.fromarray(plane.astype(np.float32)) for plane in np.moveaxis(picture, 2, 0)]
+    planes = [Image.fromarray(plane.astype(np.float32)) for plane in np.moveaxis(image, 2, 0)]
     coarse = [plane.resize(small, Image.Resampling.BOX) for plane in planes]
     return np.stack(
         [np.asarray(plane.resize((width, height), Image.Resampling.NEAREST)) for plane in coarse], axis=2
     )
 
 
-def _jpeg_compression(picture: Picture, level: int, rng: np.random.Generator) -> Picture:
-    eight_bit = np.round(picture * 255).astype(np.uint8)
+def _jpeg_compression(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
+    eight_bit = np.round(image * 255).astype(np.uint8)
     held = io.BytesIO()
     Image.fromarray(eight_bit[:, :, 0] if eight_bit.shape[2] == 1 else eight_bit).save(
         held, "JPEG", quality=(10, 7, 5, 3, 1)[level]
     )
-    return np.asarray(Image.open(held)).reshape(picture.shape) / 255
+    return np.asarray(Image.open(held)).reshape(image.shape) / 255
 
 
 CORRUPTIONS: dict[str, Corruption] = {
@@ -169,14 +169,14 @@ CORRUPTIONS: dict[str, Corruption] = {
 }
 
 
-def _side(picture: Picture) -> int:
-    return min(picture.shape[:2])
+def _side(image: ImageArray) -> int:
+    return min(image.shape[:2])
 
 
-def _displaced(picture: Picture, field: Float[np.ndarray, "2 height width"]) -> Picture:
+def _displaced(image: ImageArray, field: Float[np.ndarray, "2 height width"]) -> ImageArray:
     """Every pixel read where `field` (rows, columns; pixels) points."""
-    places = np.mgrid[: picture.shape[0], : picture.shape[1]] + field
-    channels = np.moveaxis(picture, 2, 0)
+    places = np.mgrid[: image.shape[0], : image.shape[1]] + field
+    channels = np.moveaxis(image, 2, 0)
     return np.stack(
         [ndimage.map_coordinates(plane, places, order=1, mode="nearest") for plane in channels], axis=2
     )

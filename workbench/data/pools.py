@@ -1,4 +1,4 @@
-"""Pools of raw inputs: pictures and texts, bundled or the user's own, each with a stable id."""
+"""Pools of raw inputs: images and texts, bundled or the user's own, each with a stable id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 # Photographs that travel inside the wheels of scikit-image and scikit-learn: taken by a camera, a telescope
 # or a microscope, brick, grass and gravel among them. Left out: drawings and test charts (chessboard, color,
 # horse, logo, phantom), scans of print (page, text), the second half of the stereo pair (motorcycle_right),
-# and a detail of retina (microaneurysms). scikit-image's further pictures would have to be downloaded.
+# and a detail of retina (microaneurysms). scikit-image's further images would have to be downloaded.
 PHOTOS = {
     "skimage": (
         "data",
@@ -40,14 +40,14 @@ PHOTOS = {
 
 
 class Unreadable(Exception):
-    """One picture cannot be read; it is skipped and named."""
+    """One image cannot be read; it is skipped and named."""
 
 
 @dataclass
 class Sample:
-    """One raw input: a text, or a picture of (height, width) or (height, width, 3).
+    """One raw input: a text, or an image of (height, width) or (height, width, 3).
 
-    Pictures are uint8, or float32 in [0, 1] where eight bits would round (the digits have 17 grey levels).
+    Images are uint8, or float32 in [0, 1] where eight bits would round (the digits have 17 grey levels).
     """
 
     id: str
@@ -144,7 +144,7 @@ def _photos() -> Pool:
     return Pool(
         "image",
         ids,
-        lambda i: Sample(ids[i], read_picture(places[i])),
+        lambda i: Sample(ids[i], read_image(places[i])),
         "scikit-image's and scikit-learn's photographs",
     )
 
@@ -167,16 +167,16 @@ def _image_folder(path: Path) -> Pool:
     if path.is_file():
         folder, names = path.parent, [path.name]
     elif path.is_dir():
-        folder, names = path, _pictures(path)
+        folder, names = path, _image_files(path)
     else:
         raise InputError(f"there is no folder {path}")
     if not names:
-        nested = any(_pictures(inner) for inner in path.iterdir() if inner.is_dir())
+        nested = any(_image_files(inner) for inner in path.iterdir() if inner.is_dir())
         hint = (
             f"; its subfolders have some: imagenet:{path} reads a folder of class folders" if nested else ""
         )
         raise InputError(f"no images in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are read{hint}")
-    return Pool("image", names, lambda i: Sample(names[i], read_picture(folder / names[i])), str(path))
+    return Pool("image", names, lambda i: Sample(names[i], read_image(folder / names[i])), str(path))
 
 
 def _imagenet(path: Path) -> Pool:
@@ -184,7 +184,7 @@ def _imagenet(path: Path) -> Pool:
         raise InputError(f"there is no folder {path}")
     root = path / "val" if (path / "val").is_dir() else path
     classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
-    files = [(target, name) for target, folder in enumerate(classes) for name in _pictures(folder)]
+    files = [(target, name) for target, folder in enumerate(classes) for name in _image_files(folder)]
     if not files:
         raise InputError(
             f"no images in class folders of {root} ({len(classes)} subfolders): expected FOLDER/CLASS/IMAGE, "
@@ -195,7 +195,7 @@ def _imagenet(path: Path) -> Pool:
 
     def read(i: int) -> Sample:
         target, name = files[i]
-        return Sample(ids[i], read_picture(classes[target] / name), target)
+        return Sample(ids[i], read_image(classes[target] / name), target)
 
     return Pool("image", ids, read, f"{len(classes)} class folders of {root}")
 
@@ -260,32 +260,32 @@ INPUT_SPECS = (
 # Reading ----------------------------------------------------------------------------------------------------
 
 
-def read_picture(path: Path) -> np.ndarray:
-    """A picture as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
+def read_image(path: Path) -> np.ndarray:
+    """An image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
 
     Raises Unreadable if it is damaged, cut short, or of no known format.
     """
     try:
         with Image.open(path) as opened:
-            picture = ImageOps.exif_transpose(opened)
-            if picture.mode.startswith("I;16") or picture.mode == "I":  # 16 bits; PIL would clip them to 255
-                return (np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8)
-            if picture.mode == "F":
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits; PIL would clip them to 255
+                return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+            if image.mode == "F":
                 raise Unreadable("it holds floating-point pixels, whose range is not known")
-            grey = picture.mode in ("L", "LA", "1")
-            return np.asarray(picture.convert("L" if grey else "RGB"))
+            grey = image.mode in ("L", "LA", "1")
+            return np.asarray(image.convert("L" if grey else "RGB"))
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), path.name).replace(repr(str(path)), path.name)
         raise Unreadable(reason or type(error).__name__) from error
 
 
-def _pictures(folder: Path) -> list[str]:
-    """Names of the files that end as pictures do; listing tells files from folders without asking about each."""
+def _image_files(folder: Path) -> list[str]:
+    """Names of the files that end as images do; listing tells files from folders without asking about each."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if _is_picture(entry))
+        return sorted(entry.name for entry in entries if _is_image(entry))
 
 
-def _is_picture(entry: os.DirEntry[str]) -> bool:
+def _is_image(entry: os.DirEntry[str]) -> bool:
     suffix = os.path.splitext(entry.name)[1].lower()
     return suffix in IMAGE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
 

@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analyses.softmax_sensitivity import fit_root
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.intervals import Finding, mean_interval
-from workbench.data.batches import PREPROCESSING, NoPictures
+from workbench.data.batches import PREPROCESSING, NoImages
 from workbench.frames.results import join_frames, provenance_of
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve
@@ -98,7 +98,7 @@ def claims(
                 if run not in frames:
                     try:
                         frames[run] = _measure(run, model, inputs, settings)
-                    except NoPictures as reason:
+                    except NoImages as reason:
                         raise _NotTested(f"it is about pictures ({reason})") from None
             found = _judge(claim, [frames[run] for run in runs], expected)
             strange = _other_scale(claim, model)

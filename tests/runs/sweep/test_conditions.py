@@ -37,7 +37,7 @@ def test_a_corrupt_picture_is_skipped_counted_and_named(run, tmp_path):
         status = run(f"{shards}", inputs=f"images:{folder}", n=7, batch_size=2, shards=shards)
         frames.append(read(status))
         assert (status.failed, status.rows[0]["skipped"], status.rows[0]["inputs"]) == (0, 1, 6)
-        assert any("unreadable pictures skipped: 1 (3.png:" in note for note in frames[-1].attrs["notes"])
+        assert any("unreadable images skipped: 1 (3.png:" in note for note in frames[-1].attrs["notes"])
     same_numbers(*frames)
 
 

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from workbench.runs.sweep.parts import Plan, Task
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Unreadable
 from workbench.runs.sweep import plan as plan_module
-from workbench.runs.sweep.plan import make_plan
+from workbench.runs.sweep.plan import Plan, Task, make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
 
@@ -109,8 +108,8 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
         ("file:no/such/epoch-003.safetensors", None, "no checkpoint at no/such/epoch-003.safetensors"),
         ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench study train`"),
         ("", None, "a model is named by a text"),
-        ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives pictures"),
-        ("bert-base-uncased", None, "takes texts, and bundled:digits gives pictures"),
+        ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives images"),
+        ("bert-base-uncased", None, "takes texts, and bundled:digits gives images"),
     ],
 )
 def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_written(

@@ -86,7 +86,7 @@ class Material:
     def inputs(self, address: Address) -> Inputs:
         """All n inputs, or as many as there are.
 
-        Raises as `workbench.inputs` does, and `InputError` for a model that takes neither pictures nor texts.
+        Raises as `workbench.inputs` does, and `InputError` for a model that takes neither images nor texts.
         """
         spec = address.inputs or self.default_inputs(address.model)
 
@@ -105,7 +105,7 @@ class Material:
         loaded = self.model(model)
         if loaded.modality not in DEFAULT_INPUTS:
             raise InputError(
-                f"{model} takes neither pictures nor texts alone, and the explorer shows those; hand "
+                f"{model} takes neither images nor texts alone, and the explorer shows those; hand "
                 "workbench.capture a dict of tensors of your own"
             )
         small = loaded.image is not None and loaded.image.channels == 1

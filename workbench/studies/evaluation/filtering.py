@@ -22,7 +22,7 @@ from workbench.analyses.layer import grid_positions, patch_places
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
-from workbench.data.pools import photo_files, read_picture
+from workbench.data.pools import photo_files, read_image
 from workbench.frames.provenance import versions
 from workbench.studies.evaluation.images import PixelModel
 
@@ -89,7 +89,7 @@ def filter_photograph(
         raise InputError(f"sigma is the standard deviation of noise on pixels from 0 to 1; got {sigma!r}")
     if model.image is None:
         raise InputError(f"{model.spec} takes no images")
-    clean = _middle(read_picture(files[photo]), side, model.image.channels, model.image.size, photo)
+    clean = _middle(read_image(files[photo]), side, model.image.channels, model.image.size, photo)
     rng = np.random.default_rng(chance.derived_seed(seed, photo, "noise"))
     noisy = np.clip(clean + sigma * rng.normal(size=clean.shape), 0, 1)
     # First: a model that is refused need not wait for the filters.

@@ -17,7 +17,7 @@ from workbench.core.intervals import share_interval
 from workbench.core.null_distributions import derived_seed
 from workbench.core.options import Option
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from workbench.data.pools import photo_files, read_picture
+from workbench.data.pools import photo_files, read_image
 from workbench.studies.evaluation import attacks, scores, texts
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> 
     if not files:
         raise InputError("no photographs in the installed scikit-image and scikit-learn; install them again")
     rng = np.random.default_rng(derived_seed(seed, "photographs"))
-    photos = [torch.from_numpy(read_picture(file).copy()) for file in files]
+    photos = [torch.from_numpy(read_image(file).copy()) for file in files]
     cuts = []
     for place in range(n):
         photo = photos[place % len(photos)]

@@ -124,7 +124,7 @@ def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) ->
         raise InputError(f"{model.spec} takes no texts; this protocol is for language models")
     pool = open_pool(spec)
     if pool.modality != "text":
-        raise InputError(f"{model.spec} takes texts, and {spec} gives pictures; try {PROSE} or text:FILE")
+        raise InputError(f"{model.spec} takes texts, and {spec} gives images; try {PROSE} or text:FILE")
     numbers = list(range(len(pool)))
     if spec.strip() == PROSE:
         numbers = [number for number in numbers if pool.ids[number].split("/")[1].split(":")[0] in HELD_OUT]

@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.data.digits import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split
-from workbench.data.pools import photo_files, read_picture
+from workbench.data.pools import photo_files, read_image
 from workbench.studies.training.tasks.base import Asked, Task, spread, watched_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as everywhere
@@ -71,7 +71,7 @@ def photos(asked: Asked) -> Task:
     cuts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for label, path in enumerate(files.values()):
-        for split, images in _cuts_of(read_picture(path), size).items():
+        for split, images in _cuts_of(read_image(path), size).items():
             cuts[split] += images
             labels[split] += [label] * len(images)
     kept = {"train": spread(len(cuts["train"]), asked.limit), "test": spread(len(cuts["test"]), None)}
