@@ -92,8 +92,7 @@ def _soak(folder: Path) -> dict[str, Any]:
     """Kill workers at random, a few times, going on as often as it takes; then compare with one process."""
     import numpy as np
 
-    from workbench.runs.analyze import analyze
-    from workbench.runs.sweep import sweep
+    from workbench.runs.sweep import read_sweep, sweep
 
     out, whole, over = folder / "soak", folder / "whole", threading.Event()
     killed: list[int] = []
@@ -108,11 +107,8 @@ def _soak(folder: Path) -> dict[str, Any]:
     killer.join()
     _sweep(whole, n=SOAK_INPUTS, shards=1)
     apart = 0.0
-    for name, options in (("token-similarity", {}), ANALYSES[1]):
-        one, other = (
-            analyze(name, model=MODEL, inputs=f"sweep:{path}", **options)["value"].to_numpy()
-            for path in (out, whole)
-        )
+    for name in ("token-similarity", ANALYSES[1][0]):
+        one, other = (read_sweep(path, name)["value"].to_numpy() for path in (out, whole))
         apart = max(apart, float(np.nanmax(np.abs(one - other) / np.maximum(np.abs(other), 1e-12))))
     return {
         "benchmark": "soak: numbers after workers were killed at random",

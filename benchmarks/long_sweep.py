@@ -21,7 +21,7 @@ import numpy as np
 from workbench.core.children import python
 
 if TYPE_CHECKING:
-    from workbench.runs.sweep.parts import PlannedAnalysis
+    from workbench.runs.sweep.plan import PlannedAnalysis
 
 MODELS, ANALYSES = ["bundled:digits-vit"], ["token-similarity", "attention-map"]
 PICTURES, SIZE, SEED = 50_000, 16, 0
@@ -134,7 +134,7 @@ def _keep(path: Path, starts: list[dict[str, Any]]) -> None:
 
 
 def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str, str, str]]:
-    from workbench.runs.sweep.parts import SweepFolder
+    from workbench.runs.sweep.folder import SweepFolder
 
     plan, held = SweepFolder(out).plan()
     seconds = sum(start["seconds"] for start in starts)
@@ -170,10 +170,9 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
 
 def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     """What it takes to plan, to look, to read and to resume, in this process."""
-    from workbench.runs.sweep.parts import SweepFolder
-
-    from workbench.runs.analyze import analyze
-    from workbench.runs.sweep import sweep, sweep_status
+    from workbench.runs.settings import RunSettings
+    from workbench.runs.sweep import read_sweep, sweep, sweep_status
+    from workbench.runs.sweep.folder import SweepFolder
     from workbench.runs.sweep.plan import make_plan
 
     plan, _ = SweepFolder(out).plan()
@@ -184,15 +183,16 @@ def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     counts = set()
 
     def read() -> None:
-        for name, options in names:
-            frame = analyze(name, model=specs[0], inputs=f"sweep:{out}", **options)
+        for name, _ in names:
+            frame = read_sweep(out, name, specs[0])
             counts.add(frame.attrs["provenance"]["inputs"]["n"])
 
     def resume() -> None:
-        sweep(specs, inputs, names, out, n="all", batch_size=plan.batch)
+        sweep(specs, inputs, names, out, n="all", batch_size=plan.settings.batch_size)
 
     first, again = _seconds(read), _median(read)
-    planning = _median(lambda: make_plan([(spec, inputs) for spec in specs], names, batch_size=plan.batch))
+    settings = RunSettings(n="all", batch_size=plan.settings.batch_size)
+    planning = _median(lambda: make_plan([(spec, inputs) for spec in specs], names, settings))
     return [
         ("the folder", f"{size / 2**20:.1f} MiB", f"{len(files)} files, manifest {manifest / 2**20:.1f} MiB"),
         ("planning", planning, "names are listed, no picture is read"),

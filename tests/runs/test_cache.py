@@ -24,6 +24,8 @@ from workbench.core.hashing import Unhashable, content_sha256
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching
 from workbench.runs.cache import Store, is_wanted, module_content, size_limit
+from workbench.runs.settings import RunSettings
+from workbench.runs.sources import model_source
 
 NAME = "token-similarity"
 
@@ -40,8 +42,8 @@ def folder(tmp_path, monkeypatch):
 def runs(monkeypatch):
     """How often an analysis was really run."""
     counted = []
-    real = pipeline._Run.take_all
-    monkeypatch.setattr(pipeline._Run, "take_all", lambda *a: (counted.append(1), real(*a))[1])
+    real = pipeline.accumulate
+    monkeypatch.setattr(pipeline, "accumulate", lambda *a: (counted.append(1), real(*a))[1])
     return counted
 
 
@@ -173,9 +175,9 @@ def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, m
     monkeypatch.setitem(registry.ANALYSES, "mine", registry.ANALYSES[NAME])
     frame = workbench.analyze("mine", **arguments)
     assert "not cached: the analysis is of another package, whose code may change" in frame.attrs["notes"]
-    stream = pipeline.stream_model(arguments["model"], pictures(), ("v",), None, 2)
+    source = model_source(RunSettings(model=arguments["model"], inputs=pictures()), ("v",))
     with pytest.raises(Unhashable, match="masks is a file or folder"):
-        caching.result_key(stream, True, {"options": {"masks": str(tmp_path)}})
+        caching.result_key(source, True, {"options": {"masks": str(tmp_path)}})
 
 
 @pytest.mark.parametrize("name", ["vit", "swin", "cait", "minilm", "gpt2", "llama", "hf-vit"])

@@ -115,7 +115,7 @@ class RunStore:
                 content = self.upgrade(content)
             if self.under is not None and not isinstance(content[self.under], dict):
                 raise ValueError(f"its {self.under} is no table")
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{self.file} does not describe a {self.what} ({error}); give another folder"
             ) from error

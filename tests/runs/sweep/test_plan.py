@@ -6,10 +6,15 @@ import pytest
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Unreadable
+from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import plan as plan_module
 from workbench.runs.sweep.plan import Plan, Task, make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
+
+
+def planned(pairs, analyses, shards=None, **settings):
+    return make_plan(pairs, analyses, RunSettings(**settings), shards=shards)
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def offline(monkeypatch):
     ("n", "batch", "shards"), [(21, 4, 3), (21, 4, 1), (7, 8, 5), (100, 3, 34), (16, 8, 2)]
 )
 def test_shards_hold_whole_micro_batches_and_every_input_once(n, batch, shards):
-    plan = make_plan(PAIR, ["token-similarity"], n=n, shards=shards, batch_size=batch)
+    plan = planned(PAIR, ["token-similarity"], n=n, shards=shards, batch_size=batch)
     spans = [plan.span(task) for task in plan.tasks()]
     assert [place for span in spans for place in span] == [*range(n)]
     assert all(span.start % batch == 0 and len(span) for span in spans)
@@ -36,13 +41,13 @@ def test_the_first_of_a_list_are_those_that_a_run_of_as_many_takes():
     import workbench
 
     model = workbench.load(PAIR[0][0])
-    plan = make_plan(PAIR, ["token-similarity"], n=11, batch_size=4, seed=3)
+    plan = planned(PAIR, ["token-similarity"], n=11, batch_size=4, seed=3)
     pool, places = plan.places(Task(0, 0, 0))
     assert [pool.ids[place] for place in places] == workbench.inputs(PAIR[0][1], model, n=11, seed=3).ids
 
 
 def test_a_plan_comes_back_from_json_with_its_fingerprint():
-    plan = make_plan(
+    plan = planned(
         PAIR, [("gram-spectrum", {"max_rank": 3}), "gram-spectrum"], n=9, layers="0,2", dtype="float64"
     )
     again = Plan.from_json(json.loads(json.dumps(plan.as_json())))
@@ -50,8 +55,8 @@ def test_a_plan_comes_back_from_json_with_its_fingerprint():
     assert again.fingerprint == plan.fingerprint
     assert [analysis.label for analysis in plan.analyses] == ["gram-spectrum:max_rank=3", "gram-spectrum"]
     assert (
-        make_plan(PAIR, ["gram-spectrum"], n=10).fingerprint
-        != make_plan(PAIR, ["gram-spectrum"], n=9).fingerprint
+        planned(PAIR, ["gram-spectrum"], n=10).fingerprint
+        != planned(PAIR, ["gram-spectrum"], n=9).fingerprint
     )
 
 
@@ -60,7 +65,7 @@ def test_listing_many_pictures_reads_none_of_them(tmp_path):
         folder = tmp_path / f"n{number % 10:02d}"
         folder.mkdir(exist_ok=True)
         (folder / f"{number:05d}.JPEG").touch()
-    plan = make_plan([("vit_tiny_patch16_224", f"imagenet:{tmp_path}")], ["gram-spectrum"])
+    plan = planned([("vit_tiny_patch16_224", f"imagenet:{tmp_path}")], ["gram-spectrum"], n="all")
     spans = [plan.span(task) for task in plan.tasks()]
     assert sum(map(len, spans)) == 5_000
     assert len(spans) == 20
@@ -73,7 +78,7 @@ def test_listing_many_pictures_reads_none_of_them(tmp_path):
 def test_a_pool_that_changed_since_is_told(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
-    plan = make_plan([("bundled:digits-vit", f"images:{tmp_path}")], ["token-similarity"])
+    plan = planned([("bundled:digits-vit", f"images:{tmp_path}")], ["token-similarity"])
     (tmp_path / "c.png").touch()
     with pytest.raises(InputError, match="no longer holds what it held"):
         plan.places(Task(0, 0, 0))
@@ -83,7 +88,7 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
     (tmp_path / "a.png").touch()
     listed, whole = [], plan_module.open_pool
     monkeypatch.setattr(plan_module, "open_pool", lambda spec: listed.append(spec) or whole(spec))
-    plan = make_plan(
+    plan = planned(
         [(f"bundled:digits-{name}", f"images:{tmp_path}") for name in ("vit", "tssa")], ["gram-spectrum"]
     )
     assert len(plan.models) == 2
@@ -122,7 +127,7 @@ def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_writt
 
 def test_a_model_that_another_machine_may_have_is_no_mistake(offline):
     for spec in ("someone/their-own-model", "hf:someone/their-own-model", "timm:vit_tiny_patch16_224"):
-        assert make_plan([(spec, "bundled:photos")], ["token-similarity"], device="cuda").models
+        assert planned([(spec, "bundled:photos")], ["token-similarity"], device="cuda").models
 
 
 def test_other_requests_that_no_machine_can_run_write_nothing(run, tmp_path):
@@ -140,16 +145,16 @@ def test_other_requests_that_no_machine_can_run_write_nothing(run, tmp_path):
 
 def test_requests_that_cannot_be_run_are_told_before_anything_runs():
     with pytest.raises(UnknownName, match="gram-spectrum"):
-        make_plan(PAIR, ["gram-spectrm"])
+        planned(PAIR, ["gram-spectrm"])
     with pytest.raises(InputError, match="max_rank must be"):
-        make_plan(PAIR, [("gram-spectrum", {"max_rank": 0})])
+        planned(PAIR, [("gram-spectrum", {"max_rank": 0})])
     with pytest.raises(InputError, match="reads weights, not inputs"):
-        make_plan(PAIR, ["subspaces"])
+        planned(PAIR, ["subspaces"])
     with pytest.raises(InputError, match="named twice"):
-        make_plan(PAIR, ["gram-spectrum", "gram-spectrum"])
+        planned(PAIR, ["gram-spectrum", "gram-spectrum"])
     with pytest.raises(InputError, match="ask for at most"):
-        make_plan(PAIR, ["gram-spectrum"], n=10**6)
+        planned(PAIR, ["gram-spectrum"], n=10**6)
     with pytest.raises(InputError, match="whole layers"):
-        make_plan(PAIR, ["token-similarity"], heads="0")
+        planned(PAIR, ["token-similarity"], heads="0")
     with pytest.raises(InputError, match="at least one model"):
-        make_plan([], ["token-similarity"])
+        planned([], ["token-similarity"])

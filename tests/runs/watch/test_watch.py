@@ -150,17 +150,35 @@ def test_a_run_goes_on_in_its_folder(tmp_path):
 
 def test_the_folder_of_another_run_is_refused(tmp_path):
     workbench.watch(vit(), pictures(), out=tmp_path)
-    with pytest.raises(InputError, match="another run: its inputs differ"):
+    with pytest.raises(InputError, match=r"with other settings \(inputs: "):
         workbench.watch(vit(), pictures(3), out=tmp_path)
-    with pytest.raises(InputError, match="another run: its analyses differ"):
+    with pytest.raises(InputError, match=r"with other settings \(analyses: "):
         workbench.watch(vit(), pictures(), out=tmp_path, analyses=SIMILARITY)
-    with pytest.raises(InputError, match="another run: its shapes differ"):
+    with pytest.raises(InputError, match=r"with other settings \(shapes: "):
         workbench.watch(vit(reg_tokens=1), pictures(), out=tmp_path)
-    with pytest.raises(InputError, match="an earlier run"):
-        workbench.watch(vit(), pictures(), out=tmp_path, resume=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         workbench.watch(vit(), pictures(), out=tmp_path / "file")
+
+
+def test_beginning_anew_moves_the_old_folder_aside(tmp_path):
+    out = tmp_path / "watch"
+    workbench.watch(vit(), pictures(), out=out, analyses=SIMILARITY).step(0)
+    workbench.watch(vit(), pictures(3), out=out, analyses=SIMILARITY, restart=True).step(0)
+    assert workbench.read_watch(out, "token-similarity")["input"].nunique() == 3
+    before = workbench.read_watch(tmp_path / "watch.before-1", "token-similarity")
+    assert before["input"].nunique() == len(pictures())
+
+
+def test_layers_of_a_folder_written_before_settings_were_said_once_are_the_same(tmp_path):
+    workbench.watch(vit(), pictures(), out=tmp_path, layers=[0, 1])
+    path = tmp_path / "watch.json"
+    held = json.loads(path.read_text())
+    assert held["layers"] == "0,1"
+    path.write_text(json.dumps(held | {"layers": "[0, 1]"}))
+    workbench.watch(vit(), pictures(), out=tmp_path, layers="0,1")
+    with pytest.raises(InputError, match="layers"):
+        workbench.watch(vit(), pictures(), out=tmp_path, layers="1")
 
 
 def test_what_cannot_be_watched_is_said_at_once(tmp_path):
@@ -287,5 +305,5 @@ def test_reading_says_what_is_missing(tmp_path):
     with pytest.raises(UnknownName, match="analysis in"):
         workbench.read_watch(tmp_path, "gram-spectrum")
     (tmp_path / "watch.json").write_text("[]")
-    with pytest.raises(InputError, match="describes no watch"):
+    with pytest.raises(InputError, match="does not describe a watch"):
         workbench.read_watch(tmp_path)

@@ -27,13 +27,9 @@ class Progress:
         if not (self.wanted and self.console.is_terminal):
             yield
             return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from workbench.core.progress import progress_bars
 
-        columns = (
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-        )  # fmt: skip
-        with Progress(*columns, console=self.console) as self.bars:
+        with progress_bars(console=self.console, state=True) as self.bars:
             for name, cells in notebooks:
                 self.cells[name] = cells
                 self.tasks[name] = self.bars.add_task(name, total=max(cells, 1), state="waiting", start=False)

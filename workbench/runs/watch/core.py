@@ -19,7 +19,8 @@ from workbench.core.errors import InputError
 from workbench.core.hashing import content_sha256
 from workbench.frames.results import conform, provenance_of
 from workbench.runs.analyze import analyze
-from workbench.runs.watch.folder import FORMAT, WatchFolder, checkpoint_name
+from workbench.runs.settings import RunSettings
+from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def watch(
     seed: int = 0,
     max_cost: float | None = MAX_COST,
     name: str | None = None,
-    resume: bool = True,
+    restart: bool = False,
 ) -> Watch:
     """Analyse a model on the same few inputs every so many steps, while any code trains it.
 
@@ -75,8 +76,8 @@ def watch(
     max_cost: the share of the training's time that loggings may take. Where one costs more, the cadence is stretched to
         a multiple of ``every``, which the log says. None for no limit.
     name: what rows say in the column ``model``; the class of the model unless given.
-    resume: go on in a folder that holds a part of this run; loggings from the step on that it goes on from are set
-        aside, and made again.
+    restart: begin anew, with what the folder holds moved into one beside it. Otherwise the watch goes on in a folder
+        that holds a part of this run; loggings from the step on that it goes on from are set aside, and made again.
 
     Of several processes that train together only the first one logs. An analysis that fails is noted once, in the
     folder and in a warning, and the training goes on.
@@ -92,17 +93,19 @@ def watch(
     chosen = {key: check_request(key, options) for key, options in _options(analyses).items()}
     kept = _copy(batch)
     name = name or getattr(model, "spec", None) or type(module).__name__
+    settings = RunSettings(
+        model=module, inputs=kept, seed=seed, layers=layers, batch_size=max(1, _size(kept))
+    )
     identity = {
-        "format": FORMAT,
         "model": name,
         "shapes": content_sha256({key: tuple(value.shape) for key, value in module.named_parameters()}),
         "inputs": {"n": _size(kept), "sha256": content_sha256(kept)},
         "analyses": chosen,
-        "layers": None if layers is None else str(layers),
+        "layers": settings.layers,
         "seed": seed,
     }
-    folder = WatchFolder(out, identity, resume) if is_main_process() else None
-    return Watch(module, kept, folder, identity, every, layers, max_cost)
+    folder = WatchFolder(out, identity, restart) if is_main_process() else None
+    return Watch(settings, folder, identity, every, max_cost)
 
 
 class Watch:
@@ -110,16 +113,15 @@ class Watch:
 
     def __init__(
         self,
-        module: nn.Module,
-        batch: Any,
+        settings: RunSettings,
         folder: WatchFolder | None,
         identity: Mapping[str, Any],
         every: int,
-        layers: Any,
         max_cost: float | None,
     ) -> None:
-        self.module, self.batch, self.folder, self.identity = module, batch, folder, identity
-        self.every, self.layers, self.max_cost = every, layers, max_cost
+        self.settings, self.folder, self.identity = settings, folder, identity
+        self.module: nn.Module = settings.model
+        self.every, self.max_cost = every, max_cost
         self.cadence = every
         """Steps between two loggings now: ``every``, or a multiple where that would cost too much."""
         self.costs: list[float] = []
@@ -220,10 +222,7 @@ class Watch:
 
     def _analyse(self, folder: WatchFolder, name: str, options: Mapping[str, Any], number: int) -> None:
         try:
-            frame = analyze(
-                name, model=self.module, inputs=self.batch, layers=self.layers, seed=self.identity["seed"],
-                batch_size=self.identity["inputs"]["n"], **options,
-            )  # fmt: skip
+            frame = analyze(name, self.settings, **options)
             folder.write(name, number, self._named(frame, number))
         except Exception as error:
             self._failures[name] += 1

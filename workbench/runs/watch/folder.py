@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.core.files import jsonable, write_json
 from workbench.core.renamed import new_settings
+from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, read_frame, write_frame
 
@@ -33,21 +33,13 @@ def checkpoint_name(step: int) -> str:
 class WatchFolder:
     """Where the loggings of one run go; ``identity`` is what must be the same for a run to go on in it."""
 
-    def __init__(self, out: str | os.PathLike[str], identity: Mapping[str, Any], resume: bool = True) -> None:
-        self.out = Path(out).expanduser()
-        self.identity = jsonable(identity)
-        self._prepare(resume)
-
-    def _prepare(self, resume: bool) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise InputError(f"{self.out} is a file; a watch needs a folder")
-        held = _identity(self.out)
-        different = sorted(key for key in self.identity if held and held.get(key) != self.identity[key])
-        if held and (different or not resume):
-            what = f"another run: its {', '.join(different)} differ" if different else "an earlier run"
-            raise InputError(f"{self.out} holds {what}; choose another folder, or remove this one")
-        about = {**self.identity, "versions": versions()}
-        write_json(self.out / WATCH_FILE, about)
+    def __init__(
+        self, out: str | os.PathLike[str], identity: Mapping[str, Any], restart: bool = False
+    ) -> None:
+        store = _store(out)
+        store.open(identity, restart)
+        store.write({**identity, "versions": versions()})
+        self.out = store.path
 
     def last_step(self) -> int | None:
         """The last step that any analysis was logged at; None in an empty folder."""
@@ -92,7 +84,7 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
     that was not watched.
     """
     folder = Path(folder).expanduser()
-    held = _identity(folder)
+    held = _store(folder).held()
     if held is None:
         raise InputError(f"no watch in {folder}; give the folder that workbench.watch(…, out=FOLDER) writes")
     if analysis not in held["analyses"]:
@@ -108,25 +100,22 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
     return joined
 
 
-def _identity(folder: Path) -> dict[str, Any] | None:
-    path = folder / WATCH_FILE
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); choose another folder") from error
-    if not isinstance(held, dict) or not isinstance(held.get("analyses"), dict):
-        raise InputError(f"{path} describes no watch; choose another folder")
-    if (version := held.get("format", 0)) > FORMAT:
-        raise InputError(f"{path} has format {version}; this workbench reads up to {FORMAT}: update it")
-    if version < FORMAT:
-        held |= {"format": FORMAT, "analyses": new_settings(held["analyses"])}
-    return held
+def _store(folder: str | os.PathLike[str]) -> RunStore:
+    return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, upgrade=_upgraded)
+
+
+def _upgraded(held: dict[str, Any]) -> dict[str, Any]:
+    """What ``watch.json`` holds in today's words; raises `LookupError` where it describes no watch."""
+    analyses = held["analyses"] if held["format"] == FORMAT else new_settings(held["analyses"])
+    analyses.keys()
+    # layers were written as Python shows a list
+    layers = held.get("layers")
+    held |= {"format": FORMAT, "analyses": analyses}
+    return held | {"layers": None if layers is None else re.sub(r"[\[\]() ]", "", layers).strip(",")}
 
 
 def _analyses(folder: Path) -> list[str]:
-    return sorted((_identity(folder) or {"analyses": {}})["analyses"])
+    return sorted((_store(folder).held() or {"analyses": {}})["analyses"])
 
 
 def _parts(folder: Path) -> dict[int, Path]:

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
+from workbench.core.progress import progress_bars
 from workbench.core.store import RunStore
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
@@ -84,7 +83,7 @@ def scaling_study(
     planned = [(curve, level) for level in range(levels) for curve in curves if level < len(curve.points)]
     beyond = 0
     study = _Study(device, dtype, folder, identity)
-    with _progress(progress) as bar:
+    with progress_bars(shown=progress, transient=True) as bar:
         task = bar.add_task("", total=len(planned))
         for curve, level in planned:
             point = curve.points[level]
@@ -303,8 +302,3 @@ def _curves(
             "are in the sweep causal, the others everywhere else"
         )
     return curves
-
-
-def _progress(shown: bool) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)

@@ -6,7 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
+
+from workbench.core.progress import progress_bars
 
 
 class Report:
@@ -25,8 +27,7 @@ class Report:
         if not self.console.is_terminal:
             yield
             return
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=self.console, transient=True) as bar:
+        with progress_bars(console=self.console, transient=True) as bar:
             self._bar, self._batches = bar, bar.add_task("batches")
             yield
         self._bar = None
