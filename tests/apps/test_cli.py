@@ -126,9 +126,9 @@ def test_an_option_has_one_default_wherever_it_stands():
 
 
 def test_defaults_are_those_of_the_library():
-    from workbench.runs.analyze import analyze
+    from workbench.runs.settings import RunSettings
 
-    library = inspect.signature(analyze).parameters
+    library = inspect.signature(RunSettings).parameters
     given = COMMANDS["analyze",].make_context("analyze", ["gram-spectrum", "-o", "x.csv"]).params
     assert {name: given[name] for name in options.RUN_SETTINGS} == {
         name: library[name].default for name in options.RUN_SETTINGS
