@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from workbench.papers.operators import BOTH, CONDITIONS, FORWARD, OPERATORS, SWEEPS, Point
+from workbench.studies.records import scaling_record
 from workbench.studies.scaling.layers import attention_layers, forecast, one_pass
 from workbench.studies.training.measuring import Allocations
 
@@ -90,14 +91,14 @@ def test_a_forecast_takes_no_memory_and_half_precision_half_of_it():
     assert forecast(huge, FORWARD, torch.bfloat16).needed == pytest.approx(told.needed / 2, rel=1e-3)
 
 
-def test_the_sweeps_are_the_papers():
-    sizes = {name: (sweep.axis, sweep.heads, sweep.fixed) for name, sweep in SWEEPS.items()}
-    assert sizes == {
-        "tokens": ("tokens", 8, 384),
-        "width": ("width", 8, 4096),
-        "wide": ("tokens", 32, 4096),
-        "causal": ("tokens", 12, 768),
-    }
+def test_the_sweeps_are_those_on_record():
+    on_record = scaling_record()
+    for name, rows in on_record.groupby("sweep"):
+        sweep, (heads,) = SWEEPS[name], set(rows["heads"])
+        other = "width" if sweep.axis == "tokens" else "tokens"
+        assert (heads, set(rows[other])) == (sweep.heads, {sweep.fixed})
+        assert set(rows[sweep.axis]) <= set(sweep.sizes)
+    assert set(on_record["sweep"]) == set(SWEEPS)
     assert {name for sweep in SWEEPS.values() for name in sweep.operators} == set(OPERATORS)
     for name, sweep in SWEEPS.items():
         points = [sweep.point(name, sweep.operators[0], size) for size in sweep.sizes]

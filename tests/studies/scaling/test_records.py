@@ -1,15 +1,18 @@
 """The committed record of the study: written with what it came from, and read back whole or not at all."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 
+from tests.studies.scaling.conftest import Planted
 from workbench.apps import cli
 from workbench.core.errors import InputError, MissingResource
 from workbench.frames.metrics import METRICS
 from workbench.studies import records
 from workbench.studies.records import scaling_record
+from workbench.studies.scaling import study
 
 
 def operators(*words):
@@ -18,10 +21,22 @@ def operators(*words):
     return left.value.code
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """The data folder that the command has written into."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "measured", Planted())
+        patch.setattr(records.paths, "data_dir", lambda: folder / "data")
+        assert operators("--sweep", "causal", "-o", folder / "data", "--work", folder / "work") == 0
+    return folder / "data"
+
+
 @pytest.fixture
-def made(planted, tmp_path, monkeypatch, capsys):
+def made(once, tmp_path, monkeypatch):
+    """The record in a data folder of the test's own."""
+    shutil.copytree(once, tmp_path / "data")
     monkeypatch.setattr(records.paths, "data_dir", lambda: tmp_path / "data")
-    assert operators("--sweep", "causal", "-o", tmp_path / "data", "--work", tmp_path / "work") == 0
     return tmp_path / "data" / "records" / "operators"
 
 
