@@ -466,7 +466,7 @@ def read_sweep(analysis: str, model: str, folder: Path, settings: Mapping[str, A
     many = getattr(workbench, "analyze_many", None)
     if many is None:
         return analyze(analysis, model=model, inputs=f"sweep:{folder}", **settings)
-    return many(analysis_name(analysis), [(model, f"sweep:{folder}")], **renamed_options(analysis, settings))
+    return call(many, analysis_name(analysis), [(model, f"sweep:{folder}")], analysis=analysis, **settings)
 
 
 def of_watch(recording: Recording) -> None:

@@ -265,8 +265,8 @@ def _known(block: nn.Module, what: str, default: Any = None) -> Any:
     return next((value for value in said if value is not None), default)
 
 
-def foreign_block(block: nn.Module) -> bool:
-    """Whether somebody else than ourselves told `register_block` of this class, or of one it derives from."""
+def registered_elsewhere(block: nn.Module) -> bool:
+    """Whether somebody else than the workbench registered a block of this class, or of one it derives from."""
     return not BLOCKS.is_ours(block)
 
 

@@ -27,7 +27,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from workbench.captures.adapters import find_adapter
 from workbench.captures.by_class import class_path
-from workbench.captures.layout import foreign_block
+from workbench.captures.layout import registered_elsewhere
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
@@ -145,7 +145,7 @@ def module_content(module: nn.Module) -> list[Any]:
         adapter = find_adapter(child)
         if adapter is not None and not type(adapter).__module__.startswith("workbench."):
             raise Unhashable(f"{where} is read by an adapter of another package")
-        if foreign_block(child):
+        if registered_elsewhere(child):
             raise Unhashable(f"{where} is read as register_block was told")
         tensors = {**child._parameters, **child._buffers}
         settings = {name: value for name, value in vars(child).items() if name not in _OF_MODULES}
