@@ -1,3 +1,4 @@
+from . import runs as runs
 from ._version import __version__ as __version__
 from .apps.rendering import render as render
 from .apps.rendering import reproduce as reproduce
@@ -18,19 +19,10 @@ from .papers.claims import claims as claims
 from .papers.published import published as published
 from .runs.analyze import ANALYSES as ANALYSES
 from .runs.analyze import analyze as analyze
-from .runs.extracts import attention_frame as attention_frame
-from .runs.extracts import class_attention_frame as class_attention_frame
-from .runs.extracts import membership_frame as membership_frame
-from .runs.extracts import membership_maps as membership_maps
-from .runs.extracts import position_logit_frame as position_logit_frame
-from .runs.extracts import sensitivity_frame as sensitivity_frame
-from .runs.extracts import subspace_frame as subspace_frame
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
 from .runs.settings import RunSettings as RunSettings
-from .runs.settings import model_pairs as model_pairs
 from .runs.sweep import read_sweep as read_sweep
 from .runs.sweep import sweep as sweep
-from .runs.sweep import sweep_status as sweep_status
 from .runs.watch import read_watch as read_watch
 from .runs.watch import watch as watch

@@ -271,7 +271,7 @@ def test_an_input_of_one_token_is_refused():
 def test_the_matrices_of_a_bundled_head_add_up_to_the_models_logits(model):
     loaded = workbench.load(f"bundled:{model}")
     digits = workbench.inputs("bundled:digits", loaded, n=2)
-    frame = workbench.position_logit_frame(loaded, digits, layer=2, head=1)
+    frame = workbench.runs.position_logit_frame(loaded, digits, layer=2, head=1)
     assert frame.attrs["off"] < 1e-5
     tables = {
         term: part.pivot(index="query", columns="key", values="value") for term, part in frame.groupby("term")
@@ -284,6 +284,6 @@ def test_the_matrices_of_a_bundled_head_add_up_to_the_models_logits(model):
     logits = own.scale * own.q[0, 1].double() @ own.k[0, 1].double().mT
     np.testing.assert_allclose(tables["model"], within_rows(logits), atol=1e-12)
     assert set(frame["head"]) == {1}
-    assert len(workbench.position_logit_frame(loaded, digits, max_tokens=5)) == 6 * 25
+    assert len(workbench.runs.position_logit_frame(loaded, digits, max_tokens=5)) == 6 * 25
     with pytest.raises(InputError, match="there is no layer 9"):
-        workbench.position_logit_frame(loaded, digits, layer=9)
+        workbench.runs.position_logit_frame(loaded, digits, layer=9)

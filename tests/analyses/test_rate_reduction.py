@@ -97,7 +97,7 @@ def test_padding_does_not_change_a_membership():
 @pytest.fixture
 def masks(tmp_path):
     """Masks of three digits, one pixel per patch, that are the heads of layer 1 themselves."""
-    maps = workbench.membership_maps(
+    maps = workbench.runs.membership_maps(
         workbench.load(TSSA), workbench.inputs(DIGITS, workbench.load(TSSA), n=3), [1]
     )
     for name, heads in zip(maps.ids, maps.values[:, 0].argmax(1), strict=True):
@@ -183,34 +183,34 @@ def test_a_text_has_no_masks_and_no_map(tmp_path):
 def test_maps_are_the_memberships_of_the_patches_on_their_grid():
     model = wide_vit(layers=[0], convention="code")
     batch = images(2)
-    found = workbench.membership_maps(model, batch)
+    found = workbench.runs.membership_maps(model, batch)
     assert found.values.shape == (2, LAYERS, HEADS, 4, 2)
     assert (found.layers, found.conventions) == ([0, 1], ["code", "ours"])
     captured = workbench.capture(model, batch, layers=[0])[0].membership
     torch.testing.assert_close(found.values[:, 0].flatten(-2), captured[:, :, 3:])
-    assert workbench.membership_maps(model, batch, [0], convention="text").conventions == ["text"]
+    assert workbench.runs.membership_maps(model, batch, [0], convention="text").conventions == ["text"]
     frame = found.frame()
     assert len(frame) == found.values.numel()
     place = frame[(frame["input"] == "1") & (frame["layer"] == 1) & (frame["head"] == 2)]
     row = place[(place["row"] == 3) & (place["column"] == 1)].iloc[0]
     assert row["value"] == found.values[1, 1, 2, 3, 1]
     with pytest.raises(InputError, match="no patch grid"):
-        workbench.membership_maps(bert(), texts())
+        workbench.runs.membership_maps(bert(), texts())
 
 
 def test_rows_of_memberships_are_those_of_every_token_but_padding():
     model = wide_vit(layers=[0], convention="code")
-    frame = workbench.membership_frame(model, images(2), [0])
+    frame = workbench.runs.membership_frame(model, images(2), [0])
     membership = workbench.capture(model, images(2), layers=[0])[0].membership
     assert len(frame) == membership.numel()
     for (name, head), rows in frame.groupby(["input", "head"]):
         np.testing.assert_allclose(rows.sort_values("token")["value"], membership[int(name), head])
-    maps = workbench.membership_maps(model, images(2), [0]).values
+    maps = workbench.runs.membership_maps(model, images(2), [0]).values
     last = frame[
         (frame["input"] == "1") & (frame["head"] == 2) & (frame["row"] == 3) & (frame["column"] == 1)
     ]
     assert last["value"].item() == maps[1, 0, 2, 3, 1]
-    words = workbench.membership_frame(bert(), texts())
+    words = workbench.runs.membership_frame(bert(), texts())
     assert words.groupby("input")["token"].nunique().tolist() == [9, 4, 7]
     sums = words.groupby(["input", "layer", "token"])["value"].sum()
     np.testing.assert_allclose(sums, 1)
@@ -373,14 +373,14 @@ def test_subspaces_take_a_model_and_nothing_else():
 
 def test_subspace_rows_are_cosines_of_the_picked_directions():
     model = wide_vit()
-    frame = workbench.subspace_frame(model, [1], directions=2, seed=1)
+    frame = workbench.runs.subspace_frame(model, [1], directions=2, seed=1)
     assert len(frame) == (HEADS * 2) ** 2
     u = model.blocks[1].attn.qkv.weight.detach().unflatten(0, (HEADS, DIM)).mT
     for row in frame.sample(9, random_state=0).to_dict("records"):
         a, b = u[row["head"], :, row["direction"]], u[row["other_head"], :, row["other_direction"]]
         assert row["value"] == pytest.approx(abs(float(a @ b / a.norm() / b.norm())))
     assert frame.groupby("head")["direction"].nunique().tolist() == [2, 2, 2]
-    everything = workbench.subspace_frame(model, [1], directions=None)
+    everything = workbench.runs.subspace_frame(model, [1], directions=None)
     assert len(everything) == (HEADS * DIM) ** 2
-    other = workbench.subspace_frame(model, [1], directions=2, seed=2)
+    other = workbench.runs.subspace_frame(model, [1], directions=2, seed=2)
     assert other[["direction"]].to_numpy().tolist() != frame[["direction"]].to_numpy().tolist()

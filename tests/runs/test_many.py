@@ -49,14 +49,14 @@ def test_a_misspelt_model_is_a_mistake_not_an_absence():
 
 
 def test_pairs_give_each_model_the_inputs_of_its_kind():
-    assert workbench.model_pairs("a", "x") == [("a", "x")]
-    assert workbench.model_pairs(["a", "b"], "x", "c", "y") == [("a", "x"), ("b", "x"), ("c", "y")]
-    assert workbench.model_pairs(["a", "b"], ["x", "z"], None, "y") == [("a", "x"), ("b", "z")]
-    assert workbench.model_pairs(None, "x", ["c"], ["y"]) == [("c", "y")]
+    assert workbench.runs.model_pairs("a", "x") == [("a", "x")]
+    assert workbench.runs.model_pairs(["a", "b"], "x", "c", "y") == [("a", "x"), ("b", "x"), ("c", "y")]
+    assert workbench.runs.model_pairs(["a", "b"], ["x", "z"], None, "y") == [("a", "x"), ("b", "z")]
+    assert workbench.runs.model_pairs(None, "x", ["c"], ["y"]) == [("c", "y")]
     with pytest.raises(InputError, match="2 models with 3 inputs"):
-        workbench.model_pairs(["a", "b"], ["x", "y", "z"])
+        workbench.runs.model_pairs(["a", "b"], ["x", "y", "z"])
     with pytest.raises(InputError, match="1 text_models with 0 text_inputs"):
-        workbench.model_pairs("a", "x", "c")
+        workbench.runs.model_pairs("a", "x", "c")
 
 
 def test_checkpoints_are_measured_one_after_another_with_their_epochs():
@@ -91,13 +91,13 @@ def test_attention_rows_are_the_captured_weights():
     model = workbench.load("bundled:digits-vit")
     inputs = workbench.inputs("bundled:digits", model, n=1, seed=3)
     capture = workbench.capture(model, inputs, layers=[0, 2], sites=["attn"])
-    frame = workbench.attention_frame(model, inputs, capture, heads="1-2", query=4)
+    frame = workbench.runs.attention_frame(model, inputs, capture, heads="1-2", query=4)
     assert len(frame) == 2 * 2 * 65  # layers, heads, keys
     row = frame[(frame["layer"] == 2) & (frame["head"] == 1) & (frame["key"] == 7)].iloc[0]
     assert row["value"] == pytest.approx(float(capture[2].attn[0, 1, 4, 7]))
     assert (row["query_label"], row["key_label"]) == (inputs.tokens.labels[0][4], inputs.tokens.labels[0][7])
     np.testing.assert_allclose(frame.groupby(["layer", "head"])["value"].sum(), 1, atol=1e-6)
-    whole = workbench.attention_frame(model, inputs, capture)
+    whole = workbench.runs.attention_frame(model, inputs, capture)
     assert len(whole) == 2 * 3 * 65 * 65
     with pytest.raises(InputError, match="no head 3"):
-        workbench.attention_frame(model, inputs, capture, heads=[3])
+        workbench.runs.attention_frame(model, inputs, capture, heads=[3])

@@ -32,7 +32,8 @@ def membership_figure(
     lie close to each other, and a few that do not would hide them. Cells are the model's patches, as they are.
 
     Args:
-        frame: what `MembershipMaps.frame` of `workbench.membership_maps` returns, of one or several models on the same
+        frame: what `MembershipMaps.frame` of `workbench.runs.membership_maps` returns, of one or several models on
+        the same
             inputs.
         images: a image per input, in the order in which the frame names them first; without, maps alone.
         overlay: lay the maps over the faded images.
@@ -40,7 +41,7 @@ def membership_figure(
     Raises:
         InputError: a column is missing, layers differ in their patch grids, or images and inputs in their number.
     """
-    need_columns(frame, COLUMNS, "workbench.membership_maps")
+    need_columns(frame, COLUMNS, "workbench.runs.membership_maps")
     titles = [f"head {head}" for head in sorted(frame["head"].unique())]
     titled = frame.assign(title=pd.Categorical("head " + frame["head"].astype(str), titles))
     return map_plate(titled, images, "Membership Π", _ends(frame), overlay)
@@ -67,14 +68,14 @@ def token_membership_figure(
     ``customdata``.
 
     Args:
-        frame: what `workbench.membership_frame` returns for one text, model and layer.
+        frame: what `workbench.runs.membership_frame` returns for one text, model and layer.
         head: number of the chosen head.
         token: number of the chosen token, as the frame has it.
 
     Raises:
         InputError: a column is missing, or the frame holds several texts, models or layers.
     """
-    need_columns(frame, TEXT_COLUMNS, "workbench.membership_frame")
+    need_columns(frame, TEXT_COLUMNS, "workbench.runs.membership_frame")
     for column in ("model", "input", "layer"):
         if frame[column].nunique() > 1:
             raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")

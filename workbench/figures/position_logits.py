@@ -36,14 +36,16 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     row of a matrix is less its mean. Keys that a query may not attend to are blank.
 
     Args:
-        frame: what `workbench.position_logit_frame` returns.
+        frame: what `workbench.runs.position_logit_frame` returns.
 
     Raises:
         InputError: a column is missing, or there are no rows, or those of several heads.
     """
     missing = [name for name in COLUMNS if name not in frame]
     if missing or frame.empty or len(frame[["model", "layer", "head"]].drop_duplicates()) > 1:
-        raise InputError("give the frame of `workbench.position_logit_frame` for one model, layer and head")
+        raise InputError(
+            "give the frame of `workbench.runs.position_logit_frame` for one model, layer and head"
+        )
     margin = {"l": 44, "r": 64, "t": 20, "b": 36}
     side = (PAGE - margin["l"] - margin["r"]) / 3.16
     titles = {place: _TITLES.get(term, term.replace("-", "–")) for term, place in _PANELS.items()}

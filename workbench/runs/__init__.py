@@ -1,1 +1,15 @@
 """One analysis over a model and its inputs: at once, over many shards, or while a model trains."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "extracts": [
+            "attention_frame", "class_attention_frame", "membership_frame", "membership_maps",
+            "position_logit_frame", "sensitivity_frame", "subspace_frame",
+        ],
+        "settings": ["model_pairs"],
+        "sweep.status": ["sweep_status"],
+    },
+)  # fmt: skip

@@ -76,7 +76,7 @@ def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_
     parts[0].write_bytes(parts[0].read_bytes()[:-100])
     parts[2].unlink()
     before = changed(parts[1])
-    assert "2 of 3" in str(workbench.sweep_status(status.folder))
+    assert "2 of 3" in str(workbench.runs.sweep_status(status.folder))
     status = run()
     assert status.done == 3
     assert changed(parts[1]) == before

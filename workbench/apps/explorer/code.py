@@ -128,12 +128,12 @@ def membership(address: Address, material: Material) -> list[str]:
     """Lines of the view membership."""
     if material.one(address).images:
         lines = [
-            f"frame = workbench.membership_maps(model, inputs, layers=[{address.layer}]).frame()",
+            f"frame = workbench.runs.membership_maps(model, inputs, layers=[{address.layer}]).frame()",
             "figure = figures.membership_figure(frame, images=inputs.images)",
         ]
     else:
         lines = [
-            f"frame = workbench.membership_frame(model, inputs, layers=[{address.layer}])",
+            f"frame = workbench.runs.membership_frame(model, inputs, layers=[{address.layer}])",
             f"figure = figures.token_membership_figure(frame, {address.head}, {address.token})",
         ]
     return [*_load(address, material), *lines]

@@ -190,7 +190,7 @@ class Material:
     def memberships(self, address: Address) -> pd.DataFrame:
         """Π of the patches or words in the heads of the layer.
 
-        Raises as `workbench.membership_maps` and `workbench.membership_frame` do.
+        Raises as `workbench.runs.membership_maps` and `workbench.runs.membership_frame` do.
         """
         batch = self.one(address)
 
