@@ -86,7 +86,7 @@ OPERATORS = {
     "scaled-free": Operator(scaled_attention, ("q", "k", "v", "s"), 1.5),
     "scaled-alpha": Operator(_scaled_alpha, attentions=2),
     "tssa": Operator(_tssa, ("k",), 0),
-    "tssa, as trained": Operator(partial(_tssa, convention="code"), ("k",), 0),
+    "tssa, as trained": Operator(partial(_tssa, convention="as_implemented"), ("k",), 0),
     "tssa-causal": Operator(partial(_tssa, causal=True), ("k",), 0, causal=True),
     "mssa": Operator(subspace_attention, ("k",)),
     "xca": Operator(cross_covariance_attention, attentions=0),

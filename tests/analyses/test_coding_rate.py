@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_named(z, membership):
         coding_rate_compression(z, membership)
 
 
-def rates(values, model="a", convention="text"):
+def rates(values, model="a", convention="as_published"):
     """A result from {(layer, input): (input, resid_mid, hidden)}."""
     rows = [
         {"model": model, "checkpoint": None, "convention": convention, "layer": layer, "input": name,

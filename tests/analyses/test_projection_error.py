@@ -175,7 +175,7 @@ def test_published_conventions_and_norms(qkv):
         phi = torch.tensor([kernel(a, a, k[place]) for a in q[place]], dtype=torch.float64)
         h = softmax_output(q[place], k[place], v[place]).square().sum(-1)
         gaps = (phi - h).abs()
-        close(found.errors["teo2024-text"][place], (phi - h).mean(), rtol=1e-9)
+        close(found.errors["teo2024_as_published"][place], (phi - h).mean(), rtol=1e-9)
         close(found.errors["saritas2025"][place], gaps.mean())
         close(found.error_over_phi[place], (gaps / (phi + 1e-8)).mean())
         close(found.error_over_h[place], (gaps / (h + 1e-8)).mean())
@@ -188,7 +188,9 @@ def test_published_conventions_and_norms(qkv):
 
 def test_the_code_of_teo2024_leaves_the_scale_out_in_two_places(qkv):
     q, k, v = qkv
-    found = projection_errors(q, k, v, SCALE, conventions=["teo2024-code"]).errors["teo2024-code"]
+    found = projection_errors(q, k, v, SCALE, conventions=["teo2024_as_implemented"]).errors[
+        "teo2024_as_implemented"
+    ]
     seen = set()
     for place in itertools.product(range(BATCH), range(HEADS)):
         queries, keys = (
@@ -206,8 +208,8 @@ def test_the_code_of_teo2024_leaves_the_scale_out_in_two_places(qkv):
             close(found[place], math.log(mean), rtol=1e-9)
         else:
             assert found[place].isnan()
-    large = projection_errors(q, k, 1e3 * v, SCALE, conventions=["teo2024-code"])
-    assert large.errors["teo2024-code"].isnan().all()
+    large = projection_errors(q, k, 1e3 * v, SCALE, conventions=["teo2024_as_implemented"])
+    assert large.errors["teo2024_as_implemented"].isnan().all()
     assert True in seen
 
 
@@ -218,7 +220,10 @@ def test_standardised_queries_and_keys_are_used_for_everything(qkv):
     found = projection_errors(q, k, v, SCALE, output=wrong, standardize="per-token", null_samples=3)
     same(found, projection_errors(q_hat, k_hat, v, SCALE, null_samples=3))
     # what the code does is the same either way
-    close(found.errors["teo2024-code"], projection_errors(q, k, v, SCALE).errors["teo2024-code"])
+    close(
+        found.errors["teo2024_as_implemented"],
+        projection_errors(q, k, v, SCALE).errors["teo2024_as_implemented"],
+    )
 
 
 def same(found, expected, rtol=1e-10):
@@ -337,7 +342,7 @@ def test_equal_keys_have_norms_but_no_axes(qkv):
 def test_queries_and_keys_of_any_size_have_no_nan(qkv, factor):
     q, k, v = qkv
     found = projection_errors(factor * q, factor * k, v, SCALE, null_samples=2)
-    for name in ("teo2024-text", "saritas2025", "exact"):
+    for name in ("teo2024_as_published", "saritas2025", "exact"):
         assert not found.errors[name].isnan().any()
     assert not found.floor.isnan().any()
     assert not found.phi_norm2.isnan().any()

@@ -49,7 +49,7 @@ def layer_of(model, record, **more):
     return Layer(record, ["0"], None, 0, model=model, **more)
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_membership_of_the_weights_is_the_one_that_the_layer_computes(convention, causal):
     options = {"causal": True, "num_tokens": 11} if causal else {}
@@ -58,29 +58,31 @@ def test_membership_of_the_weights_is_the_one_that_the_layer_computes(convention
         found = memberships(layer_of(model, record), record.input)
         torch.testing.assert_close(found[convention], record.membership)
         assert (
-            torch.allclose(found["text"], found["code"]) == causal
+            torch.allclose(found["as_published"], found["as_implemented"]) == causal
         )  # the causal forms differ in their guards only
 
 
 def test_membership_rows_by_head_and_their_means():
-    model = wide_vit(layers=[1], convention="code")
+    model = wide_vit(layers=[1], convention="as_implemented")
     rows = analyze("membership", model=model, inputs=images(), per_head=True)
     shares = rows[(rows["metric"] == "membership_share") & rows["head"].notna()]
     sums = shares.groupby(["input", "layer", "convention"])["value"].sum()
     np.testing.assert_allclose(sums, 1)
     assert set(map(tuple, shares[["layer", "convention"]].drop_duplicates().to_numpy())) == {
-        (0, "ours"), (1, "text"), (1, "code")
+        (0, "ours"), (1, "as_published"), (1, "as_implemented")
     }  # fmt: skip
-    largest = rows[(rows["statistic"] == "max") & (rows["layer"] == 1) & (rows["convention"] == "text")]
-    of_layer = shares[(shares["layer"] == 1) & (shares["convention"] == "text")]
+    largest = rows[
+        (rows["statistic"] == "max") & (rows["layer"] == 1) & (rows["convention"] == "as_published")
+    ]
+    of_layer = shares[(shares["layer"] == 1) & (shares["convention"] == "as_published")]
     assert largest["value"].tolist() == of_layer.groupby("input")["value"].max().tolist()
     means = analyze("membership", model=model, inputs=images())
-    layer = means[means["input"].isna() & (means["layer"] == 1) & (means["convention"] == "code")]
-    entropy = rows[(rows["metric"] == "membership_entropy_share") & (rows["convention"] == "code")]
+    layer = means[means["input"].isna() & (means["layer"] == 1) & (means["convention"] == "as_implemented")]
+    entropy = rows[(rows["metric"] == "membership_entropy_share") & (rows["convention"] == "as_implemented")]
     assert layer.set_index("metric")["value"]["membership_entropy_share"] == pytest.approx(
         entropy["value"].mean()
     )
-    notes = "4 of 8 memberships (one per input and layer) are the model's own by convention code"
+    notes = "4 of 8 memberships (one per input and layer) are the model's own by convention as_implemented"
     assert rows.attrs["notes"] == [notes]
 
 
@@ -109,7 +111,7 @@ def masks(tmp_path):
 
 def test_masks_that_are_the_heads_agree_fully_and_permuted_ones_are_at_chance(masks):
     frame = analyze("membership", model=TSSA, inputs=DIGITS, n=3, masks=str(masks))
-    rows = frame[(frame["layer"] == 1) & (frame["convention"] == "text")].set_index("metric")
+    rows = frame[(frame["layer"] == 1) & (frame["convention"] == "as_published")].set_index("metric")
     assert rows.loc["membership_ari", "value"] == 1
     assert rows.loc["membership_iou", "value"] == 1
     assert rows.loc["membership_ari", "null"] == "permutation"
@@ -126,9 +128,13 @@ def test_chance_depends_on_the_seed_and_not_on_the_batches():
     whole = analyze("membership", **options)
     same(analyze("membership", batch_size=2, **options), whole)
     rows = analyze("membership", per_head=True, **options)
-    ari = rows[(rows["metric"] == "membership_ari") & (rows["layer"] == 0) & (rows["convention"] == "code")]
+    ari = rows[
+        (rows["metric"] == "membership_ari") & (rows["layer"] == 0) & (rows["convention"] == "as_implemented")
+    ]
     mean = whole[
-        (whole["metric"] == "membership_ari") & (whole["layer"] == 0) & (whole["convention"] == "code")
+        (whole["metric"] == "membership_ari")
+        & (whole["layer"] == 0)
+        & (whole["convention"] == "as_implemented")
     ]
     assert mean["value"].item() == pytest.approx(ari["value"].mean())
     assert mean["null_mean"].item() == pytest.approx(ari["null_mean"].mean())
@@ -181,14 +187,16 @@ def test_a_text_has_no_masks_and_no_map(tmp_path):
 
 
 def test_maps_are_the_memberships_of_the_patches_on_their_grid():
-    model = wide_vit(layers=[0], convention="code")
+    model = wide_vit(layers=[0], convention="as_implemented")
     batch = images(2)
     found = workbench.runs.membership_maps(model, batch)
     assert found.values.shape == (2, LAYERS, HEADS, 4, 2)
-    assert (found.layers, found.conventions) == ([0, 1], ["code", "ours"])
+    assert (found.layers, found.conventions) == ([0, 1], ["as_implemented", "ours"])
     captured = workbench.capture(model, batch, layers=[0])[0].membership
     torch.testing.assert_close(found.values[:, 0].flatten(-2), captured[:, :, 3:])
-    assert workbench.runs.membership_maps(model, batch, [0], convention="text").conventions == ["text"]
+    assert workbench.runs.membership_maps(model, batch, [0], convention="as_published").conventions == [
+        "as_published"
+    ]
     frame = found.frame()
     assert len(frame) == found.values.numel()
     place = frame[(frame["input"] == "1") & (frame["layer"] == 1) & (frame["head"] == 2)]
@@ -199,7 +207,7 @@ def test_maps_are_the_memberships_of_the_patches_on_their_grid():
 
 
 def test_rows_of_memberships_are_those_of_every_token_but_padding():
-    model = wide_vit(layers=[0], convention="code")
+    model = wide_vit(layers=[0], convention="as_implemented")
     frame = workbench.runs.membership_frame(model, images(2), [0])
     membership = workbench.capture(model, images(2), layers=[0])[0].membership
     assert len(frame) == membership.numel()
@@ -242,7 +250,7 @@ def test_a_file_of_queries_has_no_weights():
 
 
 def test_rates_are_those_of_the_streams_and_the_layers_own_weights():
-    model = wide_vit(layers=[1], convention="code")
+    model = wide_vit(layers=[1], convention="as_implemented")
     batch = images()
     frame = analyze("coding-rate", model=model, inputs=batch, eps=0.7)
     capture = workbench.capture(model, batch, sites=["input", "resid_mid", "resid_post"])
@@ -251,7 +259,7 @@ def test_rates_are_those_of_the_streams_and_the_layers_own_weights():
         z = getattr(capture[1], site)
         z = (z if site == "input" else norm(z)).detach()
         (w,) = attention.project(z)
-        members = token_membership(w, attention.temp, convention="code").detach()
+        members = token_membership(w, attention.temp, convention="as_implemented").detach()
         expected = {
             ("coding_rate", None): coding_rate(z, 0.7),
             ("coding_rate_compression", None): coding_rate_compression(z, members, 0.7),
@@ -263,7 +271,7 @@ def test_rates_are_those_of_the_streams_and_the_layers_own_weights():
             found = rows.loc[rows["metric"] == metric, "value"]
             np.testing.assert_allclose(found, values, rtol=1e-9, err_msg=f"{metric} of {site}")
     conventions = frame.groupby("layer")["convention"].unique()
-    assert [list(held) for held in conventions] == [["ours"], ["code"]]
+    assert [list(held) for held in conventions] == [["ours"], ["as_implemented"]]
     assert frame["value"].min() >= 0
 
 
@@ -303,9 +311,9 @@ def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
     whole = analyze("coding-rate", **options)
     same(analyze("coding-rate", batch_size=2, **options), whole)
     shares = compression_shares(whole).set_index(["convention", "step"])
-    told = shares.loc[("text", "attention")]
+    told = shares.loc[("as_published", "attention")]
     assert (
-        f"attention lowers R_c^var in {told['lowered']} of 3 layers with membership text"
+        f"attention lowers R_c^var in {told['lowered']} of 3 layers with membership as_published"
         in whole.attrs["notes"]
     )
     with pytest.raises(InputError, match="eps must be a number above 0, or none; got -1"):

@@ -179,7 +179,10 @@ def test_signs_and_order_of_eigenvectors_change_only_what_depends_on_them(axes, 
 
 def test_allclose_uses_the_tolerances_of_its_convention(axes):
     wanted = kpca_values(axes).product()
-    text, code = Quantity("allclose", convention="text"), Quantity("allclose", convention="code")
+    text, code = (
+        Quantity("allclose", convention="as_published"),
+        Quantity("allclose", convention="as_implemented"),
+    )
     for error, found in (
         (0.9e-3 + 0 * wanted, [1.0, 0.0]),
         (0.9e-3 * wanted, [1.0, 1.0]),

@@ -118,11 +118,11 @@ def test_lemma_4_2_the_objective_vanishes_at_the_singular_vectors(q, k, x, depen
     zero = torch.zeros(1, HEADS, dtype=torch.float64)
     torch.testing.assert_close(ksvd_loss(e, r, we, wr, 1 / sigma), zero, rtol=0, atol=1e-12)
     authors = (TOKENS / sigma).sqrt()
-    code = ksvd_loss(e, r, we, wr, authors, convention="code")
+    code = ksvd_loss(e, r, we, wr, authors, convention="as_implemented")
     torch.testing.assert_close(code, zero[0, 0], rtol=0, atol=1e-12)
     # and not with the Λ of the other convention
     assert ksvd_loss(e, r, we, wr, authors).abs().min() > 0.1
-    assert ksvd_loss(e, r, we, wr, 1 / sigma, convention="code").abs() > 0.1
+    assert ksvd_loss(e, r, we, wr, 1 / sigma, convention="as_implemented").abs() > 0.1
 
 
 def test_the_objective_equals_its_sums(q, k):
@@ -141,10 +141,10 @@ def test_the_objective_equals_its_sums(q, k):
                 for i in range(TOKENS)
             ]
     trace = torch.trace(torch.stack([we[h].T @ wr[h] for h in range(HEADS)]).mean(0))
-    code = ksvd_loss(e, r, we, wr, lam, convention="code")
+    code = ksvd_loss(e, r, we, wr, lam, convention="as_implemented")
     torch.testing.assert_close(code, torch.stack(energies).mean() - trace)
     torch.testing.assert_close(ksvd_penalty([text, 2 * text]), 5 * (text**2).mean())
-    torch.testing.assert_close(ksvd_penalty([code, 2 * code], convention="code"), 2.5 * code**2)
+    torch.testing.assert_close(ksvd_penalty([code, 2 * code], convention="as_implemented"), 2.5 * code**2)
 
 
 @pytest.mark.parametrize("dependent", [True, False])
@@ -170,7 +170,10 @@ def test_padding_changes_no_real_token(q, k, x, form, side):
         x = x if form == "dependent" else None
         scores = primal_scores(q, k, we, wr, x=x, causal=form == "causal", mask=mask)
         kernel = primal_kernel(q, k, x=x, samples=SAMPLES, causal=form == "causal", mask=mask)
-        losses = [ksvd_loss(*scores, we, wr, lam, mask=mask, convention=c) for c in ("text", "code")]
+        losses = [
+            ksvd_loss(*scores, we, wr, lam, mask=mask, convention=c)
+            for c in ("as_published", "as_implemented")
+        ]
         return *scores, kernel, *losses
 
     noise = normal(BATCH, HEADS, 3, WIDTH, seed=7)
@@ -215,8 +218,8 @@ def test_wrong_arguments_say_what_would_do(q, k, x):
         primal_scores(q, k[:, :, :-1], *weights(WIDTH))
     with pytest.raises(InputError, match="samples"):
         primal_kernel(q, k, x=x)
-    with pytest.raises(UnknownName, match="convention 'codes'; did you mean 'code'"):
-        ksvd_loss(q, k, *weights(WIDTH), torch.ones(WIDTH), convention="codes")
+    with pytest.raises(UnknownName, match="convention 'as_implement'; did you mean 'as_implemented'"):
+        ksvd_loss(q, k, *weights(WIDTH), torch.ones(WIDTH), convention="as_implement")
     with pytest.raises(InputError, match="no primal layer"):
         ksvd_penalty([])
     with pytest.raises(UnknownName, match="scores 'r'; choose from both, e"):
@@ -280,7 +283,7 @@ def test_shorter_inputs_and_causal_prefixes():
     torch.testing.assert_close(causal(x[:, :4], is_causal=True), causal(x)[:, :4])
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 def test_training_the_penalty_alone_brings_the_objective_to_zero(convention):
     dim = HEADS * WIDTH
     torch.manual_seed(9)

@@ -34,9 +34,9 @@ def naive(k, v, q, scale, num_iter, lambd, convention):
         for h in range(k.shape[1]):
             keys = k[b, h]
             tokens, head_dim = keys.shape
-            width = head_dim if convention == "text" else head_dim * k.shape[1]
+            width = head_dim if convention == "as_published" else head_dim * k.shape[1]
             mu = tokens * width / (4 * keys.abs().sum())
-            tau = lambd / mu if convention == "text" else lambd * mu
+            tau = lambd / mu if convention == "as_published" else lambd * mu
             y, low, s = (torch.zeros_like(keys) for _ in range(3))
             for _ in range(num_iter):
                 inner = keys - low + y / mu
@@ -88,12 +88,12 @@ def test_pursuit_refuses_what_cannot_be_decomposed():
     assert not principal_component_pursuit(torch.zeros(2, 3)).low_rank.any()
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_attention_follows_the_printed_algorithm(convention, asymmetric):
     k, v, q = heads(1), heads(2), heads(3) if asymmetric else None
     # Small enough that some entries are sparse and some are not.
-    lambd = 0.2 if convention == "text" else 0.02
+    lambd = 0.2 if convention == "as_published" else 0.02
     expected = naive(k, v, q, 0.4, 3, lambd, convention)
     found = rpc_attention(k, v, q=q, scale=0.4, num_iter=3, lambd=lambd, convention=convention, details=True)
     assert 0 < (found.sparse != 0).double().mean() < 1
@@ -121,7 +121,7 @@ def test_without_a_sparse_part_it_is_symmetric_attention_iterated(lambd):
     torch.testing.assert_close(rpc_attention(k, v, q=q, num_iter=1, lambd=lambd), plain, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("lambd", [0.0, 1e-12, 4.0, 1e30, math.inf])
 @pytest.mark.parametrize("size", [0.0, 1e-20, 1.0, 1e6])
 def test_finite_with_finite_gradients_for_any_threshold_and_number_of_steps(lambd, convention, size):
@@ -138,8 +138,8 @@ def test_the_conventions_differ_by_threshold_and_width():
     k, v = heads(1)[:, :1], heads(2)[:, :1]
     mu = k.shape[2] * k.shape[3] / (4 * k.abs().sum((2, 3)))[0, 0]
     # One head: the widths agree, and λ/μ is the λμ of a λ smaller by μ².
-    text = rpc_attention(k[:1], v[:1], lambd=0.3, convention="text")
-    code = rpc_attention(k[:1], v[:1], lambd=0.3 / float(mu) ** 2, convention="code")
+    text = rpc_attention(k[:1], v[:1], lambd=0.3, convention="as_published")
+    code = rpc_attention(k[:1], v[:1], lambd=0.3 / float(mu) ** 2, convention="as_implemented")
     torch.testing.assert_close(text, code, rtol=0, atol=1e-12)
 
 
@@ -155,7 +155,7 @@ def test_wrong_arguments_are_told():
         attention_module("rpc-sym", 15, 3, num_iter=[4, -1])
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("name", ["rpc-sym", "rpc-asym", "rpc-sym-asym"])
 def test_tokens_see_what_they_may(name, convention):
     # With the text's λ = 4 nothing would be sparse here.

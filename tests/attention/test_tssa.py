@@ -53,7 +53,7 @@ def loops(w, temperature, causal, bias, convention):
                     total = sum(value[b][k][t][i] ** 2 for t in seen)
                     if causal:
                         square = square / total + (bias[k, j, 0].item() if bias is not None else 0.0)
-                    elif convention == "code":
+                    elif convention == "as_implemented":
                         square = square / total
                     length += square
                 logits.append(temperature[k, 0].item() * length)
@@ -62,14 +62,14 @@ def loops(w, temperature, causal, bias, convention):
         for k in range(heads):
             for j in range(tokens):
                 seen = range(j + 1) if causal else range(tokens)
-                total = sum(pi[k][t] for t in seen) + (1e-8 if convention == "code" else 0.0)
+                total = sum(pi[k][t] for t in seen) + (1e-8 if convention == "as_implemented" else 0.0)
                 for i in range(width):
                     moment = sum(pi[k][t] * value[b][k][t][i] ** 2 for t in seen) / total
                     output[b, k, j, i] = -pi[k][j] * value[b][k][j][i] / (1 + moment)
     return output, members
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_equals_the_formulas_one_number_at_a_time(w, temperature, bias, causal, convention):
     bias = bias if causal else None
@@ -95,7 +95,7 @@ def test_is_a_gradient_step_on_the_variational_coding_rate(temperature):
     torch.testing.assert_close(merge_heads(output)[0] @ together.T, -gradient, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e15])
 def test_membership_sums_to_one_over_heads_at_any_size(w, causal, convention, size):
@@ -109,19 +109,19 @@ def test_membership_sums_to_one_over_heads_at_any_size(w, causal, convention, si
 
 def test_equal_heads_share_every_token(w):
     same = w[:, :1].expand(-1, HEADS, -1, -1)
-    for convention in ("text", "code"):
+    for convention in ("as_published", "as_implemented"):
         membership = token_membership(same, convention=convention)
         torch.testing.assert_close(membership, torch.full_like(membership, 1 / HEADS))
 
 
 def test_the_trained_membership_does_not_see_the_size_of_a_feature(w):
     sizes = torch.rand(HEADS, 1, WIDTH, dtype=torch.float64, generator=torch.manual_seed(3)) + 0.1
-    found, scaled = (token_membership(x, convention="code") for x in (w, sizes * w))
+    found, scaled = (token_membership(x, convention="as_implemented") for x in (w, sizes * w))
     torch.testing.assert_close(scaled, found)
     assert not torch.allclose(token_membership(sizes * w), token_membership(w))
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 def test_changing_a_token_never_changes_earlier_outputs(w, bias, convention):
     before = token_statistics_attention(w, 1.0, causal=True, bias=bias, convention=convention)
     for token in range(TOKENS):
@@ -133,7 +133,7 @@ def test_changing_a_token_never_changes_earlier_outputs(w, bias, convention):
         assert (after[0][:, :, token:] != before[0][:, :, token:]).any(-1).all()
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 def test_the_last_token_of_the_causal_form_has_all_statistics(w, convention):
     """Π fixed at 1/heads (temperature 0), both forms damp the last token alike."""
     causal, _ = token_statistics_attention(w, 0.0, causal=True, convention=convention)
@@ -141,7 +141,7 @@ def test_the_last_token_of_the_causal_form_has_all_statistics(w, convention):
     torch.testing.assert_close(causal[:, :, -1], full[:, :, -1])
 
 
-@pytest.mark.parametrize("convention", ["text", "code"])
+@pytest.mark.parametrize("convention", ["as_published", "as_implemented"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_changes_no_real_token(w, bias, causal, convention):
     options = {"causal": causal, "bias": bias if causal else None, "convention": convention}
@@ -157,7 +157,7 @@ def test_padding_changes_no_real_token(w, bias, causal, convention):
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_pair_of_tokens_is_ever_formed(causal):
     tokens, heads, width = 97, 2, 3
-    for convention in ("text", "code"):
+    for convention in ("as_published", "as_implemented"):
         w = torch.randn(1, heads, tokens, width, requires_grad=True)
         found = largest_tensor(
             lambda w=w, c=convention: token_statistics_attention(w, 1.0, causal=causal, convention=c)[0]
@@ -212,7 +212,7 @@ def test_loads_and_computes_what_the_authors_weights_mean():
         "to_out.0.bias": (dim,),
     }
     weights = {n: torch.randn(s, generator=generator, dtype=torch.float64) for n, s in shapes.items()}
-    layer = TokenStatisticsAttention(dim, HEADS, convention="code").double()
+    layer = TokenStatisticsAttention(dim, HEADS, convention="as_implemented").double()
     layer.load_state_dict(weights)
     x = torch.randn(BATCH, TOKENS, dim, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(layer(x), tost_attention(x, weights, HEADS), rtol=1e-7, atol=1e-7)

@@ -238,7 +238,7 @@ VISION = [
         ),
         images, 5, written_out, class_projections,
     ),
-    Family("tost", own_model(name="tost", attention_options={"convention": "code"}), images, 5,
+    Family("tost", own_model(name="tost", attention_options={"convention": "as_implemented"}), images, 5,
            class_attention_only, only_class_projections),
     Family("tost-ista", own_model(name="tost", mlp="ista", depth=1), images, 3, class_attention_only,
            only_class_projections),

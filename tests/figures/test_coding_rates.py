@@ -12,7 +12,7 @@ SITES = ("input", "resid_mid", "resid_post")
 METRICS = ("coding_rate_variational", "coding_rate", "coding_rate_reduction", "coding_rate_compression")
 
 
-def rates(model="a", conventions=("text", "text", "ours"), shift=0.0):
+def rates(model="a", conventions=("as_published", "as_published", "ours"), shift=0.0):
     """R_c^var of layer l, input i: 4 + l + i before attention, half of it after, three times i after the block."""
     rows = []
     for (layer, convention), i, metric in itertools.product(enumerate(conventions), range(5), METRICS):
@@ -34,7 +34,7 @@ def lines(fig):
 def test_lines_are_means_over_inputs_by_model_and_convention():
     fig = coding_rate_figure({"training": rates(), "validation": rates(shift=1)})
     drawn = lines(fig)
-    assert [trace.name for trace in drawn if trace.showlegend] == ["a (text)", "a (ours)"]
+    assert [trace.name for trace in drawn if trace.showlegend] == ["a (as published)", "a (ours)"]
     outputs, change = drawn[0], drawn[1]
     assert (list(outputs.x), list(outputs.y)) == ([0, 1], [6, 6])
     assert list(change.y) == [-50, -50]
@@ -47,7 +47,7 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
 
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():
-    fig = coding_rate_figure({"validation": rates(conventions=("text",))})
+    fig = coding_rate_figure({"validation": rates(conventions=("as_published",))})
     assert len([trace for trace in fig.data if trace.fill == "toself"]) == 3
 
 

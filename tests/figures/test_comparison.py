@@ -124,7 +124,7 @@ def test_a_model_of_no_table_gets_the_range_of_one():
 
 
 def test_one_value_for_all_is_shown_within_the_range_of_its_metric():
-    fig = comparison_figure(study({"metric": "allclose", "value": 0.0, "convention": "text"}))
+    fig = comparison_figure(study({"metric": "allclose", "value": 0.0, "convention": "as_published"}))
     low, high = fig.layout.xaxis.range
     assert low < 0 < 1 < high
 

@@ -23,7 +23,7 @@ def eigen_frame(model="bundled:digits-vit", layers=(None, 0, 1, 2)):
                     {"metric": "gamma_abs", "statistic": "mean", "value": size * axis, **own},
                     {"metric": "gamma_abs", "statistic": "std", "value": size, **own},
                 ]
-                for convention, share in (("text", 0.5), ("code", 0.4)):
+                for convention, share in (("as_published", 0.5), ("as_implemented", 0.4)):
                     more = {**own, "convention": convention}
                     rows += [
                         {"metric": "gamma_rel", "statistic": "mean", "value": share, **more},
@@ -72,10 +72,10 @@ def test_the_residual_of_v_stands_beside_its_chance():
 
 
 def test_one_convention_of_the_relative_difference_is_drawn():
-    for convention, value in (("text", 0.5), ("code", 0.4)):
+    for convention, value in (("as_published", 0.5), ("as_implemented", 0.4)):
         line = named(eigenvector_figure(eigen_frame(), convention=convention), "perturbed")[1]
         assert set(line.y) == {value}
-    with pytest.raises(InputError, match="code"):
+    with pytest.raises(InputError, match="as_implemented"):
         eigenvector_figure(eigen_frame(), convention="exact")
 
 

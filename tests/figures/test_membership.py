@@ -89,7 +89,7 @@ def agreement():
     places = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     rows = [
         {"model": model, "checkpoint": "x", "layer": layer, "input": None, "head": None, "metric": metric,
-         "convention": "text", "standardize": None, "value": 0.1 * layer + 0.2 * (model == "b"),
+         "convention": "as_published", "standardize": None, "value": 0.1 * layer + 0.2 * (model == "b"),
          "null_low": -0.05, "null_high": 0.03}
         for model, layer in places
         for metric in ("membership_ari", "membership_iou")
@@ -111,7 +111,7 @@ def test_agreement_has_a_mark_per_model_over_the_bar_of_its_chance():
 
 
 def test_agreement_by_two_conventions_is_refused():
-    both = pd.concat([agreement(), agreement().assign(convention="code")])
+    both = pd.concat([agreement(), agreement().assign(convention="as_implemented")])
     with pytest.raises(InputError, match="several conventions"):
         membership_agreement_figure(both)
     with pytest.raises(InputError, match="no values of membership_ari"):

@@ -18,8 +18,8 @@ def errors(model="bundled:digits-vit", scale=1.0, **more):
     for convention, factor, null in (
         ("exact", 0.05, null_level),
         ("saritas2025", 4.0, {}),
-        ("teo2024-text", -3.0, {}),
-        ("teo2024-code", 1.5, {}),
+        ("teo2024_as_published", -3.0, {}),
+        ("teo2024_as_implemented", 1.5, {}),
     ):
         same = {"metric": "projection_error", "convention": convention, **null, **more}
         rows += levels(2 * scale * factor, inputs * factor, layers * factor, **same)
@@ -49,14 +49,14 @@ def test_every_convention_is_a_line_over_layers():
 
 
 def test_negative_errors_are_drawn_by_size_with_open_markers():
-    (line,) = named(projection_error_figure(errors()), "teo2024, text")
+    (line,) = named(projection_error_figure(errors()), "teo2024, as published")
     np.testing.assert_allclose(line.y, [3, 6, 9])
     np.testing.assert_allclose(line.customdata, [-3, -6, -9])
     assert set(line.marker.symbol) == {"square-open"}
 
 
 def test_the_codes_logarithms_are_undone():
-    (line,) = named(projection_error_figure(errors()), "teo2024, code")
+    (line,) = named(projection_error_figure(errors()), "teo2024, as implemented")
     np.testing.assert_allclose(line.y, np.exp([1.5, 3.0, 4.5]))
 
 
@@ -136,7 +136,7 @@ def test_training_has_a_panel_for_each_way_to_look():
     assert len(titles(fig)) == 4
     places = {trace.name: trace.xaxis for trace in reversed(fig.data) if trace.name}
     assert places["‖h‖²"] == places["|‖φ‖² − ‖h‖²|"] == "x"
-    assert places["teo2024's code"] == "x2"
+    assert places["teo2024, as implemented"] == "x2"
     assert {trace.xaxis for trace in named(fig, "exact J")} == {"x3"}
     assert places["floor: true projections"] == places["null distribution"] == "x3"
     assert places["error over ‖φ‖²"] == places["error over ‖h‖²"] == "x4"

@@ -643,11 +643,22 @@ def of_modules(recording: Recording) -> None:
 def built(name: str, width: int, options: Mapping[str, Any]) -> nn.Module:
     make = workbench.attention.attention_module
     known = workbench.attention.VARIANTS[name].options
-    options = {renamed("variant option", key, known): value for key, value in options.items()}
+    newest, oldest = (
+        {
+            renamed("variant option", key, known): (
+                spellings(f"variant option.{key}", value)[spelled] if isinstance(value, str) else value
+            )
+            for key, value in options.items()
+        }
+        for spelled in (0, -1)
+    )
     twins = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        twins.append(make(name, width, HEADS, num_tokens=TOKENS, **options))
+        try:
+            twins.append(make(name, width, HEADS, num_tokens=TOKENS, **newest))
+        except workbench.WorkbenchError:  # of a commit that spells a value in the older way
+            twins.append(make(name, width, HEADS, num_tokens=TOKENS, **oldest))
     return fill(*twins).double().eval()
 
 

@@ -110,9 +110,9 @@ def test_values_come_in_the_units_of_results():
             for n in range(2)
         )
         assert total == printed
-    assert math.log(published(metric="phi_norm2").query("convention == 'teo2024-code'")["value"].item()) == (
-        pytest.approx(35, abs=1e-3)
-    )
+    assert math.log(
+        published(metric="phi_norm2").query("convention == 'teo2024_as_implemented'")["value"].item()
+    ) == (pytest.approx(35, abs=1e-3))
 
 
 @pytest.mark.parametrize("size", [0.0, 0.3, 2.0, 30.0])

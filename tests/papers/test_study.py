@@ -177,7 +177,12 @@ def test_axis_and_statistic_choose_rows_and_change_none(qkv):
 def test_a_convention_chooses_rows_and_changes_none(qkv):
     whole = analyze("projection-error", qkv=qkv, **FEW)
     errors = whole[whole["metric"] == "projection_error"]
-    assert set(errors["convention"]) == {"teo2024-text", "teo2024-code", "saritas2025", "exact"}
+    assert set(errors["convention"]) == {
+        "teo2024_as_published",
+        "teo2024_as_implemented",
+        "saritas2025",
+        "exact",
+    }
     for convention in ("saritas2025", "exact"):
         rows = analyze("projection-error", qkv=qkv, convention=convention, **FEW)
         expected = whole[whole["convention"].isna() | (whole["convention"] == convention)]
@@ -267,7 +272,7 @@ def test_families_give_values_whatever_the_batches(name, make, batch):
     whole = analyze(name, model=model, inputs=batch(), null_samples=2)
     one = analyze(name, model=model, inputs=batch(), null_samples=2, batch_size=1)
     undefined = overall(whole)[overall(whole)["value"].isna()]
-    assert set(undefined["convention"]) <= {"teo2024-code"}  # the logarithm of a negative mean
+    assert set(undefined["convention"]) <= {"teo2024_as_implemented"}  # the logarithm of a negative mean
     numbers = ["value", *NULL_COLUMNS]
     assert whole.drop(columns=numbers).equals(one.drop(columns=numbers))
     # what eigenvectors enter may turn with the rounding of a random model's own float32
@@ -364,7 +369,7 @@ def test_the_profile_is_that_of_the_mean_spectrum(qkv):
         ("value-similarity", {"per_head": "yes"}, "per_head must be true or false; got 'yes'"),
         ("eigenvector-test", {"noise": -1}, "noise must be a number from 0"),
         ("eigenvector-test", {"precision": "float16"}, "precision must be 'float64' or 'float32'"),
-        ("projection-error", {"convention": "text"}, "convention must be 'teo2024-text' or"),
+        ("projection-error", {"convention": "as_published"}, "convention must be 'teo2024_as_published' or"),
         ("projection-error", {"standardize": "per-feature"}, "standardize must be 'none' or 'per-token'"),
     ],
 )

@@ -135,13 +135,13 @@ def test_null_is_that_of_the_mean_over_everything():
 
 def test_layers_may_have_conventions_of_their_own_but_not_two_each():
     first, second = (
-        _frame([1, 2, 3], layer=0, convention="text"),
+        _frame([1, 2, 3], layer=0, convention="as_published"),
         _frame([4, 5, 6], layer=1, convention="ours"),
     )
     (term,) = parse_measure("LCKA")
     assert len(rows_of(pd.concat([first, second]), term)) == 6
     with pytest.raises(InputError, match="several convention"):
-        rows_of(pd.concat([first, second, second.assign(convention="code")]), term)
+        rows_of(pd.concat([first, second, second.assign(convention="as_implemented")]), term)
 
 
 def test_over_layers_every_layer_has_one_value_and_null_is_their_mean():

@@ -137,8 +137,9 @@ def eigenvector_test(
     Â = C G⁻¹ V, the least-squares solution of V = G C Â. For each axis:
 
     gamma_abs, gamma_rel: |γ_i − γ_j| and |γ_i − γ_j| / max(|γ_i|, |γ_j|) over all pairs of tokens, mean and standard
-        deviation (ddof = 1). gamma_rel by convention: "code" adds 1e-10 to the denominator, which is no small
-        number beside many a γ; "text" nothing. Tokens where a candidate is exactly 0 have no γ and are left out.
+        deviation (ddof = 1). gamma_rel by convention: "as_implemented" adds 1e-10 to the denominator, which is no
+        small number beside many a γ; "as_published" nothing. Tokens where a candidate is exactly 0 have no γ and are
+        left out.
     gamma_size: mean |γ|, for true eigenvectors μ_d/N: what the differences are to be read against.
     gamma_floor: the mean difference that true eigenvectors show through rounding alone: an error of one unit
         of rounding (ε/2 · μ_1) in every entry of K̃ â, mean over pairs of the sum of both tokens' errors.
@@ -265,7 +266,7 @@ def _test(
     share = axes.resolved.double() / (len(gram) - 1)
     return EigenvectorTest(
         gamma_abs=torch.stack(absolute_differences(gamma), -1) * factor,
-        gamma_rel=dict(zip(("text", "code"), relative, strict=True)),
+        gamma_rel=dict(zip(("as_published", "as_implemented"), relative, strict=True)),
         gamma_floor=_padded(_rounding(axes, gram, vectors) * factor, v.shape[-1]),
         gamma_size=gamma.abs().nanmean(-1) * factor,
         inconsistency=inconsistency,

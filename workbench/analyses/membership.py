@@ -57,8 +57,8 @@ MEMBERSHIP_ENTROPY_SHARE = Metric(
     "membership_entropy_share",
     "Relative entropy of membership",
     "−Σ_k Π_jk log Π_jk / log(heads), mean over tokens: 0 where every token belongs to one head, 1 where "
-    "to all alike; convention text, code (as ToST is trained) or ours (softmax models: subspaces of the "
-    "values)",
+    "to all alike; convention as_published, as_implemented (as ToST is trained) or ours (softmax models: "
+    "subspaces of the values)",
     "wu2025 eq. 10",
     low=0,
     high=1,

@@ -27,7 +27,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-CONVENTIONS = ("teo2024-text", "teo2024-code", "saritas2025", "exact")
+CONVENTIONS = ("teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact")
 STANDARDS = ("none", "per-token")
 NORM_STATISTICS = ("mean", "median", "q2.5", "q25", "q75", "q97.5")
 QUANTILES = (0.5, 0.025, 0.25, 0.75, 0.975)
@@ -40,19 +40,19 @@ class Options(OfValues):
     """Which of the conventions, of which queries and keys."""
 
     convention: Annotated[
-        Literal["teo2024-text", "teo2024-code", "saritas2025", "exact", "all"],
-        "teo2024-text, teo2024-code, saritas2025, exact or all",
+        Literal["teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact", "all"],
+        "teo2024_as_published, teo2024_as_implemented, saritas2025, exact or all",
     ] = "all"
     standardize: Annotated[
         Literal["none", "per-token"],
-        "none, or per-token: q and k over features, and attention from them (teo2024-code always does)",
+        "none, or per-token: q and k over features, and attention from them (teo2024_as_implemented always does)",
     ] = "none"
 
 
 PROJECTION_ERROR = Metric(
     "projection_error",
     "Projection error",
-    "J_proj by its convention: teo2024-text mean(‖φ‖² − ‖h‖²), teo2024-code its logarithm (nats) as "
+    "J_proj by its convention: teo2024_as_published mean(‖φ‖² − ‖h‖²), teo2024_as_implemented its logarithm (nats) as "
     "published, saritas2025 mean |‖φ‖² − ‖h‖²|, exact the loss of the best signed assignment of outputs "
     "to axes",
     "teo2024 eq. 13, Fig. 1; saritas2025 App. A",
@@ -134,8 +134,8 @@ def projection_errors(
 ) -> ProjectionErrors:
     """Projection error of every head by each convention, with φ(q_i) over all (real) keys and h_i the output.
 
-    errors: "teo2024-text" mean_i(‖φ‖² − ‖h‖²) (eq. 13); "saritas2025" mean_i |‖φ‖² − ‖h‖²| (App. A);
-        "teo2024-code" the natural logarithm of mean_i(‖φ‖² − ‖h‖²) as the authors' code has it: q and k
+    errors: "teo2024_as_published" mean_i(‖φ‖² − ‖h‖²) (eq. 13); "saritas2025" mean_i |‖φ‖² − ‖h‖²| (App. A);
+        "teo2024_as_implemented" the natural logarithm of mean_i(‖φ‖² − ‖h‖²) as the authors' code has it: q and k
         standardised per token, ‖φ‖² := exp(q·q − 2 log g(q) − 2(1 − s) q·k_1) with the scale s left out in two
         places; NaN where the mean is not positive. "exact" the least loss over all assignments of output columns
         to axes with signs: the axes are orthogonal, so the loss is a sum over axes and the best assignment a
@@ -282,11 +282,11 @@ def _of_head(
     count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
     resolved = count
     for convention in conventions:
-        if convention == "teo2024-text":
+        if convention == "teo2024_as_published":
             errors[convention] = (phi - h_norm).mean()
         elif convention == "saritas2025":
             errors[convention] = gaps.mean()
-        elif convention == "teo2024-code":
+        elif convention == "teo2024_as_implemented":
             errors[convention] = _log_error_of_code(head.standardized())
         else:
             baseline = phi.mean()

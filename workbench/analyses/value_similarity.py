@@ -83,7 +83,7 @@ KCKA = Metric(
 ALLCLOSE = Metric(
     "allclose",
     "Share of heads whose V equals V̇",
-    "1 where every entry of V is close to that of V̇, else 0: |a−b| ≤ 1e-3 + 1e-5|b| (convention text) or "
+    "1 where every entry of V is close to that of V̇, else 0: |a−b| ≤ 1e-3 + 1e-5|b| (convention as_published) or "
     "≤ 1e-5 + 1e-3|b| (code)",
     "saritas2025 §3",
     low=0,
@@ -115,12 +115,12 @@ QUANTITIES = (
     *(Quantity("abs_cos", "features", statistic) for statistic in ("max", "mean")),
     Quantity("LCKA"),
     Quantity("KCKA"),
-    *(Quantity("allclose", convention=convention) for convention in ("text", "code")),
+    *(Quantity("allclose", convention=convention) for convention in ("as_published", "as_implemented")),
     *(Quantity("principal_angle", statistic=statistic) for statistic in ("min", "mean")),
     Quantity("span_share"),
 )
 
-TOLERANCES = {"text": (1e-5, 1e-3), "code": (1e-3, 1e-5)}  # (relative, absolute)
+TOLERANCES = {"as_published": (1e-5, 1e-3), "as_implemented": (1e-3, 1e-5)}  # (relative, absolute)
 STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": Tensor.amax,
     "min": Tensor.amin,
@@ -162,7 +162,8 @@ def value_similarity(
     abs_cos: |cos| of the columns matched by index.
     LCKA, KCKA: linear CKA, and CKA of kernels exp(−D/(2σ²)) with D the squared distances between tokens and σ²
         their lower median over pairs, for each matrix its own; biased HSIC (Kornblith et al. 2019).
-    allclose: 1 where |V − V̇| ≤ 1e-3 + 1e-5 |V̇| in every entry (convention text) or 1e-5 + 1e-3 |V̇| (code).
+    allclose: 1 where |V − V̇| ≤ 1e-3 + 1e-5 |V̇| in every entry (convention as_published) or 1e-5 + 1e-3 |V̇|
+        (as_implemented).
     principal_angle: between span(V) and span(V̇), radians in [0, π/2].
     span_share: ‖V‖² inside span(V̇) over ‖V‖². These two, like LCKA and KCKA for a fixed G A, do not see the signs
         and the order of the eigenvectors, which MDC depends on and MOC through the signs; abs_cos sees the order.

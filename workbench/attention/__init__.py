@@ -92,7 +92,10 @@ SHARED_OPTIONS = ("qkv_bias", "proj_bias", "causal", "num_tokens", "layer")
 
 _RPC = {
     "lambd": Option(4.0, "weight λ of the sparse part; ∞ leaves nothing sparse"),
-    "convention": Option("text", "threshold and step: text λ/μ, per head; code λμ, over the full width"),
+    "convention": Option(
+        "as_published",
+        "threshold and step: as_published λ/μ, per head; as_implemented λμ, over the full width",
+    ),
 }
 _ITERATIONS = "steps of the pursuit; a list gives one number per layer, 0 and beyond its end none"
 _CONTENT = {
@@ -102,13 +105,17 @@ _CONTENT = {
 
 _TSSA = {
     "convention": Option(
-        "text", "membership: text eq. 10; code as trained, from features of unit norm over tokens"
+        "as_published",
+        "membership: as_published eq. 10; as_implemented (and trained) from features of unit norm over tokens",
     )
 }
 _PRIMAL_INDEPENDENT = {
     "low_rank": Option(96, "directions s kept of the kernel"),
     "scores": Option("both", "what the output is made of: both e and r, or e alone (chen2023 Table 8)"),
-    "convention": Option("text", "of the KSVD objective: text per input and head; code of means, Λ squared"),
+    "convention": Option(
+        "as_published",
+        "of the KSVD objective: as_published per input and head; as_implemented of means, Λ squared",
+    ),
 }
 _PRIMAL = _PRIMAL_INDEPENDENT | {
     "rank_multi": Option(10, "data-dependent weights read this many times s tokens, or all where fewer"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workbench.core.errors import InputError, UnknownName
 
-CONVENTIONS = ("text", "code")
+CONVENTIONS = ("as_published", "as_implemented")
 
 
 class AttentionModule(nn.Module):

@@ -146,7 +146,7 @@ def ksvd_loss(
     lam: Float[Tensor, "*head direction"],
     *,
     mask: Bool[Tensor, ...] | None = None,
-    convention: str = "text",
+    convention: str = "as_published",
 ) -> Float[Tensor, "*batch_head"]:
     """Objective J of kernel SVD (chen2023 eq. 11), zero at its solution; `ksvd_penalty` squares it.
 
@@ -159,24 +159,24 @@ def ksvd_loss(
     """
     check_convention(convention)
     tokens = token_mask(mask, e, _WHAT)
-    weight = lam if convention == "text" else lam.square()
+    weight = lam if convention == "as_published" else lam.square()
     weight = weight[..., None, :]  # over tokens
     energy = 0.5 * ((e.square() + r.square()) * weight).sum(-1)  # (batch, head, token)
     if tokens is not None:
         energy = torch.where(tokens[:, None], energy, 0.0)
     trace = (we * wr).sum((-2, -1))  # (head,)
-    if convention == "text":
+    if convention == "as_published":
         return energy.sum(-1) - trace
     real = energy.numel() if tokens is None else tokens.sum().clamp(min=1) * energy.shape[1]
     return energy.sum() / real - trace.mean()
 
 
-def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> Float[Tensor, ""]:
+def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "as_published") -> Float[Tensor, ""]:
     """What η multiplies in the total loss, task + η · penalty, from `ksvd_loss` of every primal layer.
 
-    ``objectives`` has what `ksvd_loss` gave for each layer, by the same ``convention``. text: Σ_layers of the mean over
-    inputs and heads of J² (chen2023 eq. 10); code: the mean over layers. Raises InputError without a layer,
-    UnknownName for another convention.
+    ``objectives`` has what `ksvd_loss` gave for each layer, by the same ``convention``. as_published: Σ_layers of the
+    mean over inputs and heads of J² (chen2023 eq. 10); as_implemented: the mean over layers. Raises InputError
+    without a layer, UnknownName for another convention.
     """
     check_convention(convention)
     if not objectives:
@@ -184,13 +184,13 @@ def ksvd_penalty(objectives: Sequence[Tensor], *, convention: str = "text") -> F
             "there is no KSVD objective to add up: the model has no primal layer, or saw no input"
         )
     squares = torch.stack([objective.square().mean() for objective in objectives])
-    return squares.sum() if convention == "text" else squares.mean()
+    return squares.sum() if convention == "as_published" else squares.mean()
 
 
 def kept_penalty(layers: Sequence[PrimalAttention]) -> Float[Tensor, ""]:
     """`ksvd_penalty` (chen2023) of what primal layers kept of their last forward pass in training."""
     objectives = [layer.objective for layer in layers if layer.objective is not None]
-    return ksvd_penalty(objectives, convention=layers[0].convention if layers else "text")
+    return ksvd_penalty(objectives, convention=layers[0].convention if layers else "as_published")
 
 
 def _check_weights(q: Tensor, k: Tensor, we: Tensor, wr: Tensor, x: Tensor | None, causal: bool) -> None:
@@ -238,7 +238,7 @@ class PrimalAttention(AttentionModule):
         rank_multi: int = 10,
         independent: bool = False,
         scores: str = "both",
-        convention: str = "text",
+        convention: str = "as_published",
         **shared: Any,
     ) -> None:
         super().__init__(dim, num_heads, **shared)
@@ -248,7 +248,7 @@ class PrimalAttention(AttentionModule):
         for name, value in (("low_rank", low_rank), ("rank_multi", rank_multi)):
             if value < 1:
                 raise InputError(f"{name} must be at least 1; got {value}")
-        self.convention = convention  # of the loss; the layer itself is the same in text and code
+        self.convention = convention  # of the loss; the layer itself is the same in both
         self.independent = independent or self.causal
         rows = self.head_dim
         if not self.independent:

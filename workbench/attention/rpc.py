@@ -102,7 +102,7 @@ def rpc_attention(
     scale: float | None = None,
     num_iter: int = 4,
     lambd: float = 4.0,
-    convention: str = "text",
+    convention: str = "as_published",
     mask: Tensor | None = None,
     causal: bool = False,
     details: Literal[False] = False,
@@ -116,7 +116,7 @@ def rpc_attention(
     scale: float | None = None,
     num_iter: int = 4,
     lambd: float = 4.0,
-    convention: str = "text",
+    convention: str = "as_published",
     mask: Tensor | None = None,
     causal: bool = False,
     details: Literal[True],
@@ -129,7 +129,7 @@ def rpc_attention(
     scale: float | None = None,
     num_iter: int = 4,
     lambd: float = 4.0,
-    convention: str = "text",
+    convention: str = "as_published",
     mask: Bool[Tensor, ...] | None = None,
     causal: bool = False,
     details: bool = False,
@@ -141,9 +141,9 @@ def rpc_attention(
     are scale q K'ᵀ (Appendix E.10). lambd = ∞ with num_iter = 1 is symmetric softmax attention (softmax
     attention with ``q``), with num_iter = 2 that, applied to its own output as keys.
 
-    τ and μ: "text" τ = λ/μ, μ = N d / (4‖K‖_1) with d = head_dim; "code" τ = λμ, d the width of all heads.
-    N and ‖K‖_1 are those of the tokens a query may attend to, so padding counts for nothing, and with
-    ``causal`` every token has the μ of the sequence that ends with it (one μ for a whole sequence, as
+    τ and μ: "as_published" τ = λ/μ, μ = N d / (4‖K‖_1) with d = head_dim; "as_implemented" τ = λμ, d the
+    width of all heads. N and ‖K‖_1 are those of the tokens a query may attend to, so padding counts for nothing,
+    and with ``causal`` every token has the μ of the sequence that ends with it (one μ for a whole sequence, as
     published, would tell it about later tokens).
 
     Raises InputError when keys and values differ in width, for num_iter < 1 and for lambd < 0.
@@ -159,7 +159,7 @@ def rpc_attention(
     if mask is not None:
         mask, causal = attention_mask(mask, k, causal=causal), False
     mu = _step_size(k, mask, causal, convention)
-    threshold = lambd / mu if convention == "text" else lambd * mu
+    threshold = lambd / mu if convention == "as_published" else lambd * mu
     low_rank, dual = torch.zeros_like(k), torch.zeros_like(k)  # dual is Y/μ, which needs no μ
     iterates = []
     for _ in range(num_iter):
@@ -176,7 +176,7 @@ def rpc_attention(
 
 def _step_size(k: Tensor, mask: Tensor | None, causal: bool, convention: str) -> Tensor:
     """μ = N d / (4‖K‖_1) for every token, over the tokens that it may attend to: (batch, head, token | 1, 1)."""
-    width = k.shape[-1] if convention == "text" else k.shape[-1] * k.shape[-3]
+    width = k.shape[-1] if convention == "as_published" else k.shape[-1] * k.shape[-3]
     norms = k.abs().sum(-1, keepdim=True)  # (batch, head, token, 1)
     if mask is None and causal:
         mean = norms.cumsum(-2) / torch.arange(1, k.shape[-2] + 1, device=k.device).to(k.dtype).unsqueeze(-1)
@@ -206,7 +206,7 @@ class RPCAttention(AttentionModule):
         symmetry: str = "sym",
         num_iter: int | Sequence[int] = 4,
         lambd: float = 4.0,
-        convention: str = "text",
+        convention: str = "as_published",
         layer: int = 0,
         **shared: Any,
     ) -> None:

@@ -24,7 +24,7 @@ def token_statistics_attention(
     causal: bool = False,
     bias: Float[Tensor, "head position 1"] | None = None,
     mask: Bool[Tensor, ...] | None = None,
-    convention: str = "text",
+    convention: str = "as_published",
 ) -> tuple[Float[Tensor, "batch head token head_dim"], Float[Tensor, "batch head token"]]:
     """Output −Π_jk w_jk ⊙ D_k and membership Π (wu2025 eqs. 6, 11, 31; causal: eq. 28 and Algorithm 2).
 
@@ -32,8 +32,8 @@ def token_statistics_attention(
     tokens by a running sum, token t included. ``w`` is x projected to the heads, w_k = x U_k. No setting gives
     softmax attention back. O(token · head_dim) time and memory: no pair of tokens is ever formed.
 
-    ``convention`` "code" guards the sums as the authors do (+ 1e-8 on Σ Π); "text" divides exactly. It also
-    selects the membership: see `token_membership`, which has the other arguments. Tokens whose ``mask`` is
+    ``convention`` "as_implemented" guards the sums as the authors do (+ 1e-8 on Σ Π); "as_published" divides exactly.
+    It also selects the membership: see `token_membership`, which has the other arguments. Tokens whose ``mask`` is
     false enter no sum. Half precision is computed in float32 and returned as it came.
     """
     membership, squares, mask = _membership(w, temperature, causal, bias, mask, convention)
@@ -44,7 +44,7 @@ def token_statistics_attention(
     else:
         total = weights.sum(-1)[..., None, None]
         moment = weights[..., None, :] @ squares
-    total = total + 1e-8 if convention == "code" else _positive(total)
+    total = total + 1e-8 if convention == "as_implemented" else _positive(total)
     damping = 1 / (1 + moment / total)
     output = -membership[..., None] * damping * w
     return output.to(w.dtype), membership.to(w.dtype)
@@ -57,13 +57,13 @@ def token_membership(
     causal: bool = False,
     bias: Float[Tensor, "head position 1"] | None = None,
     mask: Bool[Tensor, ...] | None = None,
-    convention: str = "text",
+    convention: str = "as_published",
 ) -> Float[Tensor, "batch head token"]:
     """How much each token belongs to each head: Π, summing to 1 over heads.
 
     text: softmax_k(temp_k ‖w_jk‖²) (wu2025 eq. 10, with temp = 1/2η). code: as trained (C.1, eq. 32), every
     feature first scaled to unit norm over tokens, clamped at 1e-12; this is what ToST's weights expect.
-    Causal (eq. 34), both conventions: softmax_k(temp_k Σ_i (w²_jki / Σ_{t≤j} w²_tki + b_kj)); the code clamps
+    Causal (eq. 34), both conventions: softmax_k(temp_k Σ_i (w²_jki / Σ_{t≤j} w²_tki + b_kj)); as_implemented clamps
     the running sum at 1e-12, the text counts 0/0 as 0.
 
     ``temperature``: one number, or one per head as (head,) or (head, 1). ``bias``: learned, only with
@@ -91,10 +91,10 @@ def _membership(
     squares = w.square()
     if causal:
         total = squares.cumsum(-2)
-        total = total.clamp(min=1e-12) if convention == "code" else _positive(total)
+        total = total.clamp(min=1e-12) if convention == "as_implemented" else _positive(total)
         lengths = squares / total if bias is None else squares / total + bias
     else:
-        lengths = squares if convention == "text" else F.normalize(w, dim=-2, eps=1e-12).square()
+        lengths = squares if convention == "as_published" else F.normalize(w, dim=-2, eps=1e-12).square()
     return (lengths.sum(-1) * temperature).softmax(dim=1), squares, mask
 
 
@@ -135,7 +135,7 @@ def _bias(bias: Tensor | None, w: Tensor, causal: bool) -> Tensor | None:
 class TokenStatisticsAttention(AttentionModule):
     """TSSA, in the place of attention (wu2025 Algorithms 1 and 2).
 
-    One projection w where softmax attention has three. ``convention="code"`` is what ToST's own weights were
+    One projection w where softmax attention has three. ``convention="as_implemented"`` is what ToST's own weights were
     trained with. Loads the authors' names for the projections too: ``to_out.0`` (vision), ``c_attn`` and
     ``c_proj`` (language); ``temp`` and ``denom_bias`` are theirs.
     """
@@ -144,7 +144,7 @@ class TokenStatisticsAttention(AttentionModule):
     attends = "none"
     projections = ("w",)
 
-    def __init__(self, dim: int, num_heads: int, *, convention: str = "text", **shared: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, convention: str = "as_published", **shared: Any) -> None:
         super().__init__(dim, num_heads, **shared)
         check_convention(convention)
         self.convention = convention

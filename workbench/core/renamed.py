@@ -26,7 +26,12 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         for kind, names in {
             "site": _SITES,
             "candidate": _SITES,
-            "convention": {},
+            "convention": {
+                "text": "as_published",
+                "code": "as_implemented",
+                "teo2024-text": "teo2024_as_published",
+                "teo2024-code": "teo2024_as_implemented",
+            },
             "preprocessing": {"paper": "saritas2025"},
             "metric": {"projection_baseline": "projection_zero_predictor"},
             "option": {"draws": "null_samples"},

@@ -109,7 +109,7 @@ def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     rows = rows[rows["standardize"].isna()]
     for label, part in series_of(rows):
         for convention, of_convention in part.groupby("convention", sort=False):
-            yield f"{label} ({convention})", of_convention
+            yield f"{label} ({str(convention).replace('_', ' ')})", of_convention
 
 
 def _values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -30,7 +30,7 @@ _PANELS = (
 )
 
 
-def eigenvector_figure(frame: pd.DataFrame, convention: str = "text") -> go.Figure:
+def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
     """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate, a row per model.
 
     Lines are means over inputs, layers and heads; a band reaches one standard deviation over pairs of tokens above
@@ -40,7 +40,7 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "text") -> go.Figu
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
-        convention: of the relative difference: "text", or "code", which adds 1e-10 to its denominator.
+        convention: of the relative difference: "as_published"; "as_implemented" adds 1e-10 to its denominator.
 
     Raises:
         InputError: no values of gamma_abs, gamma_rel and eigen_residual by rank over all inputs and layers.
@@ -167,7 +167,7 @@ def _references(fig: go.Figure, rows: pd.DataFrame, place: dict, legend: bool) -
 
 
 def eigenvector_layers_figure(
-    frame: pd.DataFrame, metric: str = "gamma_abs", convention: str = "text"
+    frame: pd.DataFrame, metric: str = "gamma_abs", convention: str = "as_published"
 ) -> go.Figure:
     """Differences of γ per axis in every layer (teo2024 Figs 2 right, 5): a column per candidate, a row per model.
 

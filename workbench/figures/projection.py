@@ -25,8 +25,8 @@ from workbench.figures.theme import COLOURS, translucent
 _CONVENTIONS = {
     "exact": ("exact", COLOURS[0], "solid", "circle"),
     "saritas2025": ("saritas2025", COLOURS[2], "dot", "diamond"),
-    "teo2024-text": ("teo2024, text", COLOURS[1], "dash", "square"),
-    "teo2024-code": ("teo2024, code", COLOURS[5], "longdash", "triangle-up"),
+    "teo2024_as_published": ("teo2024, as published", COLOURS[1], "dash", "square"),
+    "teo2024_as_implemented": ("teo2024, as implemented", COLOURS[5], "longdash", "triangle-up"),
 }
 BOUNDS = {
     "projection_zero_predictor": ("zero predictor", "#000000", "dashdot"),
@@ -87,7 +87,7 @@ def _add_convention(
     """The line of one convention; returns the sizes drawn, to choose the ticks by."""
     words, colour, dash, symbol = _CONVENTIONS[convention]
     part = values_once(rows[_is(rows, convention)]).sort_values("layer")
-    value = np.exp(part["value"]) if convention == "teo2024-code" else part["value"]
+    value = np.exp(part["value"]) if convention == "teo2024_as_implemented" else part["value"]
     negative = value < 0
     fig.add_trace(
         go.Scatter(

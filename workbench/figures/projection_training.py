@@ -20,7 +20,7 @@ _EXACT = ("exact J", COLOURS[0], "triangle-down")
 _TRAINING = {
     "projection_error": (
         ("saritas2025", None, (1, 1), "|‖φ‖² − ‖h‖²|", COLOURS[3], "square"),
-        ("teo2024-code", None, (1, 2), "teo2024's code", COLOURS[5], "triangle-up"),
+        ("teo2024_as_implemented", None, (1, 2), "teo2024, as implemented", COLOURS[5], "triangle-up"),
     ),
     "h_norm2": ((None, "mean", (1, 1), "‖h‖²", COLOURS[2], "diamond"),),
     "phi_norm2": ((None, "mean", (1, 1), "‖φ‖²", COLOURS[0], "circle"),),

@@ -25,7 +25,7 @@ class Operator:
 
 
 _CAUSAL = {"causal": True}
-_AS_TRAINED = {"convention": "code"}
+_AS_TRAINED = {"convention": "as_implemented"}
 
 OPERATORS: dict[str, Operator] = {
     "softmax": Operator("softmax attention, fused kernel", "softmax"),

@@ -188,10 +188,10 @@ def membership_maps(
 ) -> MembershipMaps:
     """Membership of every patch in every head, on the patch grid (wu2025 Figs 4b and 9).
 
-    Token statistics attention: by its own ``convention``, or the one given (text or code). Any other attention:
-    ours, from the subspaces of its value projections. Raises `InputError` for texts, and where a layer cuts the
-    image into windows, has a single head, or differs from the others in its number of heads; `membership_frame` takes
-    texts.
+    Token statistics attention: by its own ``convention``, or the one given (as_published or as_implemented). Any other
+    attention: ours, from the subspaces of its value projections. Raises `InputError` for texts, and where a layer cuts
+    the image into windows, has a single head, or differs from the others in its number of heads; `membership_frame`
+    takes texts.
     """
     settings = RunSettings(model=model, inputs=inputs, layers=layers)
     source = model_source(settings, ("input", "v"))

@@ -64,7 +64,7 @@ def test_the_outline_names_kinds_and_heads(material):
     assert kinds == [(layer, "token", 3) for layer in range(4)]
     mixed = material.outline(Address("bundled:digits-tost"))
     assert [layer.kind for layer in mixed] == ["none"] * 4 + ["token"] * 2
-    assert mixed[0].convention == "code"
+    assert mixed[0].convention == "as_implemented"
 
 
 def test_two_threads_make_a_thing_once(monkeypatch):
@@ -122,7 +122,7 @@ def test_every_measure_gives_one_number_per_layer_and_head(material, name):
 def test_memberships_of_a_tost_are_by_its_own_formula():
     material = Material()
     frame = measure("membership_entropy_share").frame(Address("bundled:digits-tost", n=2), material)
-    assert set(frame["convention"]) == {"code"}
+    assert set(frame["convention"]) == {"as_implemented"}
 
 
 def test_a_measure_that_a_model_does_not_have_is_said():

@@ -27,7 +27,7 @@ def test_a_variant_from_the_command_line(run, tmp_path, monkeypatch):
     assert str(folder.relative_to(tmp_path)) in out
     about = json.loads((folder / "model.json").read_text())
     assert (about["attention"], about["boost"], about["attention_layers"]) == ("rpc-sym", True, [1, 2])
-    assert about["attention_options"] == {"num_iter": 2, "lambd": 4.0, "convention": "text"}
+    assert about["attention_options"] == {"num_iter": 2, "lambd": 4.0, "convention": "as_published"}
     assert about["command"] == (
         "workbench study train digits --attention rpc-sym --layers 1,2 --set num_iter=2 --boost --limit 32 "
         "--seed 3 --epochs 1"
@@ -52,7 +52,7 @@ def test_a_recipe_file_and_a_text_of_ones_own(run, tmp_path):
     ("words", "expected"),
     [
         (("digits", "--attention", "rpc"), "rpc-sym"),
-        (("digits", "--attention", "tssa", "-s", "lambd=3"), "convention=text"),
+        (("digits", "--attention", "tssa", "-s", "lambd=3"), "convention=as_published"),
         (("digits", "--layers", "0"), "name one as attention"),
         (("digits", "--attention", "tssa", "--layers", "0;2"), "is neither a number nor a range"),
         (("digits", "--data", "here"), "has its own data"),

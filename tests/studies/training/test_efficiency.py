@@ -90,8 +90,8 @@ def test_what_is_counted_depends_on_no_weights(costs):
 def test_a_variant_is_read_with_its_options():
     assert parse_variant("tssa") == ("tssa", {}, False)
     assert parse_variant("bilateral+boost") == ("bilateral", {}, True)
-    read = parse_variant("rpc-sym num_iter=[5] convention=code lambd=3.5")
-    assert read == ("rpc-sym", {"num_iter": [5], "convention": "code", "lambd": 3.5}, False)
+    read = parse_variant("rpc-sym num_iter=[5] convention=as_implemented lambd=3.5")
+    assert read == ("rpc-sym", {"num_iter": [5], "convention": "as_implemented", "lambd": 3.5}, False)
     assert len({parse_variant(name).attention for name in VARIANTS}) == 10
 
 

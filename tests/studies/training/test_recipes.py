@@ -45,7 +45,10 @@ def test_plain_softmax_leaves_no_trace():
 
 def test_what_an_architecture_has_by_itself_takes_the_place_of_softmax():
     tost = load_recipe("digits-tost")
-    assert (tost.attention, tost.architecture["attention_options"]) == ("tssa", {"convention": "code"})
+    assert (tost.attention, tost.architecture["attention_options"]) == (
+        "tssa",
+        {"convention": "as_implemented"},
+    )
     assert load_recipe("digits-tost", "tssa") == tost
     assert load_recipe("digits-tost", "softmax").architecture["attention"] == "softmax"
     xcit = load_recipe("digits-xcit")
@@ -56,7 +59,7 @@ def test_what_an_architecture_has_by_itself_takes_the_place_of_softmax():
         **xcit.architecture, "name": "tost", "attention": "xca"
     }  # fmt: skip
     lm = load_recipe("prose-tost")
-    assert lm.architecture["attention_options"] == {"convention": "code"}
+    assert lm.architecture["attention_options"] == {"convention": "as_implemented"}
 
 
 def test_keys_that_say_nothing_are_left_out_and_those_of_the_first_recipes_are_not():
@@ -79,7 +82,7 @@ def test_a_table_of_the_file_says_what_changes_for_one_variant():
     assert (recipe.epochs, recipe.ksvd_weight, recipe.attention, recipe.boost) == (9, 0.2, "primal", False)
     assert recipe.architecture["attention_layers"] == [4]
     assert recipe.architecture["attention_options"] == {
-        "low_rank": 7, "rank_multi": 10, "scores": "both", "convention": "text"
+        "low_rank": 7, "rank_multi": 10, "scores": "both", "convention": "as_published"
     }  # fmt: skip
     other = parse_recipe(table, attention="tssa")
     assert (other.epochs, other.ksvd_weight) == (7, 0.0)
@@ -89,7 +92,11 @@ def test_a_table_of_the_file_says_what_changes_for_one_variant():
 def test_with_attention_replaces_what_was_there():
     recipe = load_recipe("digits", "primal").with_attention("rpc-sym", "0,2", {"lambd": 3}, boost=True)
     assert recipe.architecture["attention_layers"] == [0, 2]
-    assert recipe.architecture["attention_options"] == {"num_iter": 4, "lambd": 3, "convention": "text"}
+    assert recipe.architecture["attention_options"] == {
+        "num_iter": 4,
+        "lambd": 3,
+        "convention": "as_published",
+    }
     assert recipe.boost
     assert "attention_layers" not in recipe.with_attention("tssa", "0-3").architecture  # all of them
     assert recipe.with_attention("softmax") == dataclasses.replace(load_recipe("digits"), ksvd_weight=0.05)

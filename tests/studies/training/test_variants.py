@@ -64,7 +64,11 @@ def test_every_variant_trains_and_comes_back_from_its_checkpoint(task, name, tmp
 
 
 OTHERS = {
-    "digits-tost": {"name": "tost", "attention": "tssa", "attention_options": {"convention": "code"}},
+    "digits-tost": {
+        "name": "tost",
+        "attention": "tssa",
+        "attention_options": {"convention": "as_implemented"},
+    },
     "digits-tost-softmax": {"name": "tost", "attention": "softmax"},
     "digits-tost-ista": {"name": "tost", "mlp": "ista"},
     "digits-xcit": {"name": "xcit"},
@@ -103,7 +107,7 @@ def test_layers_and_options_are_those_asked_for(tmp_path):
     result = one_epoch("digits", tmp_path, "rpc-sym", layers="-1", options={"num_iter": 2})
     _, meta = read_checkpoint(result.checkpoints[-1])
     assert meta["attention_layers"] == [1]
-    assert meta["attention_options"] == {"num_iter": 2, "lambd": 4.0, "convention": "text"}
+    assert meta["attention_options"] == {"num_iter": 2, "lambd": 4.0, "convention": "as_published"}
     model, _ = restore(result.checkpoints[-1])
     assert [type(block.attn).__name__ for block in model.blocks] == ["Attention", "RPCAttention"]
 

@@ -55,7 +55,7 @@ def _tost(width: int, depth: int, heads: int, layer_scale: float) -> Published:
         "num_heads": heads,
         "layer_scale": layer_scale,
         "attention": "tssa",
-        "attention_options": {"convention": "code"},
+        "attention_options": {"convention": "as_implemented"},
     }
     # timm renames the rest: the positions, and the joint projections of class attention.
     names = (
@@ -76,7 +76,7 @@ def _tost_lm(width: int, depth: int, heads: int, layer_scale: float) -> Publishe
         "layer_scale": layer_scale,
         "norm_eps": 1e-5,
         "attention": "tssa-causal",
-        "attention_options": {"convention": "code"},
+        "attention_options": {"convention": "as_implemented"},
     }
     names = (
         (r"^embed\.", "transformer.wte."),

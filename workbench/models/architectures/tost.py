@@ -53,8 +53,8 @@ def build_tost(
 
     ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
     with ``attention_options``; the other layers have softmax attention. ToST's own weights expect ``tssa`` with
-    ``{"convention": "code"}``; ``xca`` gives XCiT as wu2025 trains it. ``mlp`` "ista" puts CRATE's ISTA in the
-    place of the MLP and its residual (wu2025 Table 8); class attention keeps its MLP. ``layer_scale`` is
+    ``{"convention": "as_implemented"}``; ``xca`` gives XCiT as wu2025 trains it. ``mlp`` "ista" puts CRATE's ISTA in
+    the place of the MLP and its residual (wu2025 Table 8); class attention keeps its MLP. ``layer_scale`` is
     where γ starts, 1e-5 in deep models. The patch size is a power of two: every halving is a 3×3 convolution.
 
     Raises UnknownName for an attention, an option of it or an mlp that does not exist, InputError if sizes do
