@@ -161,7 +161,7 @@ def test_the_gallery_of_an_old_render_shows_its_figures_and_its_report(tmp_path)
     }  # fmt: skip
     gallery = write_gallery(folder)
     page = (folder / "index.html").read_text(encoding="utf-8")
-    assert not gallery.foreign
+    assert not gallery.unknown
     assert "projection_error" in page
     assert "null_samples" in page
     assert "draws" not in page

@@ -11,11 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.apps.rendering.notebooks import bundled_notebooks
+from workbench.apps.rendering.notebooks import bundled_notebooks, read_notebook
 from workbench.apps.rendering.run import render
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.export import FORMATS
 from workbench.frames.provenance import read_provenance, sha256_file
+from workbench.frames.results import with_new_names
 
 
 @dataclass
@@ -74,13 +75,14 @@ def reproduce(
     if not run:
         raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
     target = _notebook_to_run(run, trust)
+    notebook = read_notebook(target)
     if out is not None and Path(out).resolve() == path.resolve().parent:
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
         folder = Path(out) if out is not None else Path(scratch)
         report = render(
             [target],
-            parameters=run["parameters"],
+            parameters={notebook.current(name): value for name, value in run["parameters"].items()},
             preset=first.get("preset") or "default",
             theme=first["figure"]["theme"],
             out=folder,
@@ -134,7 +136,8 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
     before = first.with_suffix(".csv")
     if not before.is_file():
         return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
-    one, other = pd.read_csv(before), pd.read_csv(second.with_suffix(".csv"))
+    # a figure of an older version may have rows under names of its time
+    one, other = with_new_names(pd.read_csv(before)), pd.read_csv(second.with_suffix(".csv"))
     if one.shape != other.shape or list(one.columns) != list(other.columns):
         return (
             None,
