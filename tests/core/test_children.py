@@ -65,8 +65,8 @@ def test_render(hostile, count):
 
 def test_sweep(hostile):
     done = run(
-        "sweep", "--models", "bundled:digits-vit", "--inputs", "bundled:digits", "--analyses", "gram-spectrum",
-        "--n", "4", "--shards", "2", "--workers", "2", "--out", "swept",
+        "sweep", "run", "-m", "bundled:digits-vit", "-i", "bundled:digits", "-a", "gram-spectrum",
+        "-n", "4", "--shards", "2", "-j", "2", "-o", "swept",
     )  # fmt: skip
     assert imported(hostile) == []
     assert done.returncode == 0, done.stderr

@@ -168,7 +168,7 @@ def test_a_claim_about_depth_is_paired_by_input(stated):
     assert frame["low"].item() < frame["measured"].item() < frame["high"].item()
 
 
-def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
+def test_a_claim_against_a_baseline_is_measured_on_both_and_about_the_first(stated):
     sharper = _claim(
         "effective_rank", "<", "1", analysis="attention-spectrum", over="model / baseline",
         options="model=digits-primal, baseline=digits-vit, layers=-1, null_samples=0",
@@ -183,7 +183,7 @@ def test_a_claim_about_twins_is_measured_on_both_and_about_the_first(stated):
     ]
     assert frame["measured"].item() == pytest.approx(np.exp(np.log(ranks[0] / ranks[1]).mean()))
     other, runs = stated(sharper)
-    assert (runs, other["why"].item()) == (2, "it is about digits-primal beside digits-vit")
+    assert (runs, other["why"].item()) == (2, "it is about digits-primal versus digits-vit")
 
 
 def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(stated):
