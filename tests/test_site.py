@@ -127,7 +127,7 @@ def test_a_paper_s_page_holds_every_claim_and_no_verdict(site, paper):
     stated = stated_claims(paper)
     table = papers.claims(paper)
     rows = [line for line in table.splitlines() if line.startswith("| ")]
-    heads = [line for line in rows if line.startswith(("| reading |", "| --- |"))]
+    heads = [line for line in rows if line.startswith(("| interpretation |", "| --- |"))]
     assert len(rows) - len(heads) == len(stated)
     assert [claim for claim in stated["claim"] if f"### {claim}\n" not in table] == []
     text = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")

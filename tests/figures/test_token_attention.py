@@ -1,4 +1,4 @@
-"""From a token and to it, over a image and over a text; and the whole matrix."""
+"""From a token and to it, over an image and over a text; and the whole matrix."""
 
 import html
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Lengths of queries, keys and values, over a image and over a text."""
+"""Lengths of queries, keys and values, over an image and over a text."""
 
 import numpy as np
 import pytest

@@ -46,9 +46,8 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
 
     Args:
         frame: what `workbench.runs.class_attention_frame` returns for images, of one or several models on the same
-        inputs;
-            keep the layers, heads and candidates to be shown.
-        images: a image per input, in the order in which the frame names them first; without, maps alone.
+            inputs; keep the layers, heads and candidates to be shown.
+        images: an image per input, in the order in which the frame names them first; without, maps alone.
 
     Raises:
         InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs

@@ -38,7 +38,7 @@ def difference_figure(
 ) -> go.Figure:
     """Two attention maps on one scale from 0, and second − first on a symmetric one, white or transparent at 0.
 
-    Over a image, attention from one token (the mean over queries without one) is laid over the patches; else the
+    Over an image, attention from one token (the mean over queries without one) is laid over the patches; else the
     whole query × key matrices are drawn. Maps that do not fit each other, in their shapes, patch grids or words, stand
     side by side without a difference, and a sentence says why. Where they fit, another gives their total variation
     distance per query, ½ Σ_j |second_ij − first_ij|: the mean over queries, and that of the chosen token.

@@ -33,9 +33,8 @@ def membership_figure(
 
     Args:
         frame: what `MembershipMaps.frame` of `workbench.runs.membership_maps` returns, of one or several models on
-        the same
-            inputs.
-        images: a image per input, in the order in which the frame names them first; without, maps alone.
+            the same inputs.
+        images: an image per input, in the order in which the frame names them first; without, maps alone.
         overlay: lay the maps over the faded images.
 
     Raises:

@@ -83,7 +83,7 @@ def data_uri(image: np.ndarray, fade: bool = False) -> str:
 
 
 def under_cells(rows: int, columns: int) -> dict:
-    """Where a image lies in a panel of `cells`, as `go.Figure.add_layout_image` takes it: exactly under them."""
+    """Where an image lies in a panel of `cells`, as `go.Figure.add_layout_image` takes it: exactly under them."""
     return {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
 
 
@@ -163,7 +163,7 @@ def map_plate(
     Args:
         frame: a row per number, with the columns model, layer, input, title (what stands above a map, a categorical in
             the order of the maps), row, column and value; every input has the same maps.
-        images: a image per input, in the order in which the frame names them first; without, maps alone.
+        images: an image per input, in the order in which the frame names them first; without, maps alone.
 
     Raises:
         InputError: layers differ in their patch grids, images and inputs in their number, or inputs in their maps.

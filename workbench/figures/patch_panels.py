@@ -1,4 +1,4 @@
-"""Numbers of the tokens of a image side by side: maps of the patches, and beneath them the tokens of no place."""
+"""Numbers of the tokens of an image side by side: maps of the patches, and beneath them the tokens of no place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def patch_panels(
     left, right = panel_domains(len(panels))[0]
     unit = (WIDTH - 16) * (right - left) / columns  # px, of a patch
     strip = _Strip(rows, columns, len(prefix), unit)
-    faded: dict[int, str] = {}  # a image that several panels share is faded once
+    faded: dict[int, str] = {}  # an image that several panels share is faded once
     traces: list[go.Heatmap | go.Scatter] = []
     layout: dict = {"shapes": [], "images": [], "annotations": [], **scales}
     places = zip(panels, images, panel_domains(len(panels)), strict=True)

@@ -79,7 +79,7 @@ def save_figure(
         InputError: a name that is no plain file name, an empty figure, frame, caption or alt text, an unknown
             format or width.
         MissingResource: `out` cannot be written.
-        ExportFault: Chrome made a image that is blank, of the wrong size, or without its fonts.
+        ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
     _check(fig, name, data, caption, alt)

@@ -31,7 +31,7 @@ def png_scale(width: int) -> int:
 
 
 class ExportFault(WorkbenchError):
-    """A image that Chrome did not make, or that is not publication-ready."""
+    """An image that Chrome did not make, or that is not publication-ready."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class WarmChrome:
     def images(
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[bytes | ExportFault]:
-        """One figure in several formats, unchecked; a fault stands in the place of a image that failed."""
+        """One figure in several formats, unchecked; a fault stands in the place of an image that failed."""
         drawn = self._wait(self._draw(figure, formats, width, height), (FILE_SECONDS + 10) * len(formats))
         return [
             # plotly.js, kaleido and choreographer raise types of their own
