@@ -248,3 +248,34 @@ def test_an_old_table_of_claims_is_todays(monkeypatch, tmp_path):
     assert left == right
     assert set(read["primary"]) <= {"yes", ""}
     assert (read["primary"] == "yes").any()
+
+
+def test_an_old_sweep_is_read_as_what_is_measured_now(tmp_path):
+    folder = shutil.copytree(OLD / "sweep", tmp_path / "sweep")
+    parts = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    read = workbench.read_sweep(folder)
+    assert not old_names(read)
+    assert set(read["analysis"]) == {"projection-error:convention=teo2024-text:draws=2", "token-similarity"}
+    assert set(read["candidate"].dropna()) == {"resid_post"}
+    assert not [note for note in read.attrs["notes"] if "missing" in note]
+    run = workbench.analyze(
+        "projection-error", model="bundled:digits-vit", inputs="bundled:digits", layers=(0,), n=4,
+        preprocessing="saritas2025", null_samples=2, convention="teo2024_as_published",
+    )  # fmt: skip
+    swept, measured = numbers(read[read["analysis"] != "token-similarity"])["value"], numbers(run)["value"]
+    shared = swept.index.intersection(measured.index)
+    assert "projection_error" in shared.get_level_values("metric")
+    assert_allclose(swept.loc[shared], measured.loc[shared], rtol=1e-5, atol=1e-6)
+    assert {path: path.read_bytes() for path in parts} == parts
+
+
+def test_an_old_sweep_is_not_gone_on_with(tmp_path):
+    folder = shutil.copytree(OLD / "sweep", tmp_path / "sweep")
+    asked = ("projection-error", {"null_samples": 2, "convention": "teo2024_as_published"})
+    before = (folder / "manifest.json").read_bytes()
+    with pytest.raises(InputError, match="other settings"):
+        workbench.sweep(
+            "bundled:digits-vit", "bundled:digits", [asked, ("token-similarity", {})], folder,
+            n=4, shards=2, batch_size=2, layers=(0,), preprocessing="saritas2025",
+        )  # fmt: skip
+    assert (folder / "manifest.json").read_bytes() == before

@@ -24,9 +24,10 @@ from workbench.core.files import atomic_write, sha256_file
 from workbench.core.store import RunStore
 from workbench.frames.accumulator import STATE, Accumulator
 from workbench.frames.provenance import versions
+from workbench.frames.results import with_new_names
 from workbench.runs.sweep.plan import Plan, Task
 
-FORMAT = 1
+FORMAT = 2  # 2 has new names of options and of what was measured; sweeps of format 1 are read, and not gone on with
 MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
 RUNNING = ".running"
 _META = b"workbench_sweep"
@@ -68,7 +69,7 @@ class SweepFolder:
         held = self.store.held()
         if held is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
-        return Plan.from_json(held["plan"]), held
+        return Plan.from_json(held["plan"], older=held["format"] < FORMAT), held
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
@@ -113,8 +114,10 @@ class SweepFolder:
         """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
         path = self.part_path(plan, task)
         table, about = read_table(path)
-        if about.get("format") != FORMAT or about.get("plan") != plan.fingerprint:
+        if about.get("plan") != plan.fingerprint or about.get("format", 0) > FORMAT:
             raise DamagedPart(f"{path} belongs to another plan")
+        if about["format"] < FORMAT:
+            table = with_new_names(table)
         if about["task"] != [task.model, task.analysis, task.shard]:
             raise DamagedPart(f"{path} is the part of another task")
         digests = base64.b64decode(about["digests"])

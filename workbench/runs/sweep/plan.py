@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.renamed import new_settings
 from workbench.core.selection import parse_numbers
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
@@ -69,6 +70,8 @@ class Plan:
     """Shards of each model's inputs."""
     settings: RunSettings
     """Of every run, without its model and inputs."""
+    origin: str | None = None
+    """The fingerprint of its parts, where an older version planned it."""
 
     def tasks(self) -> Iterator[Task]:
         """By model, then analysis, then shard, so that a worker keeps its model."""
@@ -105,17 +108,23 @@ class Plan:
         return json.loads(json.dumps({**plain, "shards": self.shards, **held}))
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> Plan:
-        """What `as_json` gave."""
+    def from_json(cls, held: Mapping[str, Any], older: bool = False) -> Plan:
+        """What `as_json` gave, in today's names where an ``older`` version wrote it."""
+        origin = _sha256(held) if older else None
+        held = new_settings(held) if older else held
         models = tuple(PlannedModel(**model) for model in held["models"])
         analyses = tuple(PlannedAnalysis(**analysis) for analysis in held["analyses"])
         settings = RunSettings(**{setting: held[name] for name, setting in _SETTINGS.items()})
-        return cls(models, analyses, tuple(held["shards"]), settings)
+        return cls(models, analyses, tuple(held["shards"]), settings, origin)
 
     @property
     def fingerprint(self) -> str:
         """A hash that every part carries."""
-        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+        return self.origin or _sha256(self.as_json())
+
+
+def _sha256(held: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def make_plan(

@@ -11,7 +11,6 @@ import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.renamed import new_settings, new_values
 from workbench.core.selection import parse_numbers
 from workbench.data.batches import skipped_note
 from workbench.frames.results import join_frames
@@ -123,7 +122,7 @@ def _frame(sweep: SweepFolder, plan: Plan, which: int, number: int) -> pd.DataFr
         "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint},
     }
     source = Source(merged.model, inputs, merged.inputs, lambda: iter(()), notes)
-    analysis, options = find_analysis(plan.analyses[number].name, new_settings(plan.analyses[number].options))
+    analysis, options = find_analysis(plan.analyses[number].name, plan.analyses[number].options)
     settings = replace(plan.settings, model=planned.spec, inputs=planned.inputs)
     return result_frame(analysis, options, source, settings, merged.accumulated)
 
@@ -146,7 +145,7 @@ def _planned(
         raise UnknownName(f"analysis of the sweep {sweep.path}", name, labels)
     differ = {}
     for number in named:
-        held = new_settings(plan.analyses[number].options)
+        held = plan.analyses[number].options
         # rows per input are the default of a run, and not of a sweep: only who asks for them must get them
         wanted = {key: value for key, value in options.items() if key != "per_input" or key in given}
         differ[number] = [
@@ -162,7 +161,7 @@ def _planned(
 
 def _check_settings(sweep: SweepFolder, plan: Plan, which: int, asked: RunSettings) -> None:
     names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
-    there = new_values({"n": plan.models[which].n} | {name: getattr(plan.settings, name) for name in names})
+    there = {"n": plan.models[which].n} | {name: getattr(plan.settings, name) for name in names}
     wanted = {"n": there["n"] if asked.n is None else asked.n} | {
         name: getattr(asked, name) for name in names
     }
