@@ -28,7 +28,7 @@ from workbench.runs.watch import read_watch, watch
 
 OLD = Path(__file__).parent / "old_files"
 MODEL = f"file:{OLD / 'training' / 'epoch-001.safetensors'}"
-COLUMNS_RENAMED = ("metric", "candidate", "convention")
+COLUMNS_RENAMED = ("metric", "axis", "candidate", "convention")
 
 
 def hashes():

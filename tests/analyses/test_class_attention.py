@@ -302,7 +302,7 @@ def test_the_mean_is_that_of_the_heads_and_the_measures_are_of_the_rows():
     in_order = heads.sort_values([*places, "key"])["value"]
     np.testing.assert_allclose(given.sort_values([*places, "rank"])["value"], in_order)
     assert given["rank"].max() == 11
-    prefix = rows[(rows["metric"] == "class_attention_prefix") & (rows["candidate"] == "head")]
+    prefix = rows[(rows["metric"] == "class_attention_special") & (rows["candidate"] == "head")]
     expected = heads[heads["kind"] != "patch"].groupby(places)["value"].sum()
     np.testing.assert_allclose(prefix.sort_values(places)["value"], expected)
     diversity = rows[rows["metric"] == "class_attention_diversity"]
@@ -391,7 +391,7 @@ def test_a_causal_model_is_read_from_its_last_token_and_padding_is_left_out():
         np.testing.assert_allclose(found, captured[1].attn[int(number), 2, length - 1, :length])
     rows = analyze("class-attention", model=model, inputs=batch)
     assert "4 of 4 rows (one per input and layer) are not a class token's but: last" in rows.attrs["notes"]
-    assert "class_attention_prefix" not in set(rows["metric"])
+    assert "class_attention_special" not in set(rows["metric"])
     alone = analyze(
         "class-attention", model=model, inputs={k: v[1:, :4] for k, v in batch.items()}, per_head=True
     )
@@ -432,7 +432,7 @@ def test_a_tokenizer_names_the_class_token_and_the_words():
     assert first["label"].tolist() == given.tokens.labels[0]
     assert first["kind"].tolist() == ["class", *["word"] * 10, "special"]
     rows = analyze("class-attention", model=model, inputs=given, layers=[-1], per_head=True)
-    prefix = rows[(rows["metric"] == "class_attention_prefix") & (rows["candidate"] == "mean")].iloc[0]
+    prefix = rows[(rows["metric"] == "class_attention_special") & (rows["candidate"] == "mean")].iloc[0]
     assert prefix["value"] == pytest.approx(first["value"].iloc[[0, -1]].sum())
 
 

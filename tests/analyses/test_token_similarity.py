@@ -208,7 +208,13 @@ def test_a_rate_that_was_planted_is_found_and_a_line_is_fitted_to_the_rest():
         growth_rate(torch.tensor([0.5]), torch.arange(1))
 
 
-EVERYTHING = {"sites": "all", "prefix": "both", "mean_token": "both", "effective_rank": True, "rate": "fit"}
+EVERYTHING = {
+    "sites": "all",
+    "special_tokens": "both",
+    "mean_token": "both",
+    "effective_rank": True,
+    "rate": "fit",
+}
 KINDS = ["metric", "candidate", "axis", "standardize"]
 
 
@@ -226,7 +232,7 @@ def test_every_site_in_every_variant_is_that_of_the_captured_tokens(site):
     states = capture(model, images(), sites=(site,))[1]
     states = getattr(states, site)
     own = frame[(frame["candidate"] == site) & (frame["layer"] == 1)]
-    for axis, tokens in (("", states), ("without prefix", states[:, 1:])):
+    for axis, tokens in (("", states), ("without special tokens", states[:, 1:])):
         for how, kept in (("", tokens), ("without mean", without_mean_token(tokens))):
             rows = own[(own["axis"].fillna("") == axis) & (own["standardize"].fillna("") == how)]
             for metric, measure in (
@@ -241,7 +247,7 @@ def test_every_site_in_every_variant_is_that_of_the_captured_tokens(site):
 
 
 def test_chance_counts_the_tokens_that_are_left():
-    frame = analyze("token-similarity", model=vit(), inputs=images(), prefix="remove")
+    frame = analyze("token-similarity", model=vit(), inputs=images(), special_tokens="remove")
     ratio = frame["value"] / frame["z"]
     np.testing.assert_allclose(ratio, (2 / ((VIT_TOKENS - 1) * (VIT_TOKENS - 2) * 8)) ** 0.5)
 
@@ -256,7 +262,9 @@ def test_prefix_tokens_of_a_text_are_known_by_its_tokens_and_padding_stays_out()
     )
     found = frame[frame["input"] == "1"]
     np.testing.assert_allclose(found["value"], alone["value"], rtol=1e-4, atol=1e-6)
-    loose = found[found["axis"].notna()]["value"].to_numpy()  # no token of this batch is named as a prefix
+    loose = found[found["axis"].notna()][
+        "value"
+    ].to_numpy()  # no token of this batch is named as a special one
     np.testing.assert_array_equal(loose, found[found["axis"].isna()]["value"])
 
 
@@ -264,7 +272,7 @@ def test_the_rate_of_an_input_is_fitted_to_its_own_cosines():
     frame = analyze("token-similarity", model=vit(), inputs=images(), **EVERYTHING)
     rates = frame[frame["metric"] == "token_cosine_rate"]
     assert rates["layer"].isna().all()
-    assert len(rates) == 5 * 3 * 2  # inputs, sites, with and without the prefix
+    assert len(rates) == 5 * 3 * 2  # inputs, sites, with and without special tokens
     one = frame[
         (frame["metric"] == "token_cosine") & (frame["candidate"] == "resid_post") & frame["axis"].isna()
     ]

@@ -32,7 +32,7 @@ def test_the_changelog_has_every_renamed_name():
 def test_recorded_numbers_are_compared_by_the_same_names():
     with (ROOT / "tests" / "numbers" / "names.csv").open(encoding="utf-8", newline="") as file:
         listed = {(row["where"], row["old"], row["new"]) for row in csv.DictReader(file)}
-    kinds = ("site", "candidate", "convention", "metric", "option")
+    kinds = ("site", "axis", "candidate", "convention", "metric", "option")
     pairs = {(kind, old, new) for kind in kinds for old, new in RENAMED[kind].items()}
     assert pairs == {row for row in listed if row[0] in kinds}
 

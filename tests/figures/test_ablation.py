@@ -58,7 +58,7 @@ def test_differences_are_filled_where_they_are_told_apart_and_published_ones_sta
     assert (filled.error_x.array[0], filled.error_x.arrayminus[0]) == pytest.approx((25 + 25, -25 + 50))
     assert photos.x[0] == pytest.approx(-25)
     assert list(diamonds.x) == pytest.approx([-4, 1])
-    assert fig.layout.annotations[2].text == "Less first"
+    assert fig.layout.annotations[2].text == "Δ vs. first"
 
 
 def test_losses_are_drawn_in_nats_and_other_quantities_refused():

@@ -73,7 +73,7 @@ def test_ratios_stand_below_the_perplexities_they_belong_to():
 
 def test_panels_without_rows_say_so_and_keep_the_seeds():
     fig = perplexity_figure(FRAME[:0], FRAME[:0], TRAINED)
-    assert sum(note.text == "not on record" for note in fig.layout.annotations) == 4
+    assert sum(note.text == "no data" for note in fig.layout.annotations) == 4
     assert len([trace for trace in fig.data if trace.xaxis == "x"]) == 2
 
 

@@ -128,10 +128,10 @@ def test_every_trained_model_has_a_row_and_seeds_of_its_last_epoch(frame):
 def test_a_panel_about_which_nothing_is_on_record_says_so(frame):
     trained = training(**{"digits-vit": (0.99, 0.98)})
     fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "pgd": 0.02})
-    told = [note for note in fig.layout.annotations if note.text == "not on record"]
+    told = [note for note in fig.layout.annotations if note.text == "no data"]
     assert [note.xref for note in told] == ["x3", "x4"]  # PGD, corruptions
     empty = robustness_models_figure(frame[:0], trained, {"fgsm": 0.02})
-    assert sum(note.text == "not on record" for note in empty.layout.annotations) == 2
+    assert sum(note.text == "no data" for note in empty.layout.annotations) == 2
 
 
 def test_accuracy_under_corruptions_is_one_less_the_mean_error(frame):

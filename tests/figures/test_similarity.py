@@ -81,7 +81,7 @@ def by_site(model="bundled:digits-vit", layers=4):
         for site in SITES
         for metric, axis, standardize in (
             ("token_cosine", pd.NA, pd.NA),
-            ("token_cosine", "without prefix", pd.NA),
+            ("token_cosine", "without special tokens", pd.NA),
             ("token_cosine", pd.NA, "without mean"),
             ("effective_rank", pd.NA, pd.NA),
         )

@@ -31,7 +31,7 @@ from workbench.frames.metrics import Metric
 
 Query = Literal["auto", "mean", "first", "last"]
 QUERIES: tuple[str, ...] = get_args(Query)
-PREFIX = ("class", "distillation", "register", "special")
+SPECIAL = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
 HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"
 _CHOOSE = "choose one with query: mean (over all queries), first or last"
@@ -70,8 +70,8 @@ CLASS_ATTENTION = Metric(
     low=0,
     high=1,
 )
-CLASS_ATTENTION_PREFIX = Metric(
-    "class_attention_prefix",
+CLASS_ATTENTION_SPECIAL = Metric(
+    "class_attention_special",
     "Class attention on special tokens",
     "share of class_attention on class, distillation, register and special tokens",
     low=0,
@@ -341,8 +341,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         places = [[kind in wanted for kind in held] for held in kinds]
         return torch.tensor(places, device=found[HEAD].device)[:, None]
 
-    prefix, padding = marked(*PREFIX), marked("padding")
-    content = ~(prefix | padding)
+    special, padding = marked(*SPECIAL), marked("padding")
+    content = ~(special | padding)
     for candidate, rows in found.items():
         columns = {"convention": how, "candidate": candidate}
         spread = concentration(rows, content, layer.positions(count))
@@ -350,8 +350,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             CLASS_ATTENTION_ENTROPY_SHARE: spread.entropy_share,
             CLASS_ATTENTION_SPREAD: spread.spread,
         }
-        if prefix.any():
-            measured[CLASS_ATTENTION_PREFIX] = torch.where(prefix, rows, 0.0).sum(-1)
+        if special.any():
+            measured[CLASS_ATTENTION_SPECIAL] = torch.where(special, rows, 0.0).sum(-1)
         measurements = [Measurement(metric, values, columns=columns) for metric, values in measured.items()]
         if options.tokens:
             values = rows.masked_fill(padding, math.nan)
@@ -400,7 +400,7 @@ ANALYSIS = Analysis(
     measure,
     (
         CLASS_ATTENTION,
-        CLASS_ATTENTION_PREFIX,
+        CLASS_ATTENTION_SPECIAL,
         CLASS_ATTENTION_ENTROPY_SHARE,
         CLASS_ATTENTION_SPREAD,
         CLASS_ATTENTION_DIVERSITY,

@@ -125,7 +125,7 @@ _OURS = {
     "gram-spectrum": "eigenvalue eigenvalue_profile eigenvalue_share gram_log_trace effective_rank rank_90",
     "attention-map": "attention_entropy attention_entropy_share attention_distance attention_sink attention_sink_key "
     "attention_diversity head_output_norm nonfinite",
-    "class-attention": "class_attention class_attention_prefix class_attention_entropy_share class_attention_spread "
+    "class-attention": "class_attention class_attention_special class_attention_entropy_share class_attention_spread "
     "class_attention_diversity class_attention_mask",
     "token-similarity": "token_cosine token_cosine_rate effective_rank",
     "value-similarity": "MDC MOC abs_cos LCKA KCKA allclose principal_angle span_share",

@@ -26,8 +26,8 @@ from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 STREAMS = ("input", "resid_mid", "resid_post")
-PREFIX = ("class", "distillation", "register")
-WITHOUT_PREFIX, CENTRED = "without prefix", "without mean"
+SPECIAL = ("class", "distillation", "register")
+WITHOUT_SPECIAL, CENTRED = "without special tokens", "without mean"
 Alternatives = Literal["keep", "remove", "both"]
 
 
@@ -46,7 +46,7 @@ class Options(OfInputs):
         Literal["resid_post", "input", "resid_mid", "all"],
         "where: hidden (after the block), input (of the attention), resid_mid, or all three",
     ] = "resid_post"
-    prefix: Annotated[
+    special_tokens: Annotated[
         Alternatives, "special tokens (class, distillation, register): keep, remove or both"
     ] = "keep"
     mean_token: Annotated[
@@ -220,12 +220,12 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         if states.shape[1] < 2:
             raise NotApplicable("puts out a single token, which has no pairs")
         real = layer.real_on(states)
-        for prefix in _alternatives(options.prefix):
-            kept = real if prefix else _without_prefix(layer, states, real)
+        for special in _alternatives(options.special_tokens):
+            kept = real if special else _without_special(layer, states, real)
             for mean in _alternatives(options.mean_token):
                 tokens = states if mean else without_mean_token(states, kept)
                 columns = {"candidate": site}
-                columns |= {} if prefix else {"axis": WITHOUT_PREFIX}
+                columns |= {} if special else {"axis": WITHOUT_SPECIAL}
                 columns |= {} if mean else {"standardize": CENTRED}
                 try:
                     yield _cosine(layer, tokens, kept, options, columns)
@@ -275,13 +275,13 @@ def _alternatives(word: str) -> tuple[bool, ...]:
     return {"keep": (True,), "remove": (False,), "both": (True, False)}[word]
 
 
-def _without_prefix(layer: Layer, states: Tensor, real: Bool[Tensor, "batch token"] | None) -> Tensor:
+def _without_special(layer: Layer, states: Tensor, real: Bool[Tensor, "batch token"] | None) -> Tensor:
     """The mask of real tokens less class, distillation and register tokens."""
     count = states.shape[1]
-    kinds = layer.token_kinds(count)  # of one input: the prefix is that of all
+    kinds = layer.token_kinds(count)  # of one input: the special tokens are those of all
     own = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     if len(kinds) == count:
-        own[:, [place for place, kind in enumerate(kinds) if kind in PREFIX]] = False
+        own[:, [place for place, kind in enumerate(kinds) if kind in SPECIAL]] = False
     return own if real is None else own & real
 
 

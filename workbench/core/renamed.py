@@ -33,8 +33,12 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "teo2024-code": "teo2024_as_implemented",
             },
             "preprocessing": {"paper": "saritas2025"},
-            "metric": {"projection_baseline": "projection_zero_predictor"},
-            "option": {"draws": "null_samples"},
+            "metric": {
+                "projection_baseline": "projection_zero_predictor",
+                "class_attention_prefix": "class_attention_special",
+            },
+            "axis": {"without prefix": "without special tokens"},
+            "option": {"draws": "null_samples", "prefix": "special_tokens"},
             "capture entry": {"softmax_rows": "rows_sum_to_one"},
             "accumulator entry": {"tally": "counts"},
             "column of claims": {"reading": "interpretation"},
@@ -44,8 +48,8 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Kind of name → old name → new name.
 
-``candidate``, ``metric`` and ``convention`` are columns of results; ``option`` is one of an analysis or a parameter of
-a notebook; the entries are those of files that no reader sees.
+``axis``, ``candidate``, ``convention`` and ``metric`` are columns of results; ``option`` is one of an analysis or a
+parameter of a notebook; the entries are those of files that no reader sees.
 """
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -57,7 +61,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Old parameters of notebooks, and what they may be called now: a notebook takes one of these."""
 
 _LISTS = {"sites": "site", "candidates": "candidate", "conventions": "convention", "metrics": "metric"}
-_VALUES = {"candidate", "convention", "metric", "preprocessing"}
+_VALUES = {"axis", "candidate", "convention", "metric", "preprocessing"}
 
 
 def new_name(kind: str, name: str) -> str:

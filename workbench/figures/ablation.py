@@ -55,7 +55,7 @@ def ablation_figure(
         shared_yaxes=True,
         horizontal_spacing=0.05,
         column_widths=[1.0] * len(tasks) + [1.4],
-        subplot_titles=[*map(str.capitalize, tasks), f"Less {_named(references)}"],
+        subplot_titles=[*map(str.capitalize, tasks), f"Δ vs. {_named(references)}"],
     )
     # Side by side within a row: tasks above, published ones below.
     steps = {task: 0.24 - 0.2 * number for number, task in enumerate(tasks)}

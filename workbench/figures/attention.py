@@ -23,7 +23,7 @@ from workbench.figures.frames import (
 )
 from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
 from workbench.figures.theme import PAGE, even_choice, series_style, translucent
-from workbench.figures.tokens import PREFIX, as_array
+from workbench.figures.tokens import SPECIAL, as_array
 
 MAX_LAYERS = 4
 MAX_HEADS = 4
@@ -99,7 +99,7 @@ def _over_image(
     query: int | None,
 ) -> go.Figure:
     kinds = list(tokens.kinds[input])
-    patches = [index for index, kind in enumerate(kinds) if kind not in PREFIX]
+    patches = [index for index, kind in enumerate(kinds) if kind not in SPECIAL]
     rows, columns = tokens.grid
     if len(kinds) != maps.shape[-1] or len(patches) != rows * columns:
         raise InputError(

@@ -89,7 +89,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
         gridwidth=0.5,
     )
     fig.update_xaxes(type="log", range=_range(frame), tickvals=list(_TICKS), tickangle=0)
-    fig.update_xaxes(title_text="Multiple of the baseline", col=(len(panels) + 1) // 2)
+    fig.update_xaxes(title_text="Relative cost (×)", col=(len(panels) + 1) // 2)
     fig.update_annotations(font={"size": None})
     margin = {"l": 10 + round(5.4 * longest), "r": 10, "t": 34 + 18 * legend_rows(fig), "b": 44}
     fig.update_layout(

@@ -87,7 +87,7 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
-    """Ranks of attention, the share of the r-scores left out, and V beside the right singular vectors, by layer.
+    """Ranks of attention, the residual r-score energy, and V beside the right singular vectors, by layer.
 
     A line per model: the mean over inputs and heads; thin in its colour the mean of the null distribution: random
     queries and keys for the ranks, random directions for the r-scores, tokens of V permuted for V. Primal-Attention

@@ -113,7 +113,7 @@ def _curves(fig: go.Figure, rows: pd.DataFrame, row: int, column: int) -> None:
     rows = rows[rows["shown"].notna()]
     if rows.empty:  # an invisible point keeps the panel's axes, the words stand in the middle
         fig.add_trace(go.Scatter(x=[0.5], y=[1], opacity=0, hoverinfo="skip"), row=row, col=column)
-        fig.add_annotation(text="not on record", x=0.5, y=1, showarrow=False, row=row, col=column)
+        fig.add_annotation(text="no data", x=0.5, y=1, showarrow=False, row=row, col=column)
         fig.update_xaxes(showticklabels=False, ticks="", row=row, col=column)
         fig.update_yaxes(showticklabels=False, ticks="", row=row, col=column)
     for name in in_order(rows["attention"].unique()):

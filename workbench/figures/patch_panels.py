@@ -1,4 +1,4 @@
-"""Numbers of the tokens of an image side by side: maps of the patches, and beneath them the tokens of no place."""
+"""Numbers of the tokens of an image side by side: maps of the patches, and beneath them the special tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 560  # px, for which heights are composed: between a column and a page
 GAP = 0.05  # between panels, of the width of all
 BAR = 50  # px, of a colour bar under the panels with its title
 LABEL = 34  # px, of a name with its number beneath
-NAMED = 6  # so many tokens of no place have room for their names
+NAMED = 6  # so many special tokens have room for their names
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def patch_panels(
     assert view.grid is not None
     rows, columns = view.grid
     index = np.asarray(view.index)
-    patches, prefix = view.patches, view.prefix
+    patches, special = view.patches, view.special
     left, right = panel_domains(len(panels))[0]
     unit = (WIDTH - 16) * (right - left) / columns  # px, of a patch
-    strip = _Strip(rows, columns, len(prefix), unit)
+    strip = _Strip(rows, columns, len(special), unit)
     faded: dict[int, str] = {}  # an image that several panels share is faded once
     traces: list[go.Heatmap | go.Scatter] = []
     layout: dict = {"shapes": [], "images": [], "annotations": [], **scales}
@@ -72,14 +72,14 @@ def patch_panels(
         numbers = index[patches].reshape(rows, columns)
         patch_map = panel.values[patches].reshape(rows, columns)
         traces.append(cells(patch_map, panel.hover, customdata=numbers, **own))
-        if prefix:
+        if special:
             traces += strip.traces(panel, view, own, axes)
             layout["shapes"] += [
                 frame_shape(pair, (strip.top, strip.top + strip.tall), axes) for pair in strip.cells()
             ]
         layout["shapes"].append(frame_shape((-0.5, columns - 0.5), (-0.5, rows - 0.5), axes))
         if chosen is not None:
-            layout["shapes"] += outline(*_corners(chosen, patches, prefix, columns, strip), axes)
+            layout["shapes"] += outline(*_corners(chosen, patches, special, columns, strip), axes)
         if image is not None:
             if id(image) not in faded:
                 faded[id(image)] = data_uri(image, fade=True)
@@ -106,7 +106,7 @@ def patch_panels(
 
 
 class _Strip:
-    """Where the tokens of no place stand: cells beneath the patches, in units of a patch."""
+    """Where the special tokens stand: cells beneath the patches, in units of a patch."""
 
     def __init__(self, rows: int, columns: int, count: int, unit: float) -> None:
         self.count = count
@@ -126,17 +126,17 @@ class _Strip:
 
     def traces(self, panel: Panel, view: TokenView, own: dict, axes: dict) -> list[go.Heatmap | go.Scatter]:
         """Its cells, and with each its name and number, since colours are scaled to the patches."""
-        names, values = [view.names[place] for place in view.prefix], panel.values[view.prefix]
+        names, values = [view.names[place] for place in view.special], panel.values[view.special]
         edges, bottom = self.edges(), self.top + self.tall
         strip = cells(
             values[None], panel.hover,
-            x=edges, y=[self.top, bottom], customdata=[[view.index[place] for place in view.prefix]],
+            x=edges, y=[self.top, bottom], customdata=[[view.index[place] for place in view.special]],
             hovertext=[names], hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{z:.4f}}<extra></extra>", **own,
         )  # fmt: skip
         if self.count > NAMED:
             return [strip]
         if self.count > 2:  # side by side they are cut to what a cell has room for
-            names = _initials([view.kinds[place] for place in view.prefix])
+            names = _initials([view.kinds[place] for place in view.special])
         said = [_number(value, 4 if self.count <= 2 else 2) for value in values]
         if self.count == 1:
             spot = {"x": edges[1:] + 0.2, "y": [(self.top + bottom) / 2], "textposition": "middle right"}
@@ -170,10 +170,10 @@ def _initials(kinds: Sequence[str]) -> list[str]:
 
 
 def _corners(
-    chosen: int, patches: list[int], prefix: list[int], columns: int, strip: _Strip
+    chosen: int, patches: list[int], special: list[int], columns: int, strip: _Strip
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """x and y from where to where the token at a place is drawn."""
-    if chosen in prefix:
-        return strip.cells()[prefix.index(chosen)], (strip.top, strip.top + strip.tall)
+    if chosen in special:
+        return strip.cells()[special.index(chosen)], (strip.top, strip.top + strip.tall)
     row, column = divmod(patches.index(chosen), columns)
     return (column - 0.5, column + 0.5), (row - 0.5, row + 0.5)

@@ -80,7 +80,7 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(title_text="key token", row=2)
     fig.update_annotations(font={"size": None})
     highest = float(frame["value"].abs().max()) or 1.0
-    bar = {"title": {"text": "logit less its row's mean", "side": "right"}, "len": 1, "ypad": 0, "nticks": 7}
+    bar = {"title": {"text": "row-centred logit", "side": "right"}, "len": 1, "ypad": 0, "nticks": 7}
     fig.update_layout(
         coloraxis={"colorscale": DIVERGING, "cmin": -highest, "cmax": highest, "colorbar": bar},
         margin=margin,

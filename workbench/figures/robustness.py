@@ -228,7 +228,7 @@ def _add_models(
     if rows.empty:  # an invisible point keeps the panel's axes, the words stand in the middle
         middle = (len(places) - 1) / 2
         fig.add_trace(go.Scatter(x=[0.5], y=[middle], opacity=0, hoverinfo="skip"), row=1, col=column)
-        fig.add_annotation(text="not on record", x=0.5, y=middle, showarrow=False, row=1, col=column)
+        fig.add_annotation(text="no data", x=0.5, y=middle, showarrow=False, row=1, col=column)
         fig.update_xaxes(showticklabels=False, ticks="", row=1, col=column)
     for name, own in rows.groupby("attention"):
         fig.add_trace(_dots(own, str(name), places[str(name)], words), row=1, col=column)

@@ -134,7 +134,7 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
             kept = part["value"] / part["value"].iloc[0]
             fig.add_trace(_line(part["depth"], kept, label, place["col"] == 1, series_style(number)), **place)
         fig.add_hline(y=1, line=_UNCHANGED, **place)
-    fig.update_xaxes(title_text="Blocks passed", **whole_numbers(int(last) + 2))
+    fig.update_xaxes(title_text="Depth (blocks)", **whole_numbers(int(last) + 2))
     fig.update_yaxes(title_text="SNR, relative to<br>the first block's input", col=1)
     return _finished(fig)
 

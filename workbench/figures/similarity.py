@@ -26,7 +26,7 @@ SITES = {"input": "attention's input", "resid_mid": "after attention", HIDDEN: "
 # metric, standardize, axis, title: a row of panels each
 _ROWS = (
     ("token_cosine", None, None, "mean cosine"),
-    ("token_cosine", None, "without prefix", "mean cosine<br>without prefix tokens"),
+    ("token_cosine", None, "without special tokens", "mean cosine<br>without special tokens"),
     ("token_cosine", "without mean", None, "mean cosine<br>without mean token"),
     ("effective_rank", None, None, "effective rank"),
 )
@@ -112,8 +112,8 @@ def depth_traces(
 def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
     """Mean cosine and effective rank of tokens by layer, at the attention's input, after attention and after the block.
 
-    A column per site; rows for the mean cosine of all tokens, without prefix tokens and without the mean token, and for
-    the effective rank: those that the frame holds. A line per model, the mean over inputs, with a band for their
+    A column per site; rows for the mean cosine of all tokens, without special tokens and without the mean token, and
+    for the effective rank: those that the frame holds. A line per model, the mean over inputs, with a band for their
     interquartile range (without rows per input: mean ± standard deviation); the null distribution in grey.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.core.errors import InputError
 
-PREFIX = ("class", "distillation", "register")
+SPECIAL = ("class", "distillation", "register")
 
 
 def as_array(tensor: Any) -> np.ndarray:
@@ -60,12 +60,12 @@ class TokenView:
     @property
     def patches(self) -> list[int]:
         """Places of the patches, in reading order."""
-        return [place for place, kind in enumerate(self.kinds) if kind not in PREFIX]
+        return [place for place, kind in enumerate(self.kinds) if kind not in SPECIAL]
 
     @property
-    def prefix(self) -> list[int]:
+    def special(self) -> list[int]:
         """Places of the class, distillation and register tokens."""
-        return [place for place, kind in enumerate(self.kinds) if kind in PREFIX]
+        return [place for place, kind in enumerate(self.kinds) if kind in SPECIAL]
 
     def places(self, count: int) -> list[int]:
         """Places of the tokens that ``count`` rows of the layer belong to: all, the one that asks, or the patches.
@@ -97,7 +97,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         raise InputError(f"input {input} does not exist; there are {inputs}")
     labels, kinds = list(map(str, tokens.labels[input])), list(tokens.kinds[input])
     index = list(range(len(kinds)))
-    patches = [place for place in index if kinds[place] not in PREFIX]
+    patches = [place for place in index if kinds[place] not in SPECIAL]
     if tokens.grid is not None and len(patches) != tokens.grid[0] * tokens.grid[1]:
         raise InputError(
             f"{len(kinds)} tokens do not fit {tokens.grid[0]} × {tokens.grid[1]} patches and "

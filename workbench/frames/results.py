@@ -173,8 +173,10 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def with_new_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a result that an older version wrote, with metrics, candidates and conventions by today's names."""
-    held = [name for name in ("metric", "candidate", "convention") if name in frame and name in RENAMED]
+    """The rows of a result that an older version wrote, by today's names of metrics, axes, candidates, conventions."""
+    held = [
+        name for name in ("metric", "axis", "candidate", "convention") if name in frame and name in RENAMED
+    ]
     return frame.assign(**{name: frame[name].replace(dict(RENAMED[name])) for name in held})
 
 

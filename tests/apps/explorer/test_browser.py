@@ -172,7 +172,7 @@ def test_another_input_is_looked_at(lab):
 
 def test_the_lines_that_make_the_view_are_copied(lab):
     with lab.step("copy") as page:
-        open_drawer(page, "Take it away")
+        open_drawer(page, "Export")
         page.evaluate(SAID)
         press_button(page, "Copy as code")
         page.wait_for_function("said.includes('copied')")

@@ -62,7 +62,9 @@ MEASURES = {
         "Exact projection error", "projection_error", "projection-error", {**_DRAWN, "convention": "exact"}
     ),
     "token_cosine": Measure("Similarity of tokens", "token_cosine", "token-similarity"),
-    "membership_entropy_share": Measure("Evenness of memberships", "membership_entropy_share", "membership"),
+    "membership_entropy_share": Measure(
+        "Relative entropy of membership", "membership_entropy_share", "membership"
+    ),
 }
 
 

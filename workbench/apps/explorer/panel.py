@@ -215,7 +215,7 @@ class Panel:
                     ]
                 )
             ],
-            titles=("Take it away: figure, code, command, address",),
+            titles=("Export: figure, code, command, address",),
         )
         self.box = widgets.VBox(
             [

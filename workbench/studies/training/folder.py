@@ -57,7 +57,7 @@ class TrainResult:
 
     @property
     def test_accuracy(self) -> float:
-        """Share of test examples (of a language model: of next tokens) told rightly after the last epoch."""
+        """Share of test examples (of a language model: of next tokens) correctly classified after the last epoch."""
         return self.test["accuracy"]
 
     def __str__(self) -> str:
