@@ -52,7 +52,7 @@ def test_a_model_whose_blocks_are_read_as_somebody_said_is_not_kept(monkeypatch)
     assert module_content(model)
     block = type(model.blocks[0])
     monkeypatch.setitem(BLOCKS, class_path(block), Block())
-    with pytest.raises(Unhashable, match=r"blocks\.0 \(Block\) is read as register_block was told"):
+    with pytest.raises(Unhashable, match=r"blocks\.0 \(Block\) is read as register_block says"):
         module_content(model)
 
 

@@ -157,15 +157,15 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     fit = len(set(map(len, leading))) == 1 and all(
         len({*sizes} - {1}) < 2 for sizes in zip(*leading, strict=False)
     )
-    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     if not fit:
         raise InputError(
-            f"q, k and v must agree in batch and heads, got {told}; repeat grouped k and v per query head"
+            f"q, k and v must agree in batch and heads, got {given}; repeat grouped k and v per query head"
         )
     if q.shape[-1] != k.shape[-1]:
-        raise InputError(f"queries and keys must have one head_dim, got {told}")
+        raise InputError(f"queries and keys must have one head_dim, got {given}")
     if k.shape[-2] != v.shape[-2]:
-        raise InputError(f"there must be one value for each key, got {told}")
+        raise InputError(f"there must be one value for each key, got {given}")
 
 
 def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token head_dim"]) -> float | Tensor:

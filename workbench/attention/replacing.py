@@ -181,7 +181,7 @@ def _build(name: str, old: Any, options: dict[str, Any]) -> AttentionModule:
             f"the attention to replace has {old.num_heads} heads of width {old.head_dim} between {qkv.in_features} and "
             f"{proj.out_features} features; variants need head_dim = features / heads"
         )
-    # A causal model stays causal, or is told that the variant has no such form.
+    # A causal model stays causal, or hears that the variant has no such form.
     if getattr(old, "causal", False) and find_variant(name).causality != "always":
         shapes["causal"] = True
     new = attention_module(name, qkv.in_features, old.num_heads, **(shapes | options))

@@ -57,7 +57,7 @@ def _shared_sites(first: LayerRecord, second: LayerRecord) -> list[tuple[str, Te
             x = torch.ones_like(y, dtype=torch.bool) if x is None else x
             y = torch.ones_like(x, dtype=torch.bool) if y is None else y
             if first.q is None or second.q is None:
-                continue  # whether a mask was not asked for or not there cannot be told
+                continue  # whether a mask was not asked for or not there is unknown
         if x is not None and y is not None:
             shared.append((site, torch.as_tensor(x), torch.as_tensor(y)))
     names = [name for name in first.extra if name in second.extra]

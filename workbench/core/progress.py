@@ -26,7 +26,7 @@ def progress_bars(
     """Bars to be added and updated as rich has it: a title, how much of how many, the time so far and the time left.
 
     On standard error unless a ``console`` is given; a ``transient`` one is gone afterwards. With ``state`` the field of
-    that name stands in the place of the counts. The time left is told by the pace of the last ``remembered`` seconds.
+    that name stands in the place of the counts. The time left is estimated from the last ``remembered`` seconds.
     """
     from rich.console import Console
     from rich.progress import (

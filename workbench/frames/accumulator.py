@@ -24,7 +24,7 @@ _OBSERVED = ""
 
 
 class Accumulator:
-    """What one analysis has measured so far, and what is told about it.
+    """What one analysis has measured so far, and its counts and notes.
 
     Every quantity (a metric with its labels) is held in one of three ways. As `Values`, one row per number. With
     ``aggregate`` as `Means` over inputs and heads, over layers and heads, and over everything. Else without

@@ -184,7 +184,7 @@ class Moments:
 
     @classmethod
     def from_state(cls, columns: Mapping[str, Any], sums: Any, sketches: Any) -> Moments:
-        """What `state` told of, from its rows as frames: those of the form moments, and those of the form sketch."""
+        """What `state` gave, from its rows as frames: those of the form moments, and those of the form sketch."""
         heads = [int(head) for head in sums["head"].dropna().unique()]
         made = cls(columns, heads, bool(sums["ranked"].iloc[0]))
         shape = max(1, len(heads)), int(sums["rank"].max())

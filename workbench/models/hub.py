@@ -129,7 +129,7 @@ def ask(what: str, repo: str) -> None:
 
 
 def download(what: str, repo: str, fetch: Callable[[], Result]) -> Result:
-    """``fetch()``, with the hub's refusals told as they are: no such repository, no access, no answer."""
+    """``fetch()``, with the hub's refusals as they are: no such repository, no access, no answer."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,

@@ -29,7 +29,6 @@ __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_fra
 def analyze(
     name: str,
     settings: RunSettings | None = None,
-    /,
     *,
     qkv: str | Path | Capture | None = None,
     progress: bool | Callable[[float], None] = False,

@@ -66,8 +66,8 @@ def is_wanted(asked: bool | None) -> bool:
 class CacheEntry:
     """Where one result belongs: ``find`` what is there, ``keep`` what was computed.
 
-    Where caching is not wanted nothing is found or kept; where it is, but the content of something cannot be told, the
-    result's notes say why.
+    Where caching is not wanted nothing is found or kept; where it is, but the content of something cannot be hashed,
+    the result's notes say why.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
 
     The question (analysis, options, seed, layers, …), the weights, structure and settings of the model, the inputs as
     the model receives them, our own source, versions of the libraries, and how torch is set. Raises `Unhashable` where
-    one of them cannot be told.
+    one of them cannot be hashed.
     """
     if not ours:
         raise Unhashable("the analysis is of another package, whose code may change")
@@ -131,7 +131,7 @@ def module_content(module: nn.Module) -> list[Any]:
     """What a model computes with: classes, weights, buffers, modes, settings, devices, by path.
 
     Raises `Unhashable` for classes of other packages than `LIBRARIES`, forward hooks, adapters that are not ours, and
-    attributes whose content cannot be told.
+    attributes whose content cannot be hashed.
     """
     if _global_forward_hooks or _global_forward_pre_hooks:
         raise Unhashable("every module has a forward hook, since torch has a global one")
@@ -146,7 +146,7 @@ def module_content(module: nn.Module) -> list[Any]:
         if adapter is not None and not type(adapter).__module__.startswith("workbench."):
             raise Unhashable(f"{where} is read by an adapter of another package")
         if registered_elsewhere(child):
-            raise Unhashable(f"{where} is read as register_block was told")
+            raise Unhashable(f"{where} is read as register_block says")
         tensors = {**child._parameters, **child._buffers}
         settings = {name: value for name, value in vars(child).items() if name not in _OF_MODULES}
         devices = sorted({_device(tensor.device) for tensor in tensors.values() if tensor is not None})

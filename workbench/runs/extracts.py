@@ -117,8 +117,8 @@ def class_attention_frame(
 
     each_layer(source, settings, use, hold=rollout)
     if not parts or (layers is not None and left_out):
-        told = "; ".join(f"layer {index} {reason}" for index, reason in left_out.items())
-        raise InputError(f"no class attention: {told}")
+        reasons = "; ".join(f"layer {index} {reason}" for index, reason in left_out.items())
+        raise InputError(f"no class attention: {reasons}")
     columns = ["model", "input", "layer", "candidate", "head", "query"]
     columns += ["key", "label", "kind", "row", "column", "value"]
     frame = pd.concat(parts, ignore_index=True).astype(dict.fromkeys(["head", "row", "column"], "Int64"))

@@ -88,7 +88,7 @@ def each_layer(
     With ``hold`` the layers before it in its batch come along (``layer.before``), which are then all held at once.
     """
     done = _Done(source, progress)
-    told = Counts() if counts is None else counts
+    counted = Counts() if counts is None else counts
     for batch in source.batches():
         before: list[LayerRecord] = []
 
@@ -100,7 +100,7 @@ def each_layer(
             before=before,
         ) -> None:
             layer = Layer(
-                record, batch.ids, tokens, settings.seed, settings.heads, counts=told, model=source.module,
+                record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
                 images=batch.images, before=tuple(before), perturbed=perturbed,
             )  # fmt: skip
             use(layer)

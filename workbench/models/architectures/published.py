@@ -221,10 +221,10 @@ def _without_other_head(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> 
     """Put the module's own head in the place of one for another number of classes; what was left out."""
     if "head.weight" not in found or len(found["head.weight"]) == len(own["head.weight"]):
         return None
-    told = len(found["head.weight"]), len(own["head.weight"])
+    sizes = len(found["head.weight"]), len(own["head.weight"])
     found |= {name: own[name] for name in ("head.weight", "head.bias")}
     return (
-        f"its head tells {told[0]} classes apart and the model's {told[1]}: it was left out, and the model's head is "
+        f"its head has {sizes[0]} classes and the model's {sizes[1]}: it was left out, and the model's head is "
         "random; use what lies before it"
     )
 

@@ -124,7 +124,7 @@ class HalvingPatchEmbed(ConvPatchEmbed):
 
 
 class ClassAttentionTransformer(Xcit):
-    """timm's ``Xcit`` with plain blocks, which are not told the patch grid: none of them looks at neighbours."""
+    """timm's ``Xcit`` with plain blocks, which do not get the patch grid: none of them looks at neighbours."""
 
     def forward_features(
         self, x: Float[Tensor, "batch channel height width"]

@@ -94,7 +94,7 @@ class SweepFolder:
 
     def write_part(self, plan: Plan, task: Task, part: PartialResult) -> Path:
         """Write what a task measured. Raises `MissingResource` where there is no room."""
-        table, told = part.accumulated.state()
+        table, state = part.accumulated.state()
         about = {
             "format": FORMAT,
             "plan": plan.fingerprint,
@@ -105,7 +105,7 @@ class SweepFolder:
             "notes": part.notes,
             "batch": part.batch,
             "seconds": part.seconds,
-            "told": told,
+            "told": state,  # the key has this name in every sweep that was ever made
             "digests": base64.b64encode(b"".join(part.digests)).decode(),
         }
         return write_table(self.part_path(plan, task), table, about)
@@ -188,7 +188,7 @@ def _names(plan: Plan, model: int, analysis: int) -> str:
 
 
 def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
-    """Write a table in the form of `Accumulator.state` with what is told of it, as JSON has it.
+    """Write a table in the form of `Accumulator.state` with what belongs to it, as JSON has it.
 
     Raises `MissingResource` where there is no room.
     """

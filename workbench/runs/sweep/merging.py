@@ -48,12 +48,12 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
     keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
     if keeps and key == _key(sweep, plan, model, analysis):
-        table, told = merged.accumulated.state()
+        table, state = merged.accumulated.state()
         plain = {name: value for name, value in vars(merged).items() if name != "accumulated"}
         with suppress(
             MissingResource
         ):  # a full disk, or a folder that is only read, must not cost the result
-            write_table(path, table, {"key": key, "told": told, "merged": plain})
+            write_table(path, table, {"key": key, "told": state, "merged": plain})
     return merged
 
 

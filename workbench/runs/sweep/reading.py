@@ -84,7 +84,7 @@ def sweep_frame(
     """What a sweep has measured of one model, in the place of a run with these settings and options.
 
     Raises `InputError` where the sweep is another one, saying what it has, or has no part yet; shards that are missing
-    are told in the notes.
+    are named in the notes.
     """
     if not isinstance(settings.model, str):
         raise InputError(f"{SWEEP}{folder} holds results by the name of their model; give the model's spec")
@@ -155,8 +155,10 @@ def _planned(
         ]
         if not differ[number]:
             return models.index(model), number
-    told = "; ".join(f"{plan.analyses[number].label}: {', '.join(parts)}" for number, parts in differ.items())
-    raise InputError(f"the sweep {sweep.path} has {name} with other options: {told}")
+    others = "; ".join(
+        f"{plan.analyses[number].label}: {', '.join(parts)}" for number, parts in differ.items()
+    )
+    raise InputError(f"the sweep {sweep.path} has {name} with other options: {others}")
 
 
 def _check_settings(sweep: SweepFolder, plan: Plan, which: int, asked: RunSettings) -> None:

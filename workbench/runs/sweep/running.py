@@ -200,8 +200,8 @@ class _Sweep:
         suspects: list[Task],
         tell: Callable[[Outcome], None],
     ) -> list[Task]:
-        """What to do with a task that a lost pool had not told of; returns it where it is to be run as before."""
-        try:  # it may have been finished and not told
+        """What to do with a task that a lost pool had not reported; returns it where it is to be run as before."""
+        try:  # it may have been finished and not reported
             return self.take(Outcome(task, "done", line=self.folder.line_of(self.plan, task)), tell)
         except DamagedPart:
             if not marked:
@@ -209,8 +209,8 @@ class _Sweep:
         if not alone:  # it, or one that was underway beside it
             suspects.append(task)
             return []
-        told = f"its worker ended before it was done ({type(error).__name__}): killed, or short of memory"
-        return self.take(Outcome(task, "failed", error=told), tell)
+        why = f"its worker ended before it was done ({type(error).__name__}): killed, or short of memory"
+        return self.take(Outcome(task, "failed", error=why), tell)
 
     def write_if_possible(self) -> None:
         """Write the manifest on a disk that may be full; parts are found without it."""
@@ -222,7 +222,7 @@ class _Sweep:
 
 @contextmanager
 def _bar(plan: Plan, todo: list[Task], wanted: bool) -> Generator[Callable[[Outcome], None]]:
-    """A function that is told how tasks end; shows a bar with an estimate, and names what failed."""
+    """A function that hears how tasks end; shows a bar with an estimate, and names what failed."""
     if not wanted:
         yield lambda outcome: None
         return

@@ -39,8 +39,8 @@ class SweepStatus:
     def __str__(self) -> str:
         total = self.done + self.failed + self.left
         more = [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.left, "left")) if count]
-        told = "; ".join([f"{self.folder}: {self.done} of {total} tasks done", *more])
-        return f"{told} (running)" if self.running else told
+        words = "; ".join([f"{self.folder}: {self.done} of {total} tasks done", *more])
+        return f"{words} (running)" if self.running else words
 
 
 def sweep_status(folder: str | Path) -> SweepStatus:
@@ -68,9 +68,9 @@ def sweep_status(folder: str | Path) -> SweepStatus:
             failures[plan.name(task)] = held["failed"][name]["error"]
         else:
             row["left"] += 1
-    told = [seconds for row in rows.values() for seconds in row["seconds"]]
+    every = [seconds for row in rows.values() for seconds in row["seconds"]]
     for row in rows.values():
-        known = row.pop("seconds") or told
+        known = row.pop("seconds") or every
         row["seconds left"] = (
             row["left"] * sum(known) / len(known) / max(1, held.get("workers", 1)) if known else None
         )

@@ -45,7 +45,7 @@ class Outcome:
 
 
 def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Outcome:
-    """Measure one shard and write its part; errors are told in what comes back, not raised.
+    """Measure one shard and write its part; errors stand in what comes back, not raised.
 
     ``deadline`` is a time as `time.time` gives it; past it nothing is begun, and what is underway stops at the next
     layer without being written.
@@ -125,8 +125,8 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
             f"texts were longer than {length} tokens and were cut", count, len(inputs.digests)
         )
     if inputs.digests and not accumulated:
-        told = "; ".join(accumulated.layers_left_out())
-        raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {told}")
+        reasons = "; ".join(accumulated.layers_left_out())
+        raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {reasons}")
     seconds = time.perf_counter() - started
     return PartialResult(
         accumulated, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds

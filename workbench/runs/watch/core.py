@@ -172,8 +172,8 @@ class Watch:
         last = folder.last_step()
         if last is not None:
             moved = folder.set_aside(number)
-            told = f"; {moved} files of this step and later ones, to {last}, set aside" if moved else ""
-            folder.note(number, f"the run goes on{told}")
+            aside = f"; {moved} files of this step and later ones, to {last}, set aside" if moved else ""
+            folder.note(number, f"the run goes on{aside}")
 
     def _is_due(self, number: int) -> bool:
         # Not a remainder: who calls only now and then passes a multiple without meeting it. Asked once at each.

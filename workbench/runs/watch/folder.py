@@ -95,8 +95,8 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
         raise InputError(f"{folder} holds no {analysis} yet" + "".join(f"; {note}" for note in notes))
     joined = join_frames([read_frame(parts[step]) for step in sorted(parts)])
     steps = {checkpoint_name(step): step for step in sorted(parts)}
-    told = [note for run in joined.attrs["provenance"] for note in run.get("notes", ())]
-    joined.attrs |= {"epochs": steps, "notes": [*notes, *dict.fromkeys(told)], "absent": {}}
+    earlier = [note for run in joined.attrs["provenance"] for note in run.get("notes", ())]
+    joined.attrs |= {"epochs": steps, "notes": [*notes, *dict.fromkeys(earlier)], "absent": {}}
     return joined
 
 
@@ -131,11 +131,11 @@ def _notes(folder: Path) -> list[str]:
     path = folder / LOG_FILE
     if not path.is_file():
         return []
-    told = []
+    notes = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        told.append(entry["note"] if entry["step"] is None else f"step {entry['step']}: {entry['note']}")
-    return told
+        notes.append(entry["note"] if entry["step"] is None else f"step {entry['step']}: {entry['note']}")
+    return notes

@@ -24,7 +24,7 @@ from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, write_json
 from workbench.studies.records import METRICS_FILE, write_record
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
-from workbench.studies.training.progress import told
+from workbench.studies.training.progress import in_words
 from workbench.studies.training.runs import train
 
 
@@ -212,7 +212,7 @@ def make_training_records(
         record = collect(name, found, data)
         metric = found[0].headline
         each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
-        yield f"{name}: test {each}; median {told(metric, record[f'test_{metric}_median'])}"
+        yield f"{name}: test {each}; median {in_words(metric, record[f'test_{metric}_median'])}"
     # Only now: until everything is done, a second call would train what is finished again.
     for name in names:
         shutil.rmtree(work / name)

@@ -27,7 +27,7 @@ from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import FORMAT, load_weights, read_torch_file, upgraded, write_checkpoint
 from workbench.studies.records import METRICS_FILE, read_metrics
 from workbench.studies.training.loop import Trainer
-from workbench.studies.training.progress import told
+from workbench.studies.training.progress import in_words
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.tasks import Task
 
@@ -61,7 +61,7 @@ class TrainResult:
         return self.test["accuracy"]
 
     def __str__(self) -> str:
-        reached = told(self.headline, self.test[self.headline])
+        reached = in_words(self.headline, self.test[self.headline])
         return f"{self.out}: test {reached}, {len(self.checkpoints)} checkpoints"
 
 

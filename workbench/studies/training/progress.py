@@ -41,7 +41,7 @@ class Report:
         """One line for a finished epoch."""
         self.say(
             f"epoch {epoch:>{len(str(self.epochs))}}/{self.epochs}  train loss {scores['train']['loss']:.3f}  "
-            f"test {told(self.headline, scores['test'][self.headline])}  {seconds:.1f} s"
+            f"test {in_words(self.headline, scores['test'][self.headline])}  {seconds:.1f} s"
         )
 
     def say(self, line: str) -> None:
@@ -49,6 +49,6 @@ class Report:
         self.console.print(line)
 
 
-def told(metric: str, value: float) -> str:
+def in_words(metric: str, value: float) -> str:
     """A value with its name: "accuracy 97.10%", "perplexity 6.32"."""
     return f"{metric} {value:6.2%}" if metric.startswith("accuracy") else f"{metric} {value:.2f}"

@@ -90,7 +90,7 @@ def run_name(
 ) -> str | None:
     """What a run is called after the recipe that it names; None: after its task and model.
 
-    So a causal ToST on prose ("prose-tost") is told from the plain language model with the same attention.
+    So a causal ToST on prose ("prose-tost") is distinguished from the plain language model with the same attention.
     """
     if recipe is None or isinstance(recipe, Recipe) or Path(recipe).stem == task:
         return None
