@@ -266,7 +266,7 @@ def test_without_a_file_the_weights_are_random_and_say_so(spec):
     with pytest.warns(UserWarning, match=f"{spec} has random weights"):
         model = workbench.load(spec)
     assert model.checkpoint == "random"
-    assert repr(model).startswith(f"<{spec} random: ")
+    assert repr(model).startswith(f"<{spec} random weights: ")
     asked = [workbench.load(spec, pretrained=False), workbench.load(spec, checkpoint="random")]
     assert [other.identity for other in asked] == [model.identity] * 2
 
