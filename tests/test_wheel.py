@@ -73,7 +73,7 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
 
 
 def test_the_templates_travel(installed):
-    templates = installed / "workbench" / "templates"
+    templates = installed / "workbench" / "apps" / "templates"
     assert (templates / "gallery.html").is_file()
     page = templates / "voila" / "templates" / "explorer"
     assert {path.name for path in page.iterdir()} == {"conf.json", "index.html.j2", "page.html"}

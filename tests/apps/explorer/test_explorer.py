@@ -142,7 +142,7 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
         assert 100 in boxes.customdata
     share = rows.groupby("head")["value"].mean()
-    said = f"by its own formula (code): head {share.idxmax()} holds most, {share.max():.1%} of the tokens"
+    said = f"by its own formula (as_implemented): head {share.idxmax()} holds most, {share.max():.1%} of the tokens"
     assert said in explorer.reading()
     made: dict = {}
     exec(explorer.code(), made)
