@@ -84,7 +84,7 @@ ALLCLOSE = Metric(
     "allclose",
     "Share of heads whose V equals V̇",
     "1 where every entry of V is close to that of V̇, else 0: |a−b| ≤ 1e-3 + 1e-5|b| (convention as_published) or "
-    "≤ 1e-5 + 1e-3|b| (code)",
+    "≤ 1e-5 + 1e-3|b| (as_implemented)",
     "saritas2025 §3",
     low=0,
     high=1,
