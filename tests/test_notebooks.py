@@ -53,6 +53,7 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
     **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
     **dict.fromkeys([f"attention_in_one_hour_{part}" for part in ("text", "words")], "bundled:prose-softmax"),
     "attention_in_one_hour_members": "bundled:prose-tost",
+    "attention_in_one_hour_other": "bundled:digits-bilateral",
 }
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
