@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
 # which tests run on one worker, and in which order: tests/conftest.py
-SPREAD := -n auto --dist loadgroup --no-loadscope-reorder
+SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup figures test check lab lint format bench pictures train records scaling docs chrome wheel clean
 .DEFAULT_GOAL := help

@@ -1,4 +1,4 @@
-"""What holds for every test: a clean environment, its tier, and what runs together on one worker."""
+"""What holds for every test: a clean environment, its tier, and what starts first."""
 
 from __future__ import annotations
 
@@ -73,18 +73,12 @@ def _order(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier and, for `--dist loadgroup`, its group: its file, so that fixtures are made once.
-
-    Every notebook is a group of its own, since rendering all of them takes longest.
-    """
+    """Mark every test with its tier, and let what takes longest start first."""
     for item in items:
         file, *folders = _place(item)
         tier = next((TIERS[place] for place in (file, *folders) if place in TIERS), "")
         if tier:
             item.add_marker(tier)
-        given = getattr(item, "callspec", None)
-        notebook = given.params.get("rendered") if given is not None else None
-        item.add_marker(pytest.mark.xdist_group(notebook or Path(file).stem))
     items.sort(key=_order)
 
 
