@@ -303,11 +303,11 @@ def test_windows_and_channel_attention_are_measured_too():
         assert len(left_out) == name.startswith("xcit")  # its class attention moves one token
 
 
-def test_what_carries_no_pictures_is_refused(plain, digits):
+def test_what_carries_no_images_is_refused(plain, digits):
     reader = workbench.load("bundled:prose-softmax")
     with pytest.raises(NoImages, match="texts have no pixels"):
         analyze("snr", model=reader, inputs="bundled:prose", n=1)
-    with pytest.raises(InputError, match="alters the inputs; give them by name"):
+    with pytest.raises(InputError, match="perturbs the inputs; give them by name"):
         analyze("snr", model=plain, inputs=digits.batch)
     held = capture(plain, digits, sites=("q", "k", "v"))
     with pytest.raises(InputError, match="perturbed inputs; give model and inputs, not a file"):
