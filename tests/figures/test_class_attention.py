@@ -103,7 +103,7 @@ def test_maps_that_cannot_be_drawn_are_refused():
     ):
         class_attention_figure(over_text())
     with pytest.raises(
-        InputError, match=r"no column kind; give the frame of `workbench\.class_attention_frame`"
+        InputError, match=r"no column kind; give the frame of `workbench\.runs\.class_attention_frame`"
     ):
         class_attention_figure(over_images().drop(columns="kind"))
     with pytest.raises(InputError, match="3 images for 2 inputs"):

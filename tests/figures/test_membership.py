@@ -163,5 +163,7 @@ def test_several_texts_in_one_figure_are_refused():
     frame, _ = word_memberships()
     with pytest.raises(InputError, match="2 inputs do not fit one figure"):
         token_membership_figure(pd.concat([frame, frame.assign(input="b")]))
-    with pytest.raises(InputError, match=r"no column token; give the frame of `workbench\.membership_frame`"):
+    with pytest.raises(
+        InputError, match=r"no column token; give the frame of `workbench\.runs\.membership_frame`"
+    ):
         token_membership_figure(frame.drop(columns="token"))

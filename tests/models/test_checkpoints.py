@@ -253,5 +253,5 @@ def test_a_run_does_not_go_on_from_the_weights_of_another_variant(tmp_path):
     shutil.copy(tmp_path / "tssa" / "resume.pt", tmp_path / "rpc-sym" / "resume.pt")
     with pytest.raises(InputError, match=r"resume\.pt .*those of 'tssa'.*, the model has .*'rpc-sym'"):
         train("digits", tmp_path / "rpc-sym", attention="rpc-sym", epochs=1, limit=10, progress=False)
-    with pytest.raises(InputError, match="attention is 'tssa' there and 'rpc-sym' here"):
+    with pytest.raises(InputError, match='attention: "tssa" there, "rpc-sym" asked for'):
         train("digits", tmp_path / "tssa", attention="rpc-sym", epochs=1, limit=10, progress=False)
