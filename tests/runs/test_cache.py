@@ -98,7 +98,7 @@ CHANGES = {
     "the attention": lambda model, call: workbench.replace_attention(model, "softmax-sym", layers=[0]),
     "a pixel": lambda model, call: call["inputs"].batch[0, 0, 3, 4].add_(1e-3),
     "the seed": lambda model, call: call.update(seed=1),
-    "an option": lambda model, call: call.update(prefix="remove"),
+    "an option": lambda model, call: call.update(special_tokens="remove"),
     "the layers": lambda model, call: call.update(layers=[0]),
     "another analysis": lambda model, call: call.update(name="gram-spectrum"),
     "precision": lambda model, call: model.module.double() and call["inputs"].batch.double(),

@@ -22,11 +22,11 @@ def read(status, name="token-similarity"):
     return read_sweep(status.folder, name)
 
 
-def same_numbers(one, other):
-    """Two frames with the same rows, and numbers within 1e-9 of each other."""
+def same_numbers(one, other, rtol=1e-9):
+    """Two frames with the same rows, and numbers as near one another as that."""
     assert one.drop(columns=[*_NUMBERS]).equals(other.drop(columns=[*_NUMBERS]))
     for name in _NUMBERS:
-        np.testing.assert_allclose(one[name], other[name], rtol=1e-9, atol=1e-14, err_msg=name)
+        np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=1e-14, err_msg=name)
 
 
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")

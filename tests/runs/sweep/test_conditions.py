@@ -155,7 +155,8 @@ def test_where_memory_is_short_the_micro_batch_halves_and_the_numbers_stay(run, 
     held = json.loads((status.folder / "manifest.json").read_text())
     assert [part["batch"] for part in held["parts"].values()] == [1]
     monkeypatch.undo()
-    same_numbers(read(status), read(run("whole", shards=1)))
+    # a float32 forward of one input rounds otherwise than that of four, by how much the processor decides
+    same_numbers(read(status), read(run("whole", shards=1)), rtol=1e-6)
 
 
 def test_texts_in_pieces_of_a_micro_batch_keep_its_padding(run, monkeypatch):

@@ -11,7 +11,13 @@ from workbench.core.errors import InputError
 from workbench.core.paths import notebooks_dir
 
 N = 5
-EVERYTHING = {"sites": "all", "prefix": "both", "mean_token": "both", "effective_rank": True, "rate": "fit"}
+EVERYTHING = {
+    "sites": "all",
+    "special_tokens": "both",
+    "mean_token": "both",
+    "effective_rank": True,
+    "rate": "fit",
+}
 READ = {
     "gram_spectra": ["gram-spectrum", ("gram-spectrum", {"standardize": "per-token"})],
     "cosine_decay": [("token-similarity", EVERYTHING)],
@@ -50,9 +56,8 @@ def same_traces(one, other):
     for first, second in zip(one.data, other.data, strict=True):
         for drawn, again in ((first.x, second.x), (first.y, second.y)):
             if np.asarray(drawn).dtype.kind in "if":
-                np.testing.assert_allclose(
-                    again, drawn, rtol=0.1
-                )  # quartiles of few values, interpolated or not
+                # quartiles of few values, interpolated or not
+                np.testing.assert_allclose(again, drawn, rtol=0.2)
             else:
                 assert list(again) == list(drawn)
 
