@@ -15,6 +15,8 @@ from workbench.analyses.registry import ANALYSES
 from workbench.apps.cli.options import Known
 from workbench.attention import VARIANTS
 from workbench.captures.by_class import TABLES, load_families
+from workbench.captures.positions import OTHER_POSITIONS, POSITIONS
+from workbench.captures.tokens import MORE_TOKENS, SPECIAL_TOKENS
 
 
 def _name(page):
@@ -25,7 +27,8 @@ def _name(page):
 def registries():
     """The tables that a page may add to, put back afterwards, and the modules it brings."""
     load_families()
-    tables = (METRICS, VARIANTS, ANALYSES, *TABLES)
+    positions_and_tokens = (POSITIONS, OTHER_POSITIONS, SPECIAL_TOKENS, MORE_TOKENS)
+    tables = (METRICS, VARIANTS, ANALYSES, *TABLES, *positions_and_tokens)
     before, modules, shown = [copy.copy(table) for table in tables], set(sys.modules), warnings.showwarning
     yield
     for table, kept in zip(tables, before, strict=True):

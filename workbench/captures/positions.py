@@ -21,8 +21,8 @@ from workbench.core.errors import InputError
 POSITION = "position"
 _RMS = ("RmsNorm", "RMSNorm")
 SKIP_PATHS: ByClass[tuple[str, ...]] = ByClass()
-_SOURCES: dict[str, tuple[str, ...]] = {}
-_INSTEAD: dict[str, str] = {}
+POSITIONS: dict[str, tuple[str, ...]] = {}
+OTHER_POSITIONS: dict[str, str] = {}
 
 
 def register_skip_path(class_name: str, *norms: str) -> None:
@@ -34,13 +34,13 @@ def register_skip_path(class_name: str, *norms: str) -> None:
 def register_positions(name: str, *after: str) -> None:
     """Say under which name a model holds the embedding that it adds to its tokens, and what may follow it there."""
     load_families()
-    _SOURCES[name] = (*_SOURCES.get(name, ()), *after)
+    POSITIONS[name] = (*POSITIONS.get(name, ()), *after)
 
 
 def register_other_positions(what: str, *names: str) -> None:
     """Say which submodules or parameters give a model positions of another kind: "rotary positions", say."""
     load_families()
-    _INSTEAD.update(dict.fromkeys(names, what))
+    OTHER_POSITIONS.update(dict.fromkeys(names, what))
 
 
 class NoAdditivePositions(InputError):
@@ -68,12 +68,12 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
     found = [
         (f"{path}.{own}".lstrip("."), path)
         for path, child in model.named_modules()
-        for own in _SOURCES
+        for own in POSITIONS
         if isinstance(getattr(child, own, None), nn.Parameter | nn.Embedding)
     ]
     if not found:
         raise NoAdditivePositions(
-            f"{name} has no position embedding that is known (looked for {', '.join(sorted(_SOURCES))}); {_TAKE}"
+            f"{name} has no position embedding that is known (looked for {', '.join(sorted(POSITIONS))}); {_TAKE}"
         )
     source, owner = found[0]  # of words; those of other kinds of tokens come after
     blocks = []
@@ -87,7 +87,7 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
         blocks += [f"{block}.{norm}" for norm in SKIP_PATHS[kind]]
     modules = dict(model.named_modules())
     places = [owner, owner.rpartition(".")[0], f"{owner.rpartition('.')[0]}.encoder".lstrip(".")]
-    following = dict.fromkeys(own for after in _SOURCES.values() for own in after)
+    following = dict.fromkeys(own for after in POSITIONS.values() for own in after)
     after = [f"{place}.{own}".lstrip(".") for own in following for place in dict.fromkeys(places)]
     return PositionPath(source, tuple(path for path in dict.fromkeys([*after, *blocks]) if path in modules))
 
@@ -99,7 +99,7 @@ def positions_instead(model: nn.Module) -> str | None:
     """What tells tokens apart where it is not an embedding added to them; None where nothing else was found."""
     for path, child in model.named_modules():
         held = {*child._modules, *child._parameters}
-        for name, what in _INSTEAD.items():
+        for name, what in OTHER_POSITIONS.items():
             if name in held:
                 return f"{what} ({path or type(model).__name__})"
         if getattr(child, "brings_positions", False):
