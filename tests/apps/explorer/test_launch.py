@@ -7,15 +7,19 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
+import pandas as pd
+import plotly.graph_objects as go
 import psutil
 import pytest
 from click.testing import CliRunner
 from jupyter_client.blocking import BlockingKernelClient
 
+import workbench.figures
 from tests.apps.explorer.browser import LAB_ADDRESS, START_S, free_port, page_server, serve, wait_for_port
 from workbench.apps.cli import cli
-from workbench.apps.explorer import launch
-from workbench.core.errors import MissingResource, UnknownName
+from workbench.apps.explorer import Explorer, launch
+from workbench.apps.explorer.address import address_of_figure
+from workbench.core.errors import InputError, MissingResource, UnknownName
 
 
 def test_a_missing_voila_says_what_to_install(monkeypatch):
@@ -44,10 +48,12 @@ def test_the_page_is_one_cell_that_works_where_it_was_started(tmp_path):
 def test_the_command_opens_one_or_the_other(monkeypatch, options, opened):
     asked = []
     for name in ("open_explorer", "open_page"):
-        monkeypatch.setattr(launch, name, lambda name=name, **given: asked.append((name, given)) or 0)
+        monkeypatch.setattr(
+            launch, name, lambda figure, name=name, **given: asked.append((name, figure, given)) or 0
+        )
     done = CliRunner().invoke(cli, ["explore", *options, "--port", "9", "--no-browser", "--theme", "talk"])
     assert done.exit_code == 0
-    assert asked == [(opened, {"port": 9, "browser": False, "theme": "talk"})]
+    assert asked == [(opened, None, {"port": 9, "browser": False, "theme": "talk"})]
 
 
 @pytest.fixture
@@ -144,3 +150,67 @@ def test_a_checkouts_notebooks_are_not_written_to(tmp_path, monkeypatch, folder)
     opened.write_text('{"cells": []}')  # what a person typed
     assert launch.notebook_to_open(tmp_path / folder).read_text() == '{"cells": []}'
     assert tracked.read_text() == "{}"
+
+
+@pytest.fixture(scope="module")
+def figure(tmp_path_factory):
+    """A figure that an explorer saved."""
+    folder = tmp_path_factory.mktemp("figures")
+    Explorer(layer=1, head=2, token="all", view="matrix", n=3, seed=5, index=2).save("seen", out=folder)
+    return folder / "seen.png"
+
+
+def test_a_saved_figure_opens_at_its_layer_and_head(figure, tmp_path):
+    opened = launch.notebook_to_open(tmp_path, figure)
+    assert opened == tmp_path / "explorer-seen.ipynb"
+    names = {}
+    for cell in json.loads(opened.read_text())["cells"][1:-1]:
+        exec("".join(cell["source"]), names)
+    place = names["explorer"].place
+    assert (place.layer, place.head, place.token, place.view, place.n, place.seed, place.index) == (
+        1, 2, None, "matrix", 3, 5, 2
+    )  # fmt: skip
+    page = launch.page_notebook(tmp_path, tmp_path, address_of_figure(figure))
+    (cell,) = json.loads(page.read_text())["cells"]
+    assert f"Explorer.at({address_of_figure(figure)!r})" in "".join(cell["source"])
+
+
+def test_a_figure_of_a_notebook_opens_where_it_measured(tmp_path):
+    frame = workbench.analyze(
+        "gram-spectrum",
+        model="bundled:digits-softmax-sym",
+        inputs="bundled:digits",
+        n=2,
+        seed=3,
+        layers="1,2",
+    )
+    go_figure = workbench.figures.spectrum_figure(frame)
+    workbench.save_figure(
+        go_figure,
+        "spectra",
+        data=frame,
+        out=tmp_path,
+        parameters={"layers": "1,2"},
+        caption="Spectra.",
+        alt="Spectra.",
+    )
+    address = address_of_figure(tmp_path / "spectra.json")
+    assert address == {
+        "model": "bundled:digits-softmax-sym", "inputs": "bundled:digits", "n": 2, "seed": 3, "layer": 1, "view": "spectrum"
+    }  # fmt: skip
+    assert Explorer.at(address).place.layer == 1
+
+
+def test_a_figure_of_no_model_is_refused(tmp_path):
+    data = pd.DataFrame({"x": [1.0, 2.0]})
+    workbench.save_figure(
+        go.Figure(go.Scatter(y=[1, 2])),
+        "plain",
+        data=data,
+        out=tmp_path,
+        caption="A line.",
+        alt="A line.",
+        parameters={},
+    )
+    with pytest.raises(InputError, match="shows no layer of a model"):
+        launch.notebook_to_open(tmp_path, tmp_path / "plain.json")

@@ -106,17 +106,21 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 
 
 @click.command()
+@click.argument("figure", required=False, type=click.Path(exists=True, dir_okay=False), metavar="[FIGURE]")
 @click.option("--app", is_flag=True, help="The explorer alone, as a page (needs the extra app: voila).")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Where it is served. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
-def explore(app: bool, theme: str | None, port: int | None, no_browser: bool) -> None:
+def explore(figure: str | None, app: bool, theme: str | None, port: int | None, no_browser: bool) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
 
+    FIGURE is a file of a saved figure (PNG, SVG, PDF, HTML, JSON or CSV): the explorer opens at the model, inputs,
+    layer and head that it shows.
+
     \b
-    workbench explore --app --theme talk
+    workbench explore figures/gram_spectra.png --app --theme talk
     """
     from workbench.apps.explorer.launch import open_explorer, open_page
 
-    sys.exit((open_page if app else open_explorer)(port=port, browser=not no_browser, theme=theme))
+    sys.exit((open_page if app else open_explorer)(figure, port=port, browser=not no_browser, theme=theme))

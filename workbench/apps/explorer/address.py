@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.renamed import new_values
+from workbench.core.selection import parse_numbers
 
+_VIEWS_OF = {
+    "attention-map": "matrix",
+    "attention-spectrum": "singular",
+    "class-attention": "attention",
+    "gram-spectrum": "spectrum",
+    "membership": "membership",
+    "token-similarity": "trajectory",
+}
+"""The view that shows one head of what an analysis measures."""
 _NUMBERS = ("n", "seed", "index", "layer", "head")
 
 
@@ -121,3 +132,38 @@ def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
         raise InputError(
             f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
         ) from error
+
+
+def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The address that a saved figure shows, from its provenance: the explorer's own, or where another one measured.
+
+    A figure of several models, layers or heads opens at the first of each, in the view nearest to what it shows.
+
+    Raises `InputError` for a file without provenance, and for a figure that measured no model, such as one of
+    committed records.
+    """
+    from workbench.frames.provenance import read_provenance
+
+    provenance = read_provenance(path)
+    parameters = new_values(
+        (provenance.get("notebook") or {}).get("parameters") or provenance["parameters"] or {}
+    )
+    if parameters.get("view") and parameters.get("model"):  # saved by an explorer
+        return {name: value for name, value in parameters.items() if name in FIELDS}
+    if not provenance["models"]:
+        raise InputError(
+            f"{path} shows no layer of a model that could be opened; give a figure of a notebook that loads a model, "
+            "or one that the explorer saved"
+        )
+    address: dict[str, Any] = {"model": provenance["models"][0]["spec"]}
+    if provenance["inputs"]:
+        measured = provenance["inputs"][0]
+        address["inputs"] = measured["spec"]
+        address |= {name: measured[name] for name in ("n", "seed") if isinstance(measured.get(name), int)}
+    for name in ("layer", "head"):
+        chosen = parameters.get(f"{name}s", parameters.get(name))
+        if chosen is not None:
+            address[name] = parse_numbers(name, chosen)[0]
+    analyses = [run.get("analysis") for run in provenance["runs"]]
+    view = next((_VIEWS_OF[name] for name in analyses if name in _VIEWS_OF), None)
+    return address | ({} if view is None else {"view": view})

@@ -10,10 +10,12 @@ import subprocess
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from workbench.apps.explorer.address import address_of_figure
 from workbench.core import paths
 from workbench.core.children import python
 from workbench.core.errors import MissingResource
@@ -37,19 +39,26 @@ os.chdir({folder!r})
 
 from workbench.apps.explorer import Explorer
 
-Explorer()
+{explorer}
 """
 
 
-def open_explorer(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
+def open_explorer(
+    figure: str | os.PathLike[str] | None = None,
+    port: int | None = None,
+    browser: bool = True,
+    theme: str | None = None,
+) -> int:
     """Start JupyterLab on a copy of the explorer notebook, token on, and wait for it; returns its exit status.
+
+    With a saved ``figure`` the copy is one of its own, at the layer and head that the figure shows.
 
     JupyterLab saves by itself, so the notebook is a copy in the current folder (see `notebook_to_open`). Figures are
     saved into ``figures/`` there. A signal to end (`kill`) ends JupyterLab and its kernels too.
 
-    Raises `MissingResource` if the folder cannot be written to.
+    Raises `MissingResource` if the folder cannot be written to, and `InputError` for a figure that shows no layer.
     """
-    notebook = notebook_to_open(Path.cwd())
+    notebook = notebook_to_open(Path.cwd(), figure)
     print(
         f"Your copy of the explorer notebook is {notebook}; JupyterLab saves what you change there "
         "(delete it for a fresh copy)",
@@ -98,13 +107,19 @@ def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -
     return command
 
 
-def open_page(port: int | None = None, browser: bool = True, theme: str | None = None) -> int:
+def open_page(
+    figure: str | os.PathLike[str] | None = None,
+    port: int | None = None,
+    browser: bool = True,
+    theme: str | None = None,
+) -> int:
     """Serve the explorer as a page of its own, token on, until it is interrupted; returns 130.
 
     Every visit gets a kernel of its own, in the current folder; figures are saved into its ``figures/``. `theme` is
-    "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``.
+    "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``. With a saved ``figure`` the page opens at the
+    layer and head that it shows.
 
-    Raises `MissingResource` if voila is not installed.
+    Raises `MissingResource` if voila is not installed, and `InputError` for a figure that shows no layer.
     """
     try:
         from traitlets.config import Config
@@ -124,6 +139,7 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
             if browser:
                 threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
+    address = None if figure is None else address_of_figure(figure)
     with (
         server_environment(theme) as environment,
         tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch,
@@ -137,7 +153,7 @@ def open_page(port: int | None = None, browser: bool = True, theme: str | None =
         settings.Voila.port = PAGE_PORT if port is None else port
         settings.Voila.token = secrets.token_hex(24)
         settings.Voila.root_dir = settings.Voila.connection_dir_root = scratch
-        settings.Voila.notebook_path = str(page_notebook(Path(scratch), start=Path.cwd()))
+        settings.Voila.notebook_path = str(page_notebook(Path(scratch), Path.cwd(), address))
         settings.Voila.config_file_paths = []  # what lies in the current folder changes nothing
         settings.Voila.log_level = "WARN"
         # The first visit may come before everything is imported, on a machine that is busy.
@@ -172,13 +188,14 @@ def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
         yield {**said, **kernels}
 
 
-def page_notebook(folder: Path, start: Path) -> Path:
+def page_notebook(folder: Path, start: Path, address: Mapping[str, Any] | None = None) -> Path:
     """Write the page's notebook into `folder`: one cell that shows the explorer, working in the folder `start`."""
     import nbformat
 
+    explorer = "Explorer()" if address is None else f"Explorer.at({dict(address)!r})"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(_PAGE_CELL.format(folder=str(start)))],
+        cells=[nbformat.v4.new_code_cell(_PAGE_CELL.format(folder=str(start), explorer=explorer))],
         metadata={"kernelspec": kernel, "title": "Attention Workbench"},
     )
     target = folder / f"{NOTEBOOK}.ipynb"
@@ -186,20 +203,37 @@ def page_notebook(folder: Path, start: Path) -> Path:
     return target
 
 
-def notebook_to_open(folder: Path) -> Path:
+def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None) -> Path:
     """A copy of the explorer notebook in `folder`, for JupyterLab to save into; one that is there already is kept.
 
+    The copy for a saved ``figure`` is ``explorer-NAME.ipynb``, with the parameters that lead to what it shows.
     The notebooks of a checkout are never opened themselves: started in their folder, the copy lies beside it.
     """
     source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
     if folder.resolve() == source.parent.resolve():
         folder = folder.parent
-    target = folder / source.name
+    target = folder / (source.name if figure is None else f"{NOTEBOOK}-{Path(figure).stem}.ipynb")
+    address = None if figure is None else address_of_figure(figure)
     if not target.exists():
         try:
-            shutil.copyfile(source, target)  # whatever the rights of the source, the copy can be written
+            if address is None:
+                shutil.copyfile(source, target)  # whatever the rights of the source, the copy can be written
+            else:
+                _write_at(address, source, target)
         except OSError as error:
             raise MissingResource(
-                f"cannot put {source.name} into {folder}: {error.strerror}; start it in another folder"
+                f"cannot put {target.name} into {folder}: {error.strerror}; start it in another folder"
             ) from error
     return target
+
+
+def _write_at(address: Mapping[str, Any], source: Path, target: Path) -> None:
+    """The notebook with an address for its parameters, in a cell of their own as papermill writes it."""
+    import nbformat
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    parameters = dict(address)
+    if "token" in parameters and parameters["token"] is None:
+        parameters["token"] = "all"  # the notebook's None is the class token of an image
+    nbformat.write(parameterize_notebook(load_notebook_node(str(source)), parameters), target)

@@ -391,7 +391,7 @@ VIEWS = {
             _draw_norms, _norm_rows, _read_norms, code.norms,
         ),
         View(
-            "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and chance",
+            "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
