@@ -161,9 +161,8 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
         address["inputs"] = measured["spec"]
         address |= {name: measured[name] for name in ("n", "seed") if isinstance(measured.get(name), int)}
     for name in ("layer", "head"):
-        chosen = parameters.get(f"{name}s", parameters.get(name))
-        if chosen is not None:
-            address[name] = parse_numbers(name, chosen)[0]
+        if chosen := parse_numbers(name, parameters.get(f"{name}s", parameters.get(name))):
+            address[name] = chosen[0]
     analyses = [run.get("analysis") for run in provenance["runs"]]
     view = next((_VIEWS_OF[name] for name in analyses if name in _VIEWS_OF), None)
     return address | ({} if view is None else {"view": view})
