@@ -13,10 +13,10 @@ from workbench.models.architectures import build
 from workbench.models.checkpoints import (
     load_weights,
     read_checkpoint,
-    read_torch_file,
     restore,
     write_checkpoint,
 )
+from workbench.models.source import read_torch_file
 
 ARCHITECTURE = {"name": "vit", "patch_size": 8, "embed_dim": 6, "depth": 1, "num_heads": 2}
 META = {"architecture": ARCHITECTURE, "task": "digits", "epoch": 3, "metrics": {"test_accuracy": 0.1 + 0.2}}

@@ -11,17 +11,18 @@ import platformdirs
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@cache
 def _root() -> Path:
     bundled = _PACKAGE / "_bundled"
     return bundled if bundled.is_dir() else _PACKAGE.parent
 
 
+@cache
 def data_dir() -> Path:
     """Folder of bundled models, texts, records and published tables."""
     return _root() / "data"
 
 
+@cache
 def notebooks_dir() -> Path:
     """Folder of the figure notebooks."""
     return _root() / "notebooks"

@@ -128,6 +128,7 @@ def _bundled_note(about: dict[str, Any]) -> str:
 
 def find(name: str) -> Entry | None:
     """The entry with this alias, spec or shorter name; None if there is none."""
+    name = name.strip()
     for entry in (*CATALOG, *bundled_models()):
         if name in (entry.alias, entry.spec, *entry.also):
             return entry

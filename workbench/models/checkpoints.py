@@ -1,22 +1,25 @@
-"""Checkpoint files: weights and what is needed to use them, in one safetensors file that runs no code."""
+"""Checkpoints of models trained here, the bundled ones among them: weights and what is needed to use them.
+
+One safetensors file each, which runs no code.
+"""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import pickle
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 from workbench.core.renamed import new_settings
+from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.models.source import ImageFormat, Source, require_file, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedTokenizerBase
 
 FORMAT = 2
 """Of checkpoints and of ``model.json``. 2 has new names of attention's options; files of format 1 are read."""
@@ -54,12 +57,12 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    require_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
+        require_checkpoint(path)  # what is missing, or of another kind, it says better
         raise InputError(
             f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or run the "
             "training command once more"
@@ -84,12 +87,17 @@ def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str,
     version = about.get("format", FORMAT)
     if version > FORMAT:
         raise InputError(f"{origin} has format {version}; this workbench reads up to {FORMAT}: update it")
-    if version == FORMAT:
-        return about
+    return about if version == FORMAT else _with_new_options(about)
+
+
+def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of attention, which alone have other names now, in a description and in those inside it."""
     return {
-        name: new_settings(value) if name in ("architecture", "attention_options", "recipe") else value
+        name: new_settings(value) if name == "attention_options" and value
+        else _with_new_options(value) if name in ("architecture", "recipe")
+        else value
         for name, value in about.items()
-    }
+    }  # fmt: skip
 
 
 def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -189,39 +197,6 @@ def _shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:
     return shared
 
 
-def read_torch_file(path: str | Path) -> Any:
-    """Content of a ``.pt`` or ``.pth`` file, read with ``weights_only=True``: tensors and plain containers.
-
-    ``argparse.Namespace`` is allowed too, since many training scripts keep their arguments beside the
-    weights. Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
-    executed.
-    """
-    import torch
-
-    path = Path(path)
-    require_file(path)
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own message advises weights_only=False: the one thing not to do with an unknown file.
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        refused = (
-            f"it refers to {named[1]}" if named else "it holds objects besides tensors and plain containers"
-        )
-        raise InputError(
-            f"{path} was not read: {refused}, and reading that could run code of whoever wrote the file. If "
-            "you trust "
-            "it, save its weights alone where it was made: safetensors.torch.save_file(model.state_dict(), "
-            "FILE) or "
-            "torch.save(model.state_dict(), FILE)"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{path} is not a torch checkpoint, or only a part of one ({type(error).__name__}); copy it again"
-        ) from error
-
-
 def require_checkpoint(path: Path) -> None:
     """Raise `InputError` unless there is a file of the kind that `workbench study train` writes; reads none of it."""
     require_file(path)
@@ -232,15 +207,63 @@ def require_checkpoint(path: Path) -> None:
         )
 
 
-def require_file(path: Path) -> None:
-    """Raise `InputError` unless there is a file, naming what lies in a folder of that name."""
-    if path.is_dir():
-        inside = sorted(
-            item.name for item in path.iterdir() if item.suffix in (".safetensors", ".pt", ".pth")
-        )
-        hint = f"; it holds {', '.join(inside)}: name one of them" if inside else ""
-        raise InputError(f"{path} is a folder, a checkpoint is one file{hint}")
-    if not path.is_file():
+def load(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
+    """A model from a file that ``workbench study train`` wrote; `checkpoint` is the name it goes by."""
+    from workbench.attention.bilateral import precompute_positions
+    from workbench.models.architectures import build
+
+    if pretrained:
+        module, meta = restore(path)
+        precompute_positions(module)
+    else:
+        meta = read_checkpoint(path)[1]
+        with seeded():
+            module = build(meta["architecture"])
+        checkpoint = RANDOM_WEIGHTS
+    about = meta["preprocessing"]
+    architecture = meta["architecture"]
+    if "characters" in about:
+        return _character_model(path, module, checkpoint, meta)
+    if architecture["name"] == "sequence":
+        return _sequence_model(module, checkpoint, about)
+    mean, std = tuple(about["mean"]), tuple(about["std"])
+    side = int(about["resize"])
+    image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
+    return Source(module, architecture["name"], "image", checkpoint, image, meta=meta)
+
+
+def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict[str, Any]) -> Source:
+    from workbench.models.tokenizer import SPECIAL, character_tokenizer
+
+    characters, limit = meta["preprocessing"]["characters"], module.max_length
+    has, needs = module.get_input_embeddings().num_embeddings, len(characters) + len(SPECIAL)
+    if has != needs:
         raise InputError(
-            f"no checkpoint at {path}; give the path of a file, or a name that `workbench models` lists"
+            f"{path} names {len(characters)} characters, which with {' and '.join(SPECIAL)} make {needs} tokens, but "
+            f"its model knows {has}"
         )
+    name = meta["architecture"]["name"]
+    return Source(
+        module,
+        name,
+        "text",
+        checkpoint,
+        max_length=limit,
+        load_tokenizer=lambda: character_tokenizer(characters, limit),
+        meta=meta,
+    )
+
+
+def _sequence_model(module: Any, checkpoint: str | None, about: dict[str, Any]) -> Source:
+    """A classifier of sequences: texts are fed to one of bytes or words, tensors of one's own to the others."""
+    from workbench.models.tokenizer import byte_tokenizer, word_tokenizer
+
+    limit = module.max_length
+    tokenizers: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
+        "bytes": lambda: byte_tokenizer(limit),
+        "words": lambda: word_tokenizer(about["words"], about["dropped"], limit),
+    }
+    load = tokenizers.get(about.get("tokens", ""))
+    if load is None:
+        return Source(module, "sequence", "other", checkpoint)
+    return Source(module, "sequence", "text", checkpoint, max_length=limit, load_tokenizer=load)

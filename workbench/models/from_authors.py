@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.results import RANDOM_WEIGHTS
-from workbench.models.checkpoints import load_weights, require_file
+from workbench.models.checkpoints import load_weights
 from workbench.models.from_hugging_face import fetcher, read_tokenizer
-from workbench.models.source import ImageFormat, Source, read_state, seeded
+from workbench.models.source import ImageFormat, Source, read_state, require_file, seeded
 
 if TYPE_CHECKING:
     from torch import nn

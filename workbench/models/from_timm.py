@@ -10,8 +10,7 @@ from safetensors import SafetensorError
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
-from workbench.models.checkpoints import require_file
-from workbench.models.source import ImageFormat, Source, first_lines, read_state, seeded
+from workbench.models.source import ImageFormat, Source, first_lines, read_state, require_file, seeded
 
 if TYPE_CHECKING:
     from torch import nn

@@ -149,10 +149,10 @@ def load(
     MissingResource for weights that are neither here nor to be had, and for a missing device.
     """
     from workbench.frames.results import RANDOM_WEIGHTS
-    from workbench.models import from_authors, from_checkpoint, from_hugging_face, from_timm
+    from workbench.models import checkpoints, from_authors, from_hugging_face, from_timm
 
     place, number = _device(device), _dtype(dtype)
-    scheme, name, entry = resolve(spec)
+    scheme, name = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
     if label == RANDOM_WEIGHTS:
         pretrained, label = False, None
@@ -161,6 +161,7 @@ def load(
     if scheme == "timm":
         source = from_timm.load(name, label, pretrained)
     elif scheme == "hf":
+        entry = catalog.find(spec)
         origin = _elsewhere(entry, name) if entry and label is None else None
         try:
             source = from_hugging_face.load(origin or name, label, pretrained, number)
@@ -173,10 +174,10 @@ def load(
         source = from_authors.load(scheme, name, label, pretrained)
     elif scheme == "bundled":
         path = bundled_checkpoint(name, label)
-        source = from_checkpoint.load(path, path.stem, pretrained)
+        source = checkpoints.load(path, path.stem, pretrained)
     else:
         path = _one_file(name, label)
-        source = from_checkpoint.load(path, path.stem, pretrained)
+        source = checkpoints.load(path, path.stem, pretrained)
     module = source.module.eval().requires_grad_(False)
     module = module.to(device=place, dtype=number) if number is not None else module.to(place)
     return LoadedModel(
@@ -211,14 +212,14 @@ def check_name(
     _dtype(dtype)
     with suppress(MissingResource):  # the machine that loads may have a GPU
         _device(device)
-    scheme, name, entry = resolve(spec)
+    scheme, name = resolve(spec)
     label = None if checkpoint is None else str(checkpoint)
     pretrained = label != RANDOM_WEIGHTS
     label = label if pretrained else None
     if scheme == "timm":
         from_timm.check(name, label, pretrained)
     elif scheme == "hf":
-        if entry is None:
+        if catalog.find(spec) is None:
             from_hugging_face.check(name, label)
             _check_repository(spec, name)
     elif scheme in ("tost", "crate"):
@@ -231,12 +232,13 @@ def check_name(
 
 def known_modality(spec: str) -> str | None:
     """``"image"`` or ``"text"`` where that is known before the model is loaded."""
-    scheme, _, entry = resolve(spec)
+    scheme, _ = resolve(spec)
+    entry = catalog.find(spec)
     return entry.modality if entry is not None else "image" if scheme == "timm" else None
 
 
-def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
-    """(scheme, name, catalog entry or None) of a model spec; touches neither weights nor network."""
+def resolve(spec: str) -> tuple[str, str]:
+    """(scheme, name) of a model spec; touches neither weights nor network."""
     if not isinstance(spec, str) or not spec.strip():
         given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
         raise InputError(
@@ -244,8 +246,7 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
             "workbench.capture as it is"
         )
     spec = spec.strip()
-    entry = catalog.find(spec)
-    if entry is not None:
+    if spec.partition(":")[0] not in SCHEMES and (entry := catalog.find(spec)) is not None:
         spec = entry.spec
     scheme, colon, name = spec.partition(":")
     if colon and scheme in SCHEMES:
@@ -253,26 +254,22 @@ def resolve(spec: str) -> tuple[str, str, catalog.Entry | None]:
             raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
         if scheme == "hf" and _is_timm(name):
             folder = Path(name).expanduser().is_dir()
-            return "timm", f"local-dir:{name}" if folder else name.removeprefix("timm/"), entry
-        return scheme, name, entry
+            return "timm", f"local-dir:{name}" if folder else name.removeprefix("timm/")
+        return scheme, name
     if colon and not Path(spec).exists() and re.fullmatch(r"[a-z]{2,}", scheme):
         raise UnknownName(
             "kind of model", f"{scheme}:", [f"{known}:" for known in SCHEMES], "before the name"
         )
     path = Path(spec).expanduser()
     if path.suffix in WEIGHT_SUFFIXES and not path.exists():
-        return (
-            "file",
-            spec,
-            None,
-        )  # whose reader says that there is none: no repository ends like a file of weights
+        return "file", spec  # its reader says that there is none: no repository ends like a file of weights
     if path.is_dir() and (path / "config.json").is_file():
-        return "hf", spec, None
+        return "hf", spec
     if path.is_file():
-        return "file", spec, None
+        return "file", spec
     import timm
 
-    return ("timm" if timm.is_model(spec) else "hf"), spec, None
+    return ("timm" if timm.is_model(spec) else "hf"), spec
 
 
 def _is_timm(name: str) -> bool:

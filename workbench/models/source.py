@@ -5,7 +5,9 @@ Weights are read as safetensors or with ``weights_only=True``; code that comes w
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import pickle
 import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ import torch
 from safetensors import SafetensorError
 
 from workbench.core.errors import InputError
-from workbench.models.checkpoints import read_torch_file, require_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -80,6 +81,51 @@ def read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str,
             f"{path} holds no weights: expected a state dict, or one under 'model' or 'state_dict'"
         )
     return _without_prefix(content)
+
+
+def read_torch_file(path: str | Path) -> Any:
+    """Content of a ``.pt`` or ``.pth`` file, read with ``weights_only=True``: tensors and plain containers.
+
+    ``argparse.Namespace`` is allowed too, since many training scripts keep their arguments beside the
+    weights. Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
+    executed.
+    """
+    path = Path(path)
+    require_file(path)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own message advises weights_only=False: the one thing not to do with an unknown file.
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        refused = (
+            f"it refers to {named[1]}" if named else "it holds objects besides tensors and plain containers"
+        )
+        raise InputError(
+            f"{path} was not read: {refused}, and reading that could run code of whoever wrote the file. If "
+            "you trust "
+            "it, save its weights alone where it was made: safetensors.torch.save_file(model.state_dict(), "
+            "FILE) or "
+            "torch.save(model.state_dict(), FILE)"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{path} is not a torch checkpoint, or only a part of one ({type(error).__name__}); copy it again"
+        ) from error
+
+
+def require_file(path: Path) -> None:
+    """Raise `InputError` unless there is a file, naming what lies in a folder of that name."""
+    if path.is_dir():
+        inside = sorted(
+            item.name for item in path.iterdir() if item.suffix in (".safetensors", ".pt", ".pth")
+        )
+        hint = f"; it holds {', '.join(inside)}: name one of them" if inside else ""
+        raise InputError(f"{path} is a folder, a checkpoint is one file{hint}")
+    if not path.is_file():
+        raise InputError(
+            f"no checkpoint at {path}; give the path of a file, or a name that `workbench models` lists"
+        )
 
 
 def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:

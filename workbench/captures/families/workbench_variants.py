@@ -12,7 +12,7 @@ from workbench.captures.projections import Rows, register_projection
 from workbench.captures.records import Call
 from workbench.core.errors import IncompleteCapture, InputError
 
-_PARTS = "workbench.models.architectures.parts"
+_BOOSTED = "workbench.models.architectures.vit.BoostedBlock"
 
 
 @register_adapter
@@ -62,5 +62,5 @@ def _own_projection(module: AttentionModule, name: str, path: str) -> Rows:
 register_projection("workbench.attention.base.AttentionModule", _own_projection)
 register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
 # Its residual is not the sum of the stream and what attention puts out; on the skip path (1 − t) p + t p = p.
-register_block(f"{_PARTS}.BoostedBlock", "norm2.input", attn_out=Reading((("boost", "input"),)))
-register_skip_path(f"{_PARTS}.BoostedBlock")
+register_block(_BOOSTED, "norm2.input", attn_out=Reading((("boost", "input"),)))
+register_skip_path(_BOOSTED)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.selection import Numbers
 from workbench.models.architectures.ista import IstaBlock
-from workbench.models.architectures.parts import (
+from workbench.models.architectures.vit import (
     CLASS_TOKEN_FIRST,
     brings_positions,
     check_sizes,

@@ -16,7 +16,7 @@ from workbench.attention import find_variant
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
 from workbench.core.selection import Numbers
-from workbench.models.architectures.parts import (
+from workbench.models.architectures.vit import (
     brings_positions,
     causal_variants,
     install_attention,

@@ -176,7 +176,7 @@ def _test_set(model: LoadedModel) -> str:
 
     if model.modality == "text":
         return TEST_SETS["prose"]
-    scheme, name, _ = resolve(model.spec)
+    scheme, name = resolve(model.spec)
     task = None
     if scheme in ("bundled", "file"):
         trained = model.checkpoint if model.checkpoint != "random" else None

@@ -24,7 +24,8 @@ from workbench._version import __version__
 from workbench.core.files import atomic_write
 from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
-from workbench.models.checkpoints import FORMAT, load_weights, read_torch_file, upgraded, write_checkpoint
+from workbench.models.checkpoints import FORMAT, load_weights, upgraded, write_checkpoint
+from workbench.models.source import read_torch_file
 from workbench.studies.records import METRICS_FILE, read_metrics
 from workbench.studies.training.loop import Trainer
 from workbench.studies.training.progress import in_words
