@@ -19,7 +19,6 @@ OWN = {  # tools of our own: they have shapes and a meaning, and no paper
 }  # fmt: skip
 OWN_FUNCTIONS = {
     "attention_map": {"attention_report", "head_output_norm", "map_diversity", "permuted_heads"},
-    "bilateral": {"precompute_positions"},
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },

@@ -14,9 +14,7 @@ from workbench import METRICS, read_watch
 from workbench.analyses.registry import ANALYSES
 from workbench.apps.cli.options import Known
 from workbench.attention import VARIANTS
-from workbench.captures.by_class import TABLES, load_families
-from workbench.captures.positions import OTHER_POSITIONS, POSITIONS
-from workbench.captures.tokens import MORE_TOKENS, SPECIAL_TOKENS
+from workbench.captures.registry import MORE_TOKENS, OTHER_POSITIONS, POSITIONS, SPECIAL_TOKENS, TABLES
 
 
 def _name(page):
@@ -26,7 +24,6 @@ def _name(page):
 @pytest.fixture
 def registries():
     """The tables that a page may add to, put back afterwards, and the modules it brings."""
-    load_families()
     positions_and_tokens = (POSITIONS, OTHER_POSITIONS, SPECIAL_TOKENS, MORE_TOKENS)
     tables = (METRICS, VARIANTS, ANALYSES, *TABLES, *positions_and_tokens)
     before, modules, shown = [copy.copy(table) for table in tables], set(sys.modules), warnings.showwarning

@@ -18,7 +18,7 @@ from workbench.captures import (
     capture,
     register_block,
 )
-from workbench.captures.adapters import ADAPTERS, Visit
+from workbench.captures.registry import ADAPTERS, Visit
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.selection import parse_numbers
 

@@ -16,8 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.pages import blocks_of
 from workbench.analyses.registry import ANALYSES
-from workbench.captures import adapters
-from workbench.captures.by_class import load_families
+from workbench.captures import registry as families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
 from workbench.core.plugins import Registry, instance_of
@@ -134,9 +133,8 @@ def test_names_that_clash_are_refused_with_both_origins(place):
 
 
 def test_an_adapter_of_a_class_that_has_one_is_refused_and_ours_stays(place, monkeypatch):
-    load_families()
-    before = copy.copy(adapters.ADAPTERS)
-    ours = adapters.ADAPTERS["timm.models.xcit.XCA"]
+    before = copy.copy(families.ADAPTERS)
+    ours = families.ADAPTERS["timm.models.xcit.XCA"]
     install(
         place, "other-a", "1",
         {"workbench.families": {"xcit": "other_a:Mine", "new": "other_a:New", "odd": "other_a:odd"}},
@@ -157,16 +155,16 @@ def test_an_adapter_of_a_class_that_has_one_is_refused_and_ours_stays(place, mon
             """
         },
     )  # fmt: skip
-    adapters.load_plugin_families.cache_clear()
+    families.load_plugin_families.cache_clear()
     with pytest.warns(UserWarning, match="plug-in left out") as caught:
-        adapters.load_plugin_families()
+        families.load_plugin_families()
     said = words(caught)
     assert "'odd'" in said[0]
     assert "the workbench has an adapter for timm.models.xcit.XCA" in said[1]
-    assert adapters.ADAPTERS["timm.models.xcit.XCA"] is ours
-    assert type(adapters.ADAPTERS["somewhere.Attention"]).__module__ == "other_a"
-    adapters.ADAPTERS.clear()
-    adapters.ADAPTERS.update(before)
+    assert families.ADAPTERS["timm.models.xcit.XCA"] is ours
+    assert type(families.ADAPTERS["somewhere.Attention"]).__module__ == "other_a"
+    families.ADAPTERS.clear()
+    families.ADAPTERS.update(before)
 
 
 def test_a_table_is_still_a_table(monkeypatch):

@@ -17,8 +17,7 @@ from tests.kept import key_of, number_frame
 from tests.runs.watch.loops import own_model, pictures, sequences, vit
 from workbench.analyses import registry
 from workbench.apps import cli
-from workbench.captures.by_class import class_path
-from workbench.captures.layout import BLOCKS, Block
+from workbench.captures.registry import BLOCKS, Block, class_path
 from workbench.core.errors import InputError
 from workbench.core.hashing import Unhashable, content_sha256
 from workbench.runs import analyze as pipeline

@@ -134,7 +134,7 @@ def _plugins() -> Iterator[Finding]:
 
     from workbench.analyses.registry import ANALYSES
     from workbench.attention import VARIANTS
-    from workbench.captures.adapters import load_plugin_families
+    from workbench.captures.registry import load_plugin_families
     from workbench.core.plugins import plugins
     from workbench.frames.metrics import METRICS
 

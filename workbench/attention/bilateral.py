@@ -346,11 +346,3 @@ class TwicingAttention(AttentionModule):
         once = masked_softmax(self.scale * q @ k.mT, mask)
         sites = {"q": q, "k": k, "v": v, "scale": self.scale, "mask": mask}
         return output, {**sites, "attn": 2 * once - once @ once}
-
-
-def precompute_positions(model: nn.Module) -> int:
-    """``precompute`` every bilateral layer of a model for inference; returns how many there are."""
-    layers = [child for child in model.modules() if isinstance(child, BilateralAttention)]
-    for layer in layers:
-        layer.precompute()
-    return len(layers)

@@ -5,37 +5,32 @@ anyone's file of q, k, v. What is known of a family of models is a file of `fami
 `register_block` and their like, which are yours to use too.
 """
 
+import workbench.captures.families  # noqa: F401  (they register themselves)
 from workbench.attention.base import merge_heads, split_heads
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.capturing import capture
+from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
-from workbench.captures.layout import (
+from workbench.captures.layout import attention_geometry, attention_modules, block_path, first_norm
+from workbench.captures.projections import PROJECTIONS, Projection, head_projection
+from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, LayerRecord, WindowOrigin
+from workbench.captures.registry import (
+    Adapter,
     Reading,
-    attention_geometry,
-    attention_modules,
-    block_path,
-    first_norm,
+    Visit,
+    register_adapter,
     register_block,
     register_heads,
+    register_more_tokens,
+    register_other_positions,
+    register_positions,
+    register_projection,
+    register_skip_path,
+    register_special_tokens,
 )
-from workbench.captures.positions import register_other_positions, register_positions, register_skip_path
-from workbench.captures.projections import PROJECTIONS, Projection, head_projection, register_projection
-from workbench.captures.records import (
-    DEFAULT_SITES,
-    SITES,
-    STREAM,
-    Call,
-    LayerRecord,
-    TokenInfo,
-    WindowOrigin,
-)
-from workbench.captures.result import Capture, read_qkv
 from workbench.captures.tokens import (
+    TokenInfo,
     fit_tokens,
     image_tokens,
     patch_grid,
-    register_more_tokens,
-    register_special_tokens,
     special_kinds,
     token_info,
 )

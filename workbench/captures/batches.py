@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.captures.records import SITES, STREAM, LayerRecord, TokenInfo
-from workbench.captures.result import Capture
+from workbench.captures.capturing import Capture
+from workbench.captures.records import SITES, STREAM, LayerRecord
+from workbench.captures.tokens import TokenInfo
 
 
 def inputs_in(record: LayerRecord) -> int:

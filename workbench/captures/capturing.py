@@ -1,23 +1,23 @@
-"""``capture``: run a model once and keep the operands of its attention."""
+"""``capture``: run a model once and keep the operands of its attention; ``Capture``: what that gives."""
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from workbench.captures.by_class import class_path
-from workbench.captures.keeping import Keeper, tensors_in
 from workbench.captures.layout import is_library_model
 from workbench.captures.positions import POSITION, watch_positions
-from workbench.captures.recorder import Overwritten, Recorder
-from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord, TokenInfo
-from workbench.captures.result import Capture
+from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
+from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord
+from workbench.captures.registry import class_path
 from workbench.captures.routes import (
     fused_kernels,
     no_cache,
@@ -25,9 +25,92 @@ from workbench.captures.routes import (
     watch_modules,
     watch_variants,
 )
-from workbench.captures.tokens import fit_tokens, token_info
+from workbench.captures.storage import read_capture, write_capture
+from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
-from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.selection import Numbers, parse_numbers, ranges
+
+
+class LayerNotCaptured(InputError, IndexError):
+    """A layer that the capture does not hold."""
+
+
+@dataclass
+class Capture:
+    """The attention calls of one forward pass, in call order.
+
+    ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
+    iteration goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules
+    that the forward pass never entered (a cross-attention without an encoder, say);
+    ``notes`` say what was kept unchecked.
+    """
+
+    layers: list[LayerRecord]
+    sites: tuple[str, ...] = DEFAULT_SITES
+    tokens: TokenInfo | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
+    not_run: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    identity: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Which model this was: spec, checkpoint, fingerprint (computed when first asked for)."""
+        return self.identity()
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[LayerRecord]:
+        return iter(self.layers)
+
+    def __getitem__(self, layer: int) -> LayerRecord:
+        if -len(self.layers) <= layer < 0:
+            return self.layers[layer]
+        for record in self.layers:
+            if record.index == layer:
+                return record
+        there = ranges([record.index for record in self.layers])
+        raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {there}")
+
+    def stack(self, site: str) -> Tensor:
+        """One site of all layers, (layer, batch, …).
+
+        Raises InputError naming layer and axis where the layers are not alike.
+        """
+        values = []
+        for record in self.layers:
+            value = record.extra.get(site) if site not in SITES else getattr(record, site)
+            if value is None:
+                raise InputError(f"layer {record.index} ({record.path}) holds no {site!r}")
+            values.append(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64))
+        for record, value in zip(self.layers, values, strict=True):
+            if value.shape != values[0].shape:
+                first = self.layers[0]
+                raise InputError(
+                    f"{site!r} differs between layers: {tuple(values[0].shape)} in layer {first.index} "
+                    f"({first.path}), {tuple(value.shape)} in layer {record.index} ({record.path}); "
+                    "read the layers one by one"
+                )
+        return torch.stack(values)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.safetensors`` (any dtype) or ``.npz`` file that ``Capture.load`` and ``--qkv`` read.
+
+        The file appears whole or not at all. Raises MissingResource naming the path where the folder cannot be
+        written or is full, InputError for another ending, and for bfloat16 in ``.npz``, which has no such type.
+        """
+        return write_capture(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Capture:
+        """Read what ``save`` wrote, or anyone's file of q, k, v (see `read_qkv`)."""
+        return read_qkv(path)
+
+    def __repr__(self) -> str:
+        lines = [f"<Capture of {len(self.layers)} layers, sites {', '.join(self.sites)}>"]
+        return "\n".join(lines + [f"  {record!r}" for record in self.layers])
 
 
 def capture(
@@ -115,6 +198,19 @@ def capture(
     )
 
 
+def read_qkv(path: str | Path) -> Capture:
+    """Read a capture, or anyone's q, k, v, from ``.safetensors`` or ``.npz``.
+
+    q, k and v have 3 to 5 axes ending in (token, head_dim): (head, …), (batch, head, …) or (layer, batch,
+    head, …); k and v may have fewer heads than q, and their own number of tokens. Optional: ``scale``
+    (default 1/√head_dim), one number or one per layer; ``mask``, true = attend, (batch, token) or (batch,
+    head, query, key).
+
+    Raises InputError saying which tensor and axis is wrong, or where a value is NaN or infinite.
+    """
+    return Capture(**read_capture(path))
+
+
 def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     asked = [sites] if isinstance(sites, str) else list(sites)
     known = (*SITES, POSITION)
@@ -153,11 +249,11 @@ def _identity(model: Any, module: nn.Module) -> Any:
     fixed = {
         "spec": getattr(model, "spec", None),
         "checkpoint": getattr(model, "checkpoint", None),
-        "class": class_path(module),
     }
-    alive = weakref.ref(model)
+    alive, kind = weakref.ref(model), type(module)
 
     def identity() -> dict[str, Any]:
+        fixed.setdefault("class", class_path(kind))
         fixed.setdefault("fingerprint", getattr(alive(), "fingerprint", None))
         return dict(fixed)
 
@@ -207,8 +303,8 @@ def _run(
             raise
         except Exception as error:
             # What a model says of a batch that it cannot take is its own affair; what the batch was is ours.
-            held = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
-            error.add_note(f"{name} was given: {held}")
+            given = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
+            error.add_note(f"{name} was given: {given}")
             raise
     if recorder.failure is not None:
         raise recorder.failure

@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from workbench.captures.capturing import Capture
 from workbench.captures.records import SITE_AXES, SITES, LayerRecord
-from workbench.captures.result import Capture
 from workbench.core.errors import InputError
 
 

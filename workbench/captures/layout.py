@@ -9,15 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from workbench.captures.adapters import find_adapter
-from workbench.captures.by_class import ByClass, class_path, load_families
+from workbench.captures.registry import ADAPTERS, BLOCKS, HEADS, Adapter, Reading, flat_tokens
 from workbench.core.errors import InputError
 
 # Names that a forward pass mentions when a route will see its attention.
@@ -50,6 +47,11 @@ def is_attention(module: nn.Module) -> bool:
     return _mentions_attention(type(module))
 
 
+def find_adapter(module: nn.Module) -> Adapter | None:
+    """The adapter of a module's class or of a class it derives from."""
+    return next(iter(ADAPTERS.of(type(module))), None)
+
+
 @functools.cache
 def _mentions_attention(cls: type) -> bool:
     for base in cls.__mro__:
@@ -75,9 +77,7 @@ def looks_like_attention(module: nn.Module) -> bool:
         name for name, _ in module.named_parameters(recurse=False)
     }
     projects = any(_PROJECTIONS.match(name) for name in names)
-    if class_path(module).startswith(
-        _LIBRARIES
-    ):  # channel attention of convolutional networks is named so too
+    if is_library_model(module):  # channel attention of convolutional networks is named so too
         return projects and bool(_NAMED_ATTENTION.search(type(module).__name__))
     has_weights = next(module.parameters(), None) is not None
     return has_weights and (projects or bool(_NAMED_ATTENTION.search(type(module).__name__)))
@@ -85,7 +85,7 @@ def looks_like_attention(module: nn.Module) -> bool:
 
 def is_library_model(module: nn.Module) -> bool:
     """Whether the model is one of timm's or transformers' own, where a layer without a route is an error."""
-    return class_path(module).startswith(_LIBRARIES)
+    return type(module).__module__.startswith(_LIBRARIES)
 
 
 # Heads ----------------------------------------------------------------------------------------------------
@@ -119,18 +119,9 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
     )
 
 
-HEADS: ByClass[Callable[[Any], tuple[int, int]]] = ByClass()
-
-
-def register_heads(class_name: str, heads: Callable[[Any], tuple[int, int]]) -> None:
-    """Say how many query heads an attention of a class has, and how wide they are, where no usual attribute does."""
-    load_families()
-    HEADS[class_name] = heads
-
-
 def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
     """(query heads, width of a head) of one attention module. Raises InputError where it does not say."""
-    for known in HEADS.of(module):
+    for known in HEADS.of(type(module)):
         return known(module)
     sources = [source for source in (module, getattr(module, "config", None)) if source is not None]
 
@@ -188,86 +179,19 @@ def first_norm(module: nn.Module, path: str) -> nn.Module | None:
     return next((child for name in _FIRST_NORMS if (child := getattr(block, name, None)) is not None), None)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How to read the residual stream: what passes through some of a block's submodules.
-
-    ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, that
-    comes out, or everything that comes out; "" is the block. ``combine`` makes one tensor of several.
-    """
-
-    sources: tuple[tuple[str, str], ...]
-    combine: Callable[..., Tensor] | None = None
-
-    def __call__(self, *values: Any) -> Tensor:
-        return self.combine(*values) if self.combine else values[0]
-
-
-def flat_tokens(x: Tensor) -> Tensor:
-    """(batch, row, column, width) as (batch, token, width)."""
-    return x.flatten(1, -2)
-
-
 _RESID_PRE = Reading((("", "input"),), flat_tokens)
 _RESID_POST = Reading((("", "output"),))
 
 
-@dataclass(frozen=True)
-class Block:
-    """What is known of a class of blocks; None where it is not said."""
-
-    resid_mid: Callable[[nn.Module, str], Reading | None] | None = None
-    resid_post: Reading | None = None
-    attn_out: Reading | None = None
-    one_stream: bool | None = None
-    norm_first: Callable[[nn.Module], bool] | None = None
-
-
-BLOCKS: ByClass[Block] = ByClass()
-
-
-def register_block(
-    class_name: str,
-    resid_mid: str | Callable[[nn.Module, str], Reading | None],
-    resid_post: Reading | None = None,
-    attn_out: Reading | None = None,
-    *,
-    one_stream: bool | None = None,
-    norm_first: bool | Callable[[nn.Module], bool] | None = None,
-) -> None:
-    """Say where blocks of a class hold the residual stream after attention.
-
-    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all classes of a package of which nothing else
-    is said. ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
-    a function of (block, path of the attention inside it) that returns a ``Reading``, or None where it is not known.
-    ``resid_post`` is the block's first output unless given, ``attn_out`` what is held after attention less what the
-    block received. ``one_stream`` is False for blocks that are given their tokens in several parts; ``norm_first``,
-    or what it returns for a block, is False for those that normalise after attention.
-    """
-    if isinstance(resid_mid, str):
-        submodule, _, side = resid_mid.rpartition(".")
-        if side not in ("input", "output"):
-            raise InputError(f"resid_mid is 'SUBMODULE.input' or 'SUBMODULE.output', not {resid_mid!r}")
-        reading = Reading(((submodule, side),))
-    load_families()
-    BLOCKS[class_name] = Block(
-        resid_mid=(lambda block, attention: reading) if isinstance(resid_mid, str) else resid_mid,
-        resid_post=resid_post,
-        attn_out=attn_out,
-        one_stream=one_stream,
-        norm_first=(lambda block: norm_first) if isinstance(norm_first, bool) else norm_first,
-    )
-
-
 def _known(block: nn.Module, what: str, default: Any = None) -> Any:
     """What the nearest entry that says it says of a block."""
-    said = (getattr(entry, what) for entry in BLOCKS.of(block))
+    said = (getattr(entry, what) for entry in BLOCKS.of(type(block)))
     return next((value for value in said if value is not None), default)
 
 
 def registered_elsewhere(block: nn.Module) -> bool:
     """Whether somebody else than the workbench registered a block of this class, or of one it derives from."""
-    return not BLOCKS.is_ours(block)
+    return not BLOCKS.is_ours(type(block))
 
 
 def resid_post_reading(block: nn.Module) -> Reading:

@@ -14,33 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.captures.by_class import ByClass, class_path, load_families
 from workbench.captures.layout import attention_modules, block_path, first_norm
+from workbench.captures.registry import OTHER_POSITIONS, POSITIONS, SKIP_PATHS, class_path
 from workbench.core.errors import InputError
 
 POSITION = "position"
 _RMS = ("RmsNorm", "RMSNorm")
-SKIP_PATHS: ByClass[tuple[str, ...]] = ByClass()
-POSITIONS: dict[str, tuple[str, ...]] = {}
-OTHER_POSITIONS: dict[str, str] = {}
-
-
-def register_skip_path(class_name: str, *norms: str) -> None:
-    """Say which submodules lie on the skip path through blocks of exactly this class, in order; none is an identity."""
-    load_families()
-    SKIP_PATHS[class_name] = norms
-
-
-def register_positions(name: str, *after: str) -> None:
-    """Say under which name a model holds the embedding that it adds to its tokens, and what may follow it there."""
-    load_families()
-    POSITIONS[name] = (*POSITIONS.get(name, ()), *after)
-
-
-def register_other_positions(what: str, *names: str) -> None:
-    """Say which submodules or parameters give a model positions of another kind: "rotary positions", say."""
-    load_families()
-    OTHER_POSITIONS.update(dict.fromkeys(names, what))
 
 
 class NoAdditivePositions(InputError):
@@ -59,7 +38,6 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
 
     Raises `NoAdditivePositions` saying what the model, called ``name``, has instead.
     """
-    load_families()
     instead = positions_instead(model)
     if instead is not None:
         raise NoAdditivePositions(

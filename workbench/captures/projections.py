@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.captures.by_class import ByClass, class_path, load_families
 from workbench.captures.layout import heads_of
+from workbench.captures.registry import PROJECTION_READERS, Rows, class_path
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")
@@ -18,20 +17,6 @@ _SEPARATE = {
     "k": ("k_proj", "key", "k", "k_lin", "to_k", "wk"),
     "v": ("v_proj", "value", "v", "v_lin", "to_v", "wv"),
 }
-Rows = tuple[Tensor, Tensor | None]
-"""Weight (feature, width) and bias (feature) of one projection, the features of all heads in order."""
-READERS: ByClass[Callable[[Any, str, str], Rows | None]] = ByClass()
-
-
-def register_projection(class_name: str, read: Callable[[Any, str, str], Rows | None]) -> None:
-    """Say where attention of a class keeps its projections to q, k and v.
-
-    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all of a package. ``read`` gets the module, "q",
-    "k" or "v" and the module's path for messages, and returns weight (feature, width) and bias (feature) or None,
-    features of the heads one after the other; None where the projection is a linear layer of its own.
-    """
-    load_families()
-    READERS[class_name] = read
 
 
 class Projection(NamedTuple):
@@ -63,7 +48,7 @@ def head_projection(module: nn.Module, name: str = "v", path: str = "") -> Proje
 
 
 def _rows(module: nn.Module, name: str, path: str) -> Rows:
-    for read in READERS.of(module):
+    for read in PROJECTION_READERS.of(type(module)):
         rows = read(module, name, path)
         if rows is not None:
             return rows
@@ -78,5 +63,5 @@ def _rows(module: nn.Module, name: str, path: str) -> Rows:
 
 
 def part_of(joint: Tensor, name: str) -> Tensor:
-    """The rows of "q", "k" or "v" in weights that hold all three in that order."""
+    """The rows of "q", "k" or "v" in weights of all three in that order."""
     return joint.chunk(3)["qkv".index(name)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from workbench.captures.records import SITE_AXES, LayerRecord, TokenInfo
-from workbench.captures.tokens import fit_tokens
+from workbench.captures.records import SITE_AXES, LayerRecord
+from workbench.captures.tokens import TokenInfo, fit_tokens
 from workbench.core.errors import InputError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,15 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.captures.adapters import Visit, adapted_classes, find_adapter
-from workbench.captures.by_class import class_path
-from workbench.captures.keeping import Keeper, tensors_in
 from workbench.captures.layout import (
-    Reading,
     after_attention,
     attn_out_reading,
     before_attention,
     block_path,
+    find_adapter,
     is_attention,
     is_library_model,
     looks_like_attention,
@@ -28,6 +25,7 @@ from workbench.captures.layout import (
 )
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
+from workbench.captures.registry import ADAPTERS, Reading, Visit, class_path
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.selection import parse_numbers
@@ -43,7 +41,7 @@ class _Frame:
 
 
 class Overwritten(Exception):
-    """A layer about to be handed over holds tensors that the model has overwritten since."""
+    """The model has overwritten tensors of a layer that is about to be handed over."""
 
 
 class Recorder:
@@ -160,7 +158,7 @@ class Recorder:
             self.hand_over()
             return
         for site in ("q", "k", "v", "head_out"):
-            setattr(call, site, self.keeper.hold(getattr(call, site)))
+            setattr(call, site, self.keeper.keep_briefly(getattr(call, site)))
         adapted.visit.calls.append(call)
 
     def find(self, module: nn.Module | None) -> _Frame:
@@ -274,7 +272,7 @@ class Recorder:
             raise IncompleteCapture(
                 f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, "
                 "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
-                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in adapted_classes())})"
+                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in sorted(ADAPTERS))})"
                 + self.suspects_hint()
             )
         try:
@@ -347,9 +345,8 @@ class Recorder:
             readings["resid_post"] = resid_post_reading(frame.visit.module)
         if "resid_mid" in self.sites and "resid_mid" not in readings:
             raise InputError(
-                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after "
-                "attention is "
-                "not known; tell it with workbench.captures.register_block, or leave out 'resid_mid'"
+                f"{visit.path}: where to read the residual stream after attention in {class_path(frame.visit.module)} "
+                "is not known; say it with workbench.captures.register_block, or leave out 'resid_mid'"
             )
         frame.records.append((record, readings))
 
@@ -429,3 +426,92 @@ def _inside(path: str, outer: str) -> bool:
 
 def _first_tensor(value: Any) -> Any:
     return next(iter(tensors_in(value)), None)
+
+
+# Keeping tensors of a running model ------------------------------------------------------------------------
+
+
+class Keeper:
+    """Keeps tensors without copying them where that is safe.
+
+    A view is copied where it would keep alive a larger storage than what is kept of it, or where the storage
+    belongs to ``owned`` tensors (parameters, buffers, the batch), which may change after the run. A kept
+    tensor that the model overwrites in place shows in ``changed``; with ``copy`` everything is copied at
+    once.
+    """
+
+    def __init__(self, owned: Iterable[Tensor], copy: bool = False) -> None:
+        self.owned = {_address(tensor) for tensor in owned}
+        self.copy = copy
+        self._kept: list[tuple[Tensor, int]] = []
+
+    def keep(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same tensors, safe to keep; views that together fill their storage share it."""
+        distinct: dict[int, set[tuple[object, ...]]] = {}
+        needed: dict[int, int] = {}
+        for tensor in tensors.values():
+            address, view = _address(tensor), _view(tensor)
+            if view not in distinct.setdefault(address, set()):
+                distinct[address].add(view)
+                needed[address] = needed.get(address, 0) + _footprint(tensor)
+        kept = {}
+        for name, tensor in tensors.items():
+            address = _address(tensor)
+            if self.copy or address in self.owned or tensor.untyped_storage().nbytes() > needed[address]:
+                kept[name] = _compact(tensor)
+            else:
+                kept[name] = tensor
+                self.note(tensor)
+        return kept
+
+    def note(self, tensor: Tensor) -> None:
+        """Remember this tensor's version."""
+        self._kept.append((tensor, tensor._version))
+
+    def keep_briefly(self, tensor: Tensor) -> Tensor:
+        """A tensor needed for a while only: noted, or copied in copy mode."""
+        if self.copy:
+            return _compact(tensor)
+        self.note(tensor)
+        return tensor
+
+    def changed(self) -> bool:
+        """Whether a noted tensor was overwritten since."""
+        return any(tensor._version != version for tensor, version in self._kept)
+
+    def forget(self) -> None:
+        """Drop the notes (and with them the tensors)."""
+        self._kept.clear()
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _view(tensor: Tensor) -> tuple[object, ...]:
+    return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor with expanded axes cut back to the one slice they repeat."""
+    index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+    return tensor[index] if index else tensor
+
+
+def _footprint(tensor: Tensor) -> int:
+    return _dense(tensor).numel() * tensor.element_size()
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    return _dense(tensor).clone(memory_format=torch.contiguous_format).expand(tensor.shape)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor in nested dicts, tuples and lists."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import InputError
@@ -34,27 +34,6 @@ SITE_AXES = {
     "resid_mid": ("batch", "token", "width"),
     "resid_post": ("batch", "token", "width"),
 }
-
-
-@dataclass
-class TokenInfo:
-    """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
-
-    Kinds are class, distillation, register, patch, word, entity, padding, or token where nothing
-    is known.
-    ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches.
-    """
-
-    labels: list[list[str]]
-    kinds: list[list[str]]
-    grid: tuple[int, int] | None
-    mask: Bool[Tensor, "batch token"]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, chosen: slice) -> TokenInfo:
-        return TokenInfo(self.labels[chosen], self.kinds[chosen], self.grid, self.mask[chosen])
 
 
 @dataclass

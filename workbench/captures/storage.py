@@ -1,21 +1,194 @@
-"""Tensors with a note in JSON as one file, ``.safetensors`` or ``.npz``: written whole, never unpickled."""
+"""Captures as files, ``.safetensors`` or ``.npz``: written whole, never unpickled.
+
+In a file of ours a tensor has a site of all layers, (layer, batch, …), where the layers are alike, else there is one
+tensor per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and which model and inputs it was.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import re
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workbench._version import __version__
+from workbench.captures.qkv import check_values, layers_of
+from workbench.captures.records import SITES, LayerRecord, WindowOrigin
+from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
+from workbench.core.renamed import new_keys, new_name
 
+if TYPE_CHECKING:
+    from workbench.captures.capturing import Capture
+
+FORMAT_VERSION = 2  # 2 has new names of sites; files of format 1 are read
 _KEY = "workbench"
+
+
+def write_capture(path: str | Path, capture: Capture) -> Path:
+    """Write the file that ``Capture.save`` describes."""
+    return write_tensors(path, _tensors(capture), _metadata(capture))
+
+
+def read_capture(path: str | Path) -> dict[str, Any]:
+    """The fields of the ``Capture`` in a file of ours, or in anyone's file of q, k, v; see `read_qkv`."""
+    source = Path(path)
+    tensors, metadata = read_tensors(source)
+    if metadata is None or metadata.get("format") != "capture":
+        return dict(zip(("layers", "sites", "tokens"), layers_of(source, tensors), strict=True))
+    version = metadata.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{path}: written in capture format {version} by version {metadata.get('version')}; this version reads "
+            f"formats up to {FORMAT_VERSION}: update it"
+        )
+    try:
+        if version < FORMAT_VERSION:
+            tensors, metadata = _with_new_names(tensors, metadata)
+        return _own_fields(source, tensors, metadata)
+    except (KeyError, TypeError, IndexError) as error:
+        raise InputError(
+            f"{source}: its metadata does not describe its tensors ({error}); capture it again"
+        ) from error
+
+
+def _tensors(capture: Capture) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    records = capture.layers
+    for site in SITES:
+        values = [getattr(record, site) for record in records]
+        held = [_as_tensor(value) for value in values if value is not None]
+        if not held:
+            continue
+        alike = len(held) == len(records) and all(
+            v.shape == held[0].shape and v.dtype == held[0].dtype for v in held
+        )
+        if alike and site == "mask" and all(value is held[0] for value in held):
+            tensors[site] = held[0]  # one mask for all layers, as the model used it
+        elif alike:
+            tensors[site] = torch.stack(held)
+        else:
+            for record, value in zip(records, values, strict=True):
+                if value is not None:
+                    tensors[f"layers.{record.index}.{site}"] = _as_tensor(value)
+    for record in records:
+        for name, value in record.extra.items():
+            tensors[f"layers.{record.index}.extra.{name}"] = value
+        if record.origin is not None:
+            where = record.origin
+            tensors[f"layers.{record.index}.origin"] = torch.stack(
+                [where.image, where.row, where.column], dim=1
+            )
+    if capture.tokens is not None:
+        tensors["tokens.mask"] = capture.tokens.mask
+    # A file holds no views and nothing of a device or a graph.
+    return {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
+
+
+def _as_tensor(value: Tensor | float) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def _metadata(capture: Capture) -> dict[str, Any]:
+    layers = [
+        {
+            "index": record.index,
+            "path": record.path,
+            "call": record.call,
+            "kind": record.kind,
+            "rows_sum_to_one": record.rows_sum_to_one,
+            "scale_is_number": record.scale is not None and not isinstance(record.scale, Tensor),
+        }
+        | (
+            {"size": record.origin.size, "shift": record.origin.shift, "grid": record.origin.grid}
+            if record.origin
+            else {}
+        )
+        for record in capture.layers
+    ]
+    tokens = capture.tokens
+    return {
+        "format": "capture",
+        "format_version": FORMAT_VERSION,
+        "version": __version__,
+        "sites": capture.sites,
+        "layers": layers,
+        "model": capture.model,
+        "inputs": capture.inputs,
+        "not_run": capture.not_run,
+        "notes": capture.notes,
+        "tokens": tokens and {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid},
+    }
+
+
+def _with_new_names(
+    tensors: dict[str, Tensor], metadata: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a file of format 1 holds, by today's names: "layers.0.hidden" is "layers.0.resid_post"."""
+    renamed = {}
+    for name, value in tensors.items():
+        place, dot, site = name.rpartition(".")
+        own = re.fullmatch(
+            r"(layers\.\d+)?", place
+        )  # a family's own sites, "layers.0.extra.…", keep their names
+        renamed[place + dot + new_name("site", site) if own else name] = value
+    return renamed, metadata | {
+        "sites": [new_name("site", site) for site in metadata["sites"]],
+        "layers": [new_keys("capture entry", layer) for layer in metadata["layers"]],
+    }
+
+
+def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> dict[str, Any]:
+    layers = []
+    for place, entry in enumerate(metadata["layers"]):
+        record = LayerRecord(
+            entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"]
+        )
+        prefix = f"layers.{record.index}."
+        for site in SITES:
+            value = tensors.get(prefix + site)
+            if value is None and site in tensors:
+                shared = site == "mask" and tensors[site].ndim == 4
+                value = tensors[site] if shared else tensors[site][place]
+            setattr(record, site, value)
+        if entry["scale_is_number"] and record.scale is not None:
+            record.scale = float(record.scale)
+        inside = prefix + "extra."
+        record.extra = {
+            name.removeprefix(inside): value for name, value in tensors.items() if name.startswith(inside)
+        }
+        if prefix + "origin" in tensors:
+            image, row, column = tensors[prefix + "origin"].unbind(dim=1)
+            size, shift, grid = (tuple(entry[name]) for name in ("size", "shift", "grid"))
+            record.origin = WindowOrigin(image, row, column, size, shift, grid)
+        for site in ("q", "k", "v"):
+            check_values(path, site, getattr(record, site), record.index)
+        layers.append(record)
+    tokens = metadata.get("tokens")
+    grid = tuple(tokens["grid"]) if tokens and tokens["grid"] else None
+    identity = dict(metadata["model"])
+    return {
+        "layers": layers,
+        "sites": tuple(metadata["sites"]),
+        "tokens": tokens and TokenInfo(tokens["labels"], tokens["kinds"], grid, tensors["tokens.mask"]),
+        "inputs": metadata["inputs"],
+        "not_run": metadata["not_run"],
+        "notes": metadata.get("notes", []),
+        "identity": lambda: dict(identity),
+    }
+
+
+# Tensors with a note in JSON -------------------------------------------------------------------------------
 
 
 def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Path:

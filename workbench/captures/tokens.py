@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
-from workbench.captures.by_class import load_families
-from workbench.captures.records import TokenInfo
+from workbench.captures.registry import MORE_TOKENS, SPECIAL_TOKENS
 
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
-SPECIAL_TOKENS: dict[str, str] = {}
-MORE_TOKENS: dict[str, Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]] = {}
 
 
-def register_special_tokens(**kinds: str) -> None:
-    """Say under which names models keep the tokens before their patches: ``cls_token="class"``, say.
+@dataclass
+class TokenInfo:
+    """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
 
-    Kinds are class, distillation and register; of the last there may be several under one name.
+    Kinds are class, distillation, register, patch, word, entity, padding, or token where nothing
+    is known.
+    ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches.
     """
-    load_families()
-    SPECIAL_TOKENS.update(kinds)
 
+    labels: list[list[str]]
+    kinds: list[list[str]]
+    grid: tuple[int, int] | None
+    mask: Bool[Tensor, "batch token"]
 
-def register_more_tokens(key: str, extend: Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]) -> None:
-    """Say what a batch with ``key`` beside its words makes of their tokens: ``extend(words, batch)``."""
-    load_families()
-    MORE_TOKENS[key] = extend
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, chosen: slice) -> TokenInfo:
+        return TokenInfo(self.labels[chosen], self.kinds[chosen], self.grid, self.mask[chosen])
 
 
 def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:
@@ -39,7 +44,6 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
     attention mask is 0, then what else the batch brings. Anything else:
     ``token_count`` tokens labelled by number, of kind "token".
     """
-    load_families()
     module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
     if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
@@ -79,11 +83,10 @@ def image_tokens(size: int, special: tuple[str, ...], grid: tuple[int, int]) -> 
 
 def special_kinds(module: nn.Module) -> tuple[str, ...]:
     """Kinds of the tokens before the patches, in order, for vision models of timm and transformers."""
-    load_families()
     owner = next((child for child in module.modules() if _special_tokens(child)), module)
-    held = _special_tokens(owner)
-    kinds = [kind for kind in ("class", "distillation") if kind in held]
-    registers = held.get("register")
+    found = _special_tokens(owner)
+    kinds = [kind for kind in ("class", "distillation") if kind in found]
+    registers = found.get("register")
     count = registers.shape[1] if registers is not None and registers.ndim == 3 else 0
     declared = getattr(module, "num_prefix_tokens", None)
     if isinstance(declared, int):
@@ -93,7 +96,7 @@ def special_kinds(module: nn.Module) -> tuple[str, ...]:
 
 
 def _special_tokens(module: nn.Module) -> dict[str, Tensor]:
-    """The special tokens that a module itself holds, by kind."""
+    """The special tokens that a module itself has, by kind."""
     return {
         kind: value
         for name, kind in SPECIAL_TOKENS.items()

@@ -15,8 +15,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from workbench.captures.records import TokenInfo
-from workbench.captures.tokens import token_info
+from workbench.captures.tokens import TokenInfo, token_info
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 

@@ -209,12 +209,14 @@ def require_checkpoint(path: Path) -> None:
 
 def load(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
     """A model from a file that ``workbench study train`` wrote; `checkpoint` is the name it goes by."""
-    from workbench.attention.bilateral import precompute_positions
+    from workbench.attention.bilateral import BilateralAttention
     from workbench.models.architectures import build
 
     if pretrained:
         module, meta = restore(path)
-        precompute_positions(module)
+        for layer in module.modules():
+            if isinstance(layer, BilateralAttention):
+                layer.precompute()
     else:
         meta = read_checkpoint(path)[1]
         with seeded():

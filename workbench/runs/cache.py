@@ -25,9 +25,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from workbench.captures.adapters import find_adapter
-from workbench.captures.by_class import class_path
-from workbench.captures.layout import registered_elsewhere
+from workbench.captures.layout import find_adapter, registered_elsewhere
+from workbench.captures.registry import class_path
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.positions import register_other_positions
-from workbench.captures.projections import Rows, part_of, register_projection
+from workbench.captures.projections import part_of
+from workbench.captures.registry import Rows, register_other_positions, register_projection
 
 
 def _bias_beside(module: Any, name: str, path: str) -> Rows | None:

@@ -1,6 +1,6 @@
 """BERT and its descendants, DistilBERT and ALBERT: a norm after each half of a block (transformers)."""
 
-from workbench.captures.positions import register_positions, register_skip_path
+from workbench.captures.registry import register_positions, register_skip_path
 
 _NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 for _family, _name in {

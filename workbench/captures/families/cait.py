@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads, split_heads
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.layout import register_block
 from workbench.captures.records import Call
+from workbench.captures.registry import Adapter, Visit, register_adapter, register_block
 
 
 @register_adapter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.captures.positions import register_positions, register_skip_path
-from workbench.captures.projections import Rows, part_of, register_projection
+from workbench.captures.projections import part_of
+from workbench.captures.registry import Rows, register_positions, register_projection, register_skip_path
 
 
 def _joint(module: Any, name: str, path: str) -> Rows | None:

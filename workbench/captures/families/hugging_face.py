@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from workbench.captures.layout import Reading, register_block
-from workbench.captures.positions import register_other_positions, register_skip_path
-from workbench.captures.tokens import register_special_tokens
+from workbench.captures.registry import (
+    Reading,
+    register_block,
+    register_other_positions,
+    register_skip_path,
+    register_special_tokens,
+)
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading | None:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from workbench.attention.base import split_heads
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.positions import register_skip_path
 from workbench.captures.records import Call
+from workbench.captures.registry import Adapter, Visit, register_adapter, register_skip_path
 from workbench.captures.weights import attention_weights
 
 

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from workbench.attention.base import split_heads
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.layout import Reading, register_block
-from workbench.captures.positions import register_skip_path
-from workbench.captures.records import Call, TokenInfo
-from workbench.captures.tokens import register_more_tokens, text_tokens
+from workbench.captures.records import Call
+from workbench.captures.registry import (
+    Adapter,
+    Reading,
+    Visit,
+    register_adapter,
+    register_block,
+    register_more_tokens,
+    register_skip_path,
+)
+from workbench.captures.tokens import TokenInfo, text_tokens
 
 _LAYER = "transformers.models.luke.modeling_luke.LukeLayer"
 

@@ -7,10 +7,16 @@ from dataclasses import replace
 
 import torch
 
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.layout import Reading, flat_tokens, register_block
-from workbench.captures.positions import register_other_positions
 from workbench.captures.records import Call, WindowOrigin
+from workbench.captures.registry import (
+    Adapter,
+    Reading,
+    Visit,
+    flat_tokens,
+    register_adapter,
+    register_block,
+    register_other_positions,
+)
 
 
 @register_adapter

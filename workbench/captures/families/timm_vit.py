@@ -6,14 +6,17 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.layout import Reading, register_block
-from workbench.captures.positions import (
+from workbench.captures.projections import part_of
+from workbench.captures.registry import (
+    Reading,
+    Rows,
+    register_block,
     register_other_positions,
     register_positions,
+    register_projection,
     register_skip_path,
+    register_special_tokens,
 )
-from workbench.captures.projections import Rows, part_of, register_projection
-from workbench.captures.tokens import register_special_tokens
 
 
 def _norm_first(block: nn.Module) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.layout import Reading, register_block
-from workbench.captures.projections import Rows, part_of, register_projection
+from workbench.captures.projections import part_of
+from workbench.captures.registry import Reading, Rows, register_block, register_projection
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.attention.base import AttentionModule
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.layout import Reading, register_block
-from workbench.captures.positions import register_skip_path
-from workbench.captures.projections import Rows, register_projection
 from workbench.captures.records import Call
+from workbench.captures.registry import (
+    Adapter,
+    Reading,
+    Rows,
+    Visit,
+    register_adapter,
+    register_block,
+    register_projection,
+    register_skip_path,
+)
 from workbench.core.errors import IncompleteCapture, InputError
 
 _BOOSTED = "workbench.models.architectures.vit.BoostedBlock"

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from workbench.captures.adapters import Adapter, Visit, register_adapter
-from workbench.captures.layout import Reading, register_block
 from workbench.captures.records import Call
+from workbench.captures.registry import Adapter, Reading, Visit, register_adapter, register_block
 
 
 @register_adapter

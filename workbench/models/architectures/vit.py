@@ -57,8 +57,9 @@ def build_vit(
     class token stands first and would see nothing.
     """
     check_sizes(img_size, patch_size, embed_dim, num_heads)
-    options = table_of_options(attention, attention_options)
-    refuse_causal(attention, options, CLASS_TOKEN_FIRST)
+    changed = attention != "softmax" or attention_layers is not None or attention_options not in (None, {})
+    if changed:
+        refuse_causal(attention, table_of_options(attention, attention_options), CLASS_TOKEN_FIRST)
     model = VisionTransformer(
         img_size=img_size,
         patch_size=patch_size,
@@ -74,8 +75,9 @@ def build_vit(
     nn.init.normal_(positions, std=pos_embed_std)
     if boost:
         model.blocks = BoostedBlocks(*model.blocks)
-    if attention != "softmax" or attention_layers is not None or options:
-        install_attention(model.blocks, attention, attention_layers, options, num_tokens=positions.shape[1])
+    if changed:
+        tokens = positions.shape[1]
+        install_attention(model.blocks, attention, attention_layers, attention_options, num_tokens=tokens)
         if brings_positions(model.blocks):
             model.pos_embed = None
         share_positions(model.blocks, pos_embed_std)

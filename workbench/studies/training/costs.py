@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from workbench.attention.bilateral import precompute_positions
+from workbench.attention.bilateral import BilateralAttention
 from workbench.studies.training.feeding import feed
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
     fresh = copy.deepcopy(model).eval()
     # What the model holds from a forward pass in training is of no use to the copy.
     trained = _macs(fresh, example)
-    precompute_positions(fresh)
+    for layer in fresh.modules():
+        if isinstance(layer, BilateralAttention):
+            layer.precompute()
     return {
         "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
         "macs": trained,

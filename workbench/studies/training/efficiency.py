@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench._version import __version__
-from workbench.attention.bilateral import precompute_positions
+from workbench.attention.bilateral import BilateralAttention
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError
 from workbench.frames.metrics import METRICS
@@ -196,7 +196,9 @@ class _Steps:
         self.targets = torch.tensor(batch.targets)
         self.model: nn.Module = build(recipe.architecture).train()
         self.ready: nn.Module = build(recipe.architecture).eval().requires_grad_(False)
-        precompute_positions(self.ready)
+        for layer in self.ready.modules():
+            if isinstance(layer, BilateralAttention):
+                layer.precompute()
         self.primal = primal_layers(self.model)
 
     def training(self) -> None:
