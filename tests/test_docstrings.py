@@ -33,7 +33,14 @@ OWN_FUNCTIONS = {
     "token_similarity": {"isotropic_null", "permuted_null", "sites_of"},
     "value_similarity": {"chosen_quantities"},
 }  # fmt: skip
-RUN = {"across", "findings", "measure", "perturb"}  # what `analyze` calls; sources stand beside their metrics
+RUN = {
+    "across",
+    "findings",
+    "measure",
+    "pair_rows",
+    "perturb",
+    "token_rows",
+}  # what `analyze` calls; sources stand beside their metrics
 ANY_SHAPE = {"analyses/validation"}  # it is what checks shapes, whatever they are
 SOURCE = re.compile("|".join([*PAPERS, r"\(?(19|20)\d\d\)?[;:,.) ]"]))
 MODULES = sorted(path for part in ("analyses", "attention") for path in (PACKAGE / part).glob("*.py"))

@@ -25,7 +25,7 @@ from workbench.analyses.class_attention import (
 from workbench.analyses.layer import grid_positions
 from workbench.analyses.masks import patch_foreground
 from workbench.captures.tokens import special_kinds
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError
 from workbench.runs.analyze import analyze
 
 BATCH, HEADS, TOKENS, LAYERS = 2, 3, 7, 4
@@ -243,6 +243,11 @@ def images(n=4):
     return torch.randn(n, 1, 16, 8, dtype=torch.float64, generator=torch.manual_seed(1))
 
 
+def per_token(model, inputs, layers=None, **options):
+    """What the class token attends to, token by token."""
+    return analyze("class-attention", model=model, inputs=inputs, layers=layers, per="token", **options)
+
+
 def row_of(frame, **where):
     """The values of one row of attention, token by token."""
     chosen = frame[np.logical_and.reduce([frame[name] == value for name, value in where.items()])]
@@ -255,7 +260,7 @@ def test_every_head_is_the_row_that_the_model_computes_itself(name):
     model, batch = family.build(), family.batch()
     own = [attn if attn is None else attn.detach() for attn in family.own_attention(model, batch)]
     prefix = special_kinds(model)
-    frame = workbench.runs.class_attention_frame(model, batch)
+    frame = per_token(model, batch)
     assert set(frame["query"]) == {"class"}
     single = [index for index, attn in enumerate(own) if attn is not None and attn.shape[-2] == 1]
     read = single or range(
@@ -276,7 +281,7 @@ def test_two_prefix_tokens_and_registers_leave_the_patches_on_their_grid():
         (narrow_vit(), ["class", "register", "register"]),
         (narrow_vit(reg_tokens=0), ["class"]),
     ):
-        frame = workbench.runs.class_attention_frame(model, images(2), [1])
+        frame = per_token(model, images(2), [1])
         attn = workbench.capture(model, images(2), layers=[1], sites=["attn"])[1].attn
         one = frame[(frame["input"] == "1") & (frame["candidate"] == "head") & (frame["head"] == 2)]
         assert one["kind"].tolist() == prefix + ["patch"] * 8
@@ -291,7 +296,7 @@ def test_two_prefix_tokens_and_registers_leave_the_patches_on_their_grid():
 
 def test_the_mean_is_that_of_the_heads_and_the_measures_are_of_the_rows():
     model = narrow_vit()
-    frame = workbench.runs.class_attention_frame(model, images())
+    frame = per_token(model, images())
     heads, mean = (frame[frame["candidate"] == name] for name in ("head", "mean"))
     by_token = heads.groupby(["layer", "input", "key"])["value"].mean()
     np.testing.assert_allclose(mean.set_index(["layer", "input", "key"])["value"].sort_index(), by_token)
@@ -332,8 +337,8 @@ def test_rollout_multiplies_all_layers_whichever_are_shown():
     rolled = torch.eye(11, dtype=torch.float64)
     for record in capture:
         rolled = (record.attn.mean(1) + torch.eye(11)) / 2 @ rolled
-    frame = workbench.runs.class_attention_frame(model, batch, [-1], rollout=True)
-    assert set(frame["layer"]) == {1}
+    frame = per_token(model, batch, rollout=True)
+    frame = frame[frame["layer"] == 1]
     np.testing.assert_allclose(row_of(frame, input="1", candidate="rollout"), rolled[1, 0])
     rows = analyze("class-attention", model=model, inputs=batch, rollout=True, tokens=True, per_head=True)
     found = rows[
@@ -359,7 +364,7 @@ def test_rollout_is_refused_where_layers_have_no_map_of_tokens(name, told):
     model, batch = FAMILIES[name].build(), FAMILIES[name].batch()
     for run in (
         lambda: analyze("class-attention", model=model, inputs=batch, rollout=True),
-        lambda: workbench.runs.class_attention_frame(model, batch, rollout=True),
+        lambda: per_token(model, batch, rollout=True),
     ):
         with pytest.raises(InputError, match=told):
             run()
@@ -370,20 +375,20 @@ def test_models_without_a_class_token_say_so_and_have_the_mean_query():
     told = "has no class token, and is not causal; choose one with query: mean"
     with pytest.raises(InputError, match=told):
         analyze("class-attention", model=pooled, inputs=images())
-    with pytest.raises(InputError, match=f"no class attention: layer 1 {told}"):
-        workbench.runs.class_attention_frame(pooled, images(), [1])
-    frame = workbench.runs.class_attention_frame(pooled, images(2), [1], query="mean")
+    with pytest.raises(InputError, match=f"class-attention: nothing to measure; layer 1 left out: {told}"):
+        per_token(pooled, images(), [1])
+    frame = per_token(pooled, images(2), [1], query="mean")
     attn = workbench.capture(pooled, images(2), layers=[1], sites=["attn"])[1].attn
     np.testing.assert_allclose(row_of(frame, input="1", candidate="head", head=0), attn[1, 0].mean(0))
     with pytest.raises(InputError, match="cuts the image into windows"):
-        workbench.runs.class_attention_frame(FAMILIES["swin"].build(), FAMILIES["swin"].batch(), query="mean")
-    with pytest.raises(UnknownName, match="middle"):
-        workbench.runs.class_attention_frame(pooled, images(), query="middle")
+        per_token(FAMILIES["swin"].build(), FAMILIES["swin"].batch(), query="mean")
+    with pytest.raises(InputError, match="query must be 'auto', 'mean', 'first' or 'last'; got 'middle'"):
+        per_token(pooled, images(), query="middle")
 
 
 def test_a_causal_model_is_read_from_its_last_token_and_padding_is_left_out():
     model, batch = gpt2(), texts((9, 4))
-    frame = workbench.runs.class_attention_frame(model, batch)
+    frame = per_token(model, batch)
     assert set(frame["query"]) == {"last"}
     captured = workbench.capture(model, batch, sites=["attn"])
     for number, length in (("0", 9), ("1", 4)):
@@ -401,7 +406,7 @@ def test_a_causal_model_is_read_from_its_last_token_and_padding_is_left_out():
 
 def test_padding_in_front_does_not_hide_that_a_model_is_causal():
     batch = {name: ids.flip(1) for name, ids in texts((9, 4)).items()}
-    frame = workbench.runs.class_attention_frame(gpt2(), batch, [0])
+    frame = per_token(gpt2(), batch, [0])
     assert set(frame["query"]) == {"last"}
     one = frame[(frame["input"] == "1") & (frame["candidate"] == "mean")]
     assert one["key"].tolist() == [5, 6, 7, 8]
@@ -411,12 +416,12 @@ def test_padding_in_front_does_not_hide_that_a_model_is_causal():
 def test_texts_of_ids_alone_have_no_class_token_unless_a_query_is_chosen():
     with pytest.raises(InputError, match="has no class token, and is not causal"):
         analyze("class-attention", model=bert(), inputs=texts())
-    frame = workbench.runs.class_attention_frame(bert(), texts(), query="first")
+    frame = per_token(bert(), texts(), query="first")
     captured = workbench.capture(bert(), texts(), sites=["attn"])
     np.testing.assert_allclose(
         row_of(frame, input="0", layer=0, candidate="mean"), captured[0].attn[0, :, 0].mean(0)
     )
-    mean = workbench.runs.class_attention_frame(bert(), texts(), query="mean")
+    mean = per_token(bert(), texts(), query="mean")
     expected = captured[1].attn[1, 2, :4, :4].mean(0)
     np.testing.assert_allclose(
         row_of(mean, input="1", layer=1, candidate="head", head=2), expected, rtol=1e-6
@@ -426,7 +431,7 @@ def test_texts_of_ids_alone_have_no_class_token_unless_a_query_is_chosen():
 def test_a_tokenizer_names_the_class_token_and_the_words():
     model = workbench.load("all-MiniLM-L6-v2")
     given = workbench.inputs(PROSE, model, n=2, max_length=12)
-    frame = workbench.runs.class_attention_frame(model, given, [-1])
+    frame = per_token(model, given, [-1])
     first = frame[(frame["input"] == given.ids[0]) & (frame["candidate"] == "mean")]
     assert set(frame["query"]) == {"class"}
     assert first["label"].tolist() == given.tokens.labels[0]
@@ -453,7 +458,7 @@ def test_foreground_is_ink_or_what_is_not_black(tmp_path):
 
 def test_attention_on_a_mask_and_its_chance(tmp_path):
     model, batch = narrow_vit(), images(3)
-    frame = workbench.runs.class_attention_frame(model, batch)
+    frame = per_token(model, batch)
     patches = frame[(frame["kind"] == "patch") & (frame["candidate"] == "mean") & (frame["layer"] == 1)]
     table = patches.pivot_table(index="input", columns=["row", "column"], values="value").to_numpy()
     for number, values in enumerate(table):  # the three patches that get most
@@ -495,10 +500,13 @@ def test_a_file_of_queries_and_keys_gives_the_same_numbers(tmp_path):
 def test_a_character_model_is_causal_too():
     model = workbench.load(TEXT)
     given = workbench.inputs(PROSE, model, n=1, max_length=16)
-    frame = workbench.runs.class_attention_frame(model, given, [0], rollout=True)
+    frame = per_token(model, given, [0], rollout=True)
     assert set(frame["query"]) == {"last"}
     sums = frame.groupby(["candidate", "head"], dropna=False)["value"].sum()
     np.testing.assert_allclose(sums, 1, rtol=1e-6)
-    assert isinstance(frame.attrs["provenance"][0], dict)
+    assert (frame.attrs["provenance"]["analysis"], frame.attrs["provenance"]["per"]) == (
+        "class-attention",
+        "token",
+    )
     assert not frame.duplicated(["candidate", "head", "key"]).any()
     assert pd.isna(frame["row"]).all()

@@ -271,8 +271,10 @@ def test_an_input_of_one_token_is_refused():
 def test_the_matrices_of_a_bundled_head_add_up_to_the_models_logits(model):
     loaded = workbench.load(f"bundled:{model}")
     digits = workbench.inputs("bundled:digits", loaded, n=2)
-    frame = workbench.runs.position_logit_frame(loaded, digits, layer=2, head=1)
-    assert frame.attrs["off"] < 1e-5
+    run = {"model": loaded, "inputs": digits, "per": "pair"}
+    both = analyze("position-logits", layers=[2], heads=[1], **run)
+    assert both["input"].unique().tolist() == digits.ids
+    frame = both[both["input"] == digits.ids[0]]
     tables = {
         term: part.pivot(index="query", columns="key", values="value") for term, part in frame.groupby("term")
     }
@@ -280,10 +282,14 @@ def test_the_matrices_of_a_bundled_head_add_up_to_the_models_logits(model):
         tables[term] for term in ("token-token", "token-position", "position-token", "position-position")
     )
     np.testing.assert_allclose(parts, tables["sum"], atol=1e-12)
-    own = capture(loaded, digits[:1], layers=[2], sites=("q", "k", "scale"))[2]
+    own = capture(loaded, digits, layers=[2], sites=("q", "k", "scale"))[2]
     logits = own.scale * own.q[0, 1].double() @ own.k[0, 1].double().mT
     np.testing.assert_allclose(tables["model"], within_rows(logits), atol=1e-12)
     assert set(frame["head"]) == {1}
-    assert len(workbench.runs.position_logit_frame(loaded, digits, max_tokens=5)) == 6 * 25
+    np.testing.assert_allclose(tables["sum"], tables["model"], atol=1e-5 * tables["model"].abs().max().max())
+    heads = len(
+        analyze("position-logits", layers=[2], per_head=True, model=loaded, inputs=digits)["head"].unique()
+    )
+    assert len(analyze("position-logits", layers=[2], max_tokens=5, **run)) == 2 * heads * 6 * 25
     with pytest.raises(InputError, match="there is no layer 9"):
-        workbench.runs.position_logit_frame(loaded, digits, layer=9)
+        analyze("position-logits", layers=[9], **run)

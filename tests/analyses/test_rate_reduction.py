@@ -99,13 +99,13 @@ def test_padding_does_not_change_a_membership():
 @pytest.fixture
 def masks(tmp_path):
     """Masks of three digits, one pixel per patch, that are the heads of layer 1 themselves."""
-    maps = workbench.runs.membership_maps(
-        workbench.load(TSSA), workbench.inputs(DIGITS, workbench.load(TSSA), n=3), [1]
-    )
-    for name, heads in zip(maps.ids, maps.values[:, 0].argmax(1), strict=True):
+    rows = analyze("membership", model=TSSA, inputs=DIGITS, n=3, layers=[1], per="token")
+    for name, own in rows[rows["kind"] == "patch"].groupby("input"):
+        largest = own.loc[own.groupby(["row", "column"])["value"].idxmax()]
+        heads = largest.pivot(index="row", columns="column", values="head").to_numpy(int)
         path = tmp_path / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((80 * heads).numpy().astype(np.uint8)).save(path)
+        Image.fromarray((80 * heads).astype(np.uint8)).save(path)
     return tmp_path
 
 
@@ -186,39 +186,33 @@ def test_a_text_has_no_masks_and_no_map(tmp_path):
         analyze("membership", model=vit(), inputs=images(), heads=[0])
 
 
-def test_maps_are_the_memberships_of_the_patches_on_their_grid():
+def test_every_layer_is_shown_by_its_own_convention_or_the_one_asked_for():
     model = wide_vit(layers=[0], convention="as_implemented")
-    batch = images(2)
-    found = workbench.runs.membership_maps(model, batch)
-    assert found.values.shape == (2, LAYERS, HEADS, 4, 2)
-    assert (found.layers, found.conventions) == ([0, 1], ["as_implemented", "ours"])
-    captured = workbench.capture(model, batch, layers=[0])[0].membership
-    torch.testing.assert_close(found.values[:, 0].flatten(-2), captured[:, :, 3:])
-    assert workbench.runs.membership_maps(model, batch, [0], convention="as_published").conventions == [
-        "as_published"
-    ]
-    frame = found.frame()
-    assert len(frame) == found.values.numel()
-    place = frame[(frame["input"] == "1") & (frame["layer"] == 1) & (frame["head"] == 2)]
-    row = place[(place["row"] == 3) & (place["column"] == 1)].iloc[0]
-    assert row["value"] == found.values[1, 1, 2, 3, 1]
-    with pytest.raises(InputError, match="no patch grid"):
-        workbench.runs.membership_maps(bert(), texts())
+    frame = analyze("membership", model=model, inputs=images(2), per="token")
+    own = frame[["layer", "convention"]].drop_duplicates().to_numpy().tolist()
+    assert own == [[0, "as_implemented"], [1, "ours"]]
+    asked = analyze(
+        "membership", model=model, inputs=images(2), layers=[0], per="token", convention="as_published"
+    )
+    assert set(asked["convention"]) == {"as_published"}
+    with pytest.raises(InputError, match="membership per token: convention must be 'as_published'"):
+        analyze("membership", model=model, inputs=images(2), per="token", convention="text")
 
 
 def test_rows_of_memberships_are_those_of_every_token_but_padding():
     model = wide_vit(layers=[0], convention="as_implemented")
-    frame = workbench.runs.membership_frame(model, images(2), [0])
+    frame = analyze("membership", model=model, inputs=images(2), layers=[0], per="token")
     membership = workbench.capture(model, images(2), layers=[0])[0].membership
     assert len(frame) == membership.numel()
     for (name, head), rows in frame.groupby(["input", "head"]):
         np.testing.assert_allclose(rows.sort_values("token")["value"], membership[int(name), head])
-    maps = workbench.runs.membership_maps(model, images(2), [0]).values
     last = frame[
         (frame["input"] == "1") & (frame["head"] == 2) & (frame["row"] == 3) & (frame["column"] == 1)
     ]
-    assert last["value"].item() == maps[1, 0, 2, 3, 1]
-    words = workbench.runs.membership_frame(bert(), texts())
+    assert last["value"].item() == pytest.approx(float(membership[1, 2, -1]))  # the last patch
+    chosen = analyze("membership", model=model, inputs=images(2), layers=[0], heads=[2], per="token")
+    assert chosen["value"].tolist() == frame.loc[frame["head"] == 2, "value"].tolist()
+    words = analyze("membership", model=bert(), inputs=texts(), per="token")
     assert words.groupby("input")["token"].nunique().tolist() == [9, 4, 7]
     sums = words.groupby(["input", "layer", "token"])["value"].sum()
     np.testing.assert_allclose(sums, 1)
@@ -381,14 +375,17 @@ def test_subspaces_take_a_model_and_nothing_else():
 
 def test_subspace_rows_are_cosines_of_the_picked_directions():
     model = wide_vit()
-    frame = workbench.runs.subspace_frame(model, [1], directions=2, seed=1)
+    run = {"model": model, "layers": [1], "per": "pair"}
+    frame = analyze("subspaces", directions=2, seed=1, **run)
     assert len(frame) == (HEADS * 2) ** 2
     u = model.blocks[1].attn.qkv.weight.detach().unflatten(0, (HEADS, DIM)).mT
     for row in frame.sample(9, random_state=0).to_dict("records"):
         a, b = u[row["head"], :, row["direction"]], u[row["other_head"], :, row["other_direction"]]
         assert row["value"] == pytest.approx(abs(float(a @ b / a.norm() / b.norm())))
     assert frame.groupby("head")["direction"].nunique().tolist() == [2, 2, 2]
-    everything = workbench.runs.subspace_frame(model, [1], directions=None)
+    everything = analyze("subspaces", directions=None, **run)
     assert len(everything) == (HEADS * DIM) ** 2
-    other = workbench.runs.subspace_frame(model, [1], directions=2, seed=2)
+    one = analyze("subspaces", directions=2, seed=1, heads=[2], **run)
+    assert one["value"].tolist() == frame.query("head == 2 and other_head == 2")["value"].tolist()
+    other = analyze("subspaces", directions=2, seed=2, **run)
     assert other[["direction"]].to_numpy().tolist() != frame[["direction"]].to_numpy().tolist()

@@ -18,6 +18,7 @@ from workbench.analyses.softmax_sensitivity import (
     perturbation,
     sampled_lipschitz,
     sampled_perturbation,
+    sampled_sensitivity,
     slope,
 )
 from workbench.attention import replace_attention
@@ -264,7 +265,7 @@ def test_a_sequence_of_one_token_has_nothing_to_move():
 
 
 def test_the_frame_of_random_logits_holds_what_is_sampled():
-    frame = workbench.runs.sensitivity_frame([2, 10, 40], (1, 5), null_samples=60, seed=3)
+    frame = sampled_sensitivity([2, 10, 40], (1, 5), null_samples=60, seed=3)
     assert len(frame) == 3 * 2 * 3
     row = frame[(frame["candidate"] == "local") & (frame["tokens"] == 10) & (frame["spread"] == 5)]
     assert row["value"].item() == sampled_lipschitz(10, 60, 3, 5.0).local

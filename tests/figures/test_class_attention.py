@@ -16,7 +16,7 @@ CANDIDATES = [("head", head) for head in range(HEADS)] + [("mean", None), ("roll
 
 
 def rows(tokens, model, layers, inputs, query="class"):
-    """A frame as `class_attention_frame` makes it; ``tokens`` are (label, kind, row, column)."""
+    """A frame as ``class-attention`` gives it per token; ``tokens`` are (label, kind, row, column)."""
     parts = [
         (model, name, layer, candidate, head, query, key, *token)
         for layer in layers
@@ -103,7 +103,8 @@ def test_maps_that_cannot_be_drawn_are_refused():
     ):
         class_attention_figure(over_text())
     with pytest.raises(
-        InputError, match=r"no column kind; give the frame of `workbench\.runs\.class_attention_frame`"
+        InputError,
+        match=r'no column kind; give the frame of `workbench\.analyze\("class-attention", …, per="token"\)`',
     ):
         class_attention_figure(over_images().drop(columns="kind"))
     with pytest.raises(InputError, match="3 images for 2 inputs"):

@@ -20,7 +20,7 @@ def maps(model="bundled:digits-tssa", layers=(1, 4), inputs=("a", "b"), heads=HE
     }
     frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
     values = np.random.default_rng(0).uniform(0, 0.8, len(frame))
-    return frame.assign(value=values, model=model).sample(frac=1, random_state=1)
+    return frame.assign(value=values, model=model, kind="patch").sample(frac=1, random_state=1)
 
 
 def images(count=2):
@@ -164,6 +164,7 @@ def test_several_texts_in_one_figure_are_refused():
     with pytest.raises(InputError, match="2 inputs do not fit one figure"):
         token_membership_figure(pd.concat([frame, frame.assign(input="b")]))
     with pytest.raises(
-        InputError, match=r"no column token; give the frame of `workbench\.runs\.membership_frame`"
+        InputError,
+        match=r'no column token; give the frame of `workbench\.analyze\("membership", …, per="token"\)`',
     ):
         token_membership_figure(frame.drop(columns="token"))

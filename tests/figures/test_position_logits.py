@@ -16,7 +16,7 @@ def matrices():
     axes = {"term": TERMS, "query": range(TOKENS), "key": range(TOKENS)}
     frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
     value = np.random.default_rng(0).normal(size=len(frame))
-    return frame.assign(value=value, model="bundled:a", layer=0, head=1)
+    return frame.assign(value=value, model="bundled:a", input="x", layer=0, head=1)
 
 
 def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
@@ -36,9 +36,9 @@ def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
 
 
 def test_two_heads_are_refused():
-    with pytest.raises(InputError, match="one model, layer and head"):
+    with pytest.raises(InputError, match="one model, input, layer and head"):
         position_logit_figure(pd.concat([matrices(), matrices().assign(head=2)]))
-    with pytest.raises(InputError, match="position_logit_frame"):
+    with pytest.raises(InputError, match=r'analyze\("position-logits", …, per="pair"\)'):
         position_logit_figure(matrices().drop(columns="term"))
 
 

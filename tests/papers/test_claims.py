@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import workbench
+from workbench.analyses.softmax_sensitivity import sampled_sensitivity
 from workbench.core.errors import UnknownName
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
@@ -197,9 +198,7 @@ def test_a_claim_about_random_logits_is_judged_by_the_fit_of_what_is_sampled(sta
     )
     frame, runs = stated(falls, falls | {"measure": "softmax_lipschitz[candidate=local]"})
     assert runs == 0  # of a model
-    sampled = workbench.runs.sensitivity_frame(
-        papers_claims._TOKENS, [1.0], null_samples=papers_claims._SAMPLES
-    )
+    sampled = sampled_sensitivity(papers_claims._TOKENS, [1.0], null_samples=papers_claims._SAMPLES)
     assert [run["analysis"] for run in frame.attrs["provenance"]] == ["softmax-sampling"]
     for candidate, row in zip(("pairs", "local"), frame.to_dict("records"), strict=True):
         rows = sampled[sampled["candidate"] == candidate]

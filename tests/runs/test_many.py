@@ -1,6 +1,5 @@
 """Frames for figures."""
 
-import numpy as np
 import pytest
 
 import workbench
@@ -85,19 +84,3 @@ def test_only_bundled_models_have_checkpoints():
         workbench.analyze_many("gram-spectrum", [DIGITS], checkpoints=[4])
     with pytest.raises(InputError, match="at least one"):
         workbench.analyze_many("gram-spectrum", [DIGITS], checkpoints=[])
-
-
-def test_attention_rows_are_the_captured_weights():
-    model = workbench.load("bundled:digits-vit")
-    inputs = workbench.inputs("bundled:digits", model, n=1, seed=3)
-    capture = workbench.capture(model, inputs, layers=[0, 2], sites=["attn"])
-    frame = workbench.runs.attention_frame(model, inputs, capture, heads="1-2", query=4)
-    assert len(frame) == 2 * 2 * 65  # layers, heads, keys
-    row = frame[(frame["layer"] == 2) & (frame["head"] == 1) & (frame["key"] == 7)].iloc[0]
-    assert row["value"] == pytest.approx(float(capture[2].attn[0, 1, 4, 7]))
-    assert (row["query_label"], row["key_label"]) == (inputs.tokens.labels[0][4], inputs.tokens.labels[0][7])
-    np.testing.assert_allclose(frame.groupby(["layer", "head"])["value"].sum(), 1, atol=1e-6)
-    whole = workbench.runs.attention_frame(model, inputs, capture)
-    assert len(whole) == 2 * 3 * 65 * 65
-    with pytest.raises(InputError, match="no head 3"):
-        workbench.runs.attention_frame(model, inputs, capture, heads=[3])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from annotated_types import Ge, Le
@@ -22,6 +23,7 @@ from workbench.analyses import validation
 from workbench.analyses.class_attention import head_diversity
 from workbench.analyses.layer import (
     Layer,
+    NotApplicable,
     need_token_attention,
     over_windows,
     token_attention,
@@ -54,6 +56,13 @@ class Options(OfInputs):
         NullSamples,
         "samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out",
     ] = 4
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Which queries to show pair by pair."""
+
+    query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
 ATTENTION_ENTROPY = Metric(
@@ -358,6 +367,40 @@ def _diversity(
     yield Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)
 
 
+def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
+    """The attention maps as rows: input, layer, head, query and key (numbers and labels) and value.
+
+    Padding is left out, as query and as key. Class attention has one query, the class token.
+    """
+    need_token_attention(layer)
+    if layer.record.origin is not None:
+        raise NotApplicable("cuts the image into windows, each of which attends within itself")
+    attn = layer.choose_heads(token_attention(layer.record)).double().cpu()
+    queries, keys = attn.shape[-2:]
+    for number, name in enumerate(layer.ids):
+        labels = np.array(layer.token_labels(keys, number), dtype=object)
+        if len(labels) != keys:
+            raise NotApplicable(f"attends to {keys} tokens that are not those of the input")
+        mask = layer.real_tokens(keys)
+        real = [place for place in range(keys) if mask is None or mask[number, place]]
+        chosen = real if options.query is None else [options.query]
+        if not {*chosen} <= {*real}:
+            raise InputError(
+                f"input {name!r} has no token {options.query}: its tokens are {real[0]} to {real[-1]}"
+            )
+        if queries == 1:
+            chosen = [0]
+        axes = {"head": layer.heads, "query": chosen, "key": real}
+        rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
+        rows.insert(0, "layer", layer.index)
+        rows.insert(0, "input", name)
+        yield rows.assign(
+            value=attn[number][:, chosen][..., real].numpy().ravel(),
+            query_label=labels[rows["query"]],
+            key_label=labels[rows["key"]],
+        )
+
+
 REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
 
 
@@ -444,4 +487,16 @@ ANALYSIS = Analysis(
     Options,
     findings,
     counts_nonfinite=True,
+    finer=(
+        Analysis(
+            "attention-map",
+            "The attention of every query to every key",
+            ("attn",),
+            pair_rows,
+            (),
+            PairOptions,
+            counts_nonfinite=True,
+            per="pair",
+        ),
+    ),
 )

@@ -12,14 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, patch_places, token_attention
+from workbench.analyses.layer import (
+    Layer,
+    NotApplicable,
+    need_token_attention,
+    patch_places,
+    rows_of_tokens,
+    token_attention,
+)
 from workbench.analyses.masks import Masks, patch_foreground
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.captures import LayerRecord
@@ -29,8 +37,12 @@ from workbench.core.selection import ranges
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-Query = Literal["auto", "mean", "first", "last"]
-QUERIES: tuple[str, ...] = get_args(Query)
+Query = Annotated[
+    Literal["auto", "mean", "first", "last"],
+    "whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all "
+    "queries), first or last",
+]
+Rollout = Annotated[bool, "also roll attention out through the layers up to each (all are then needed)"]
 SPECIAL = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
 HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"
@@ -41,14 +53,8 @@ _CHOOSE = "choose one with query: mean (over all queries), first or last"
 class Options(OfHeads):
     """Whose attention, and what of it."""
 
-    query: Annotated[
-        Query,
-        "whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over "
-        "all queries), first or last",
-    ] = "auto"
-    rollout: Annotated[
-        bool, "also roll attention out through the layers up to each (all are then needed)"
-    ] = False
+    query: Query = "auto"
+    rollout: Rollout = False
     tokens: Annotated[bool, "also a row for each token (rank), with the attention it receives"] = False
     masks: Annotated[
         Masks,
@@ -59,6 +65,14 @@ class Options(OfHeads):
         NullSamples,
         "samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out",
     ] = 20
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Whose attention to show token by token."""
+
+    query: Query = "auto"
+    rollout: Rollout = False
 
 
 CLASS_ATTENTION = Metric(
@@ -369,6 +383,20 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     yield Measurement(CLASS_ATTENTION_DIVERSITY, diversity, ("input",), columns={"convention": how})
 
 
+def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
+    """What the class token attends to, token by token (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
+
+    A row per input, candidate (head, mean over heads, rollout), head (of single ones), and key, with its label, kind,
+    and a patch's row and column; ``query`` says how the query was chosen. Padding is left out.
+    """
+    how, found = class_rows(layer, options.query, options.rollout)
+    for candidate, values in found.items():
+        heads = layer.heads if candidate == HEAD else [pd.NA]
+        rows = rows_of_tokens(layer, values, heads, candidate=candidate)
+        rows.insert(4, "query", how)  # after input, layer, candidate and head
+        yield rows.rename(columns={"token": "key"})
+
+
 def _without_heads(measurement: Measurement) -> Measurement:
     """The same of the whole layer, where the axis of heads has one entry."""
     return replace(
@@ -408,4 +436,16 @@ ANALYSIS = Analysis(
     ),
     Options,
     together=lambda options: options.rollout,
+    finer=(
+        Analysis(
+            "class-attention",
+            "What the class token attends to, token by token",
+            ("attn",),
+            token_rows,
+            (),
+            TokenOptions,
+            together=lambda options: options.rollout,
+            per="token",
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
@@ -231,6 +232,29 @@ class Layer:
             return tensor
         grouped = over_windows(tensor, self.record.origin.image)  # input, window, head, token, …
         return grouped.transpose(1, 2).flatten(2, 3)
+
+
+def rows_of_tokens(
+    layer: Layer, values: Float[Tensor, "batch head token"], heads: Sequence[Any], **columns: Any
+) -> pd.DataFrame:
+    """A row per input, head and token that is no padding: a value, with what the token is and a patch's place.
+
+    Columns: input, layer, ``columns``, head, token, label, kind, row, column, value.
+    """
+    count, parts = values.shape[-1], []
+    for number, name in enumerate(layer.ids):
+        kinds = layer.token_kinds(count, number)
+        tokens = pd.DataFrame({"token": range(count), "label": layer.token_labels(count, number)})
+        tokens = tokens.assign(kind=kinds, row=pd.NA, column=pd.NA)
+        if layer.grid is not None:
+            patches = patch_places(kinds, layer.grid)
+            cells = np.divmod(np.arange(len(patches)), layer.grid[1])
+            tokens.loc[patches, "row"], tokens.loc[patches, "column"] = cells
+        for head, row in zip(heads, values[number].cpu().numpy(), strict=True):
+            parts.append(tokens.assign(input=name, head=head, value=row)[tokens["kind"] != "padding"])
+    order = ["input", "layer", *columns, "head", "token", "label", "kind", "row", "column", "value"]
+    rows = pd.concat(parts, ignore_index=True).assign(layer=layer.index, **columns)
+    return rows[order].astype(dict.fromkeys(["head", "row", "column"], "Int64"))
 
 
 def over_windows(

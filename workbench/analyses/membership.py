@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses import validation
-from workbench.analyses.layer import Layer, NotApplicable, patch_places
+from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.masks import Masks, patch_segments
 from workbench.analyses.registry import Analysis, OfHeads
@@ -51,6 +52,17 @@ class Options(OfHeads):
         "one row per input and layer, with the share of every head, in place of means and the null distribution of a "
         "mean",
     ] = False
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """By which formula to show memberships token by token."""
+
+    convention: Annotated[
+        Literal["as_published", "as_implemented"] | None,
+        "of token statistics attention: as_published (wu2025 eq. 10) or as_implemented (as ToST is trained); none: "
+        "what each layer computes itself",
+    ] = None
 
 
 MEMBERSHIP_ENTROPY_SHARE = Metric(
@@ -271,6 +283,18 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             yield from _agreement(layer, membership, options.masks, options.null_samples, columns)
 
 
+def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
+    """Membership of every token in every head (wu2025 Figs 4b and 9); over heads those of a token add up to 1.
+
+    A row per input, head and token, with its label, kind, and a patch's row and column, and the convention. Padding is
+    left out.
+    """
+    found = memberships(layer, layer.site("input"))
+    convention = OURS if OURS in found else options.convention or own_convention(layer)
+    values = layer.choose_heads(found[convention])
+    yield rows_of_tokens(layer, values, layer.heads, convention=convention)
+
+
 def _agreement(
     layer: Layer, membership: Tensor, masks: str, samples: int, labels: dict[str, Any]
 ) -> Iterator[Measurement]:
@@ -301,4 +325,15 @@ ANALYSIS = Analysis(
     (MEMBERSHIP_ENTROPY_SHARE, MEMBERSHIP_SHARE, MEMBERSHIP_ARI, MEMBERSHIP_IOU),
     Options,
     of_heads=False,
+    finer=(
+        Analysis(
+            "membership",
+            "Membership of every token in every head",
+            ("input", "v"),
+            token_rows,
+            (),
+            TokenOptions,
+            per="token",
+        ),
+    ),
 )

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+import pandas as pd
 import torch
+from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -38,6 +40,13 @@ class Options(OfHeads):
         "samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
         "out",
     ] = 20
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """How much of long inputs to show pair by pair."""
+
+    max_tokens: Annotated[Annotated[int, Ge(1)], "how many tokens of each input, from its first"] = 80
 
 
 LOGIT_SHARE = Metric(
@@ -242,6 +251,31 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             yield Measurement(LOGIT_CORRELATION, value, columns=columns, null_samples=drawn)
 
 
+def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
+    """The logits of each head and their parts, as rows: head, term, query, key, value (abdullaev2025 Fig. 2).
+
+    Terms are the four `TERMS`, their ``sum``, and ``model``, the logits of the captured queries and keys, each less the
+    mean of its row, which softmax does not see; NaN where the query may not attend. Padding is left out.
+    """
+    terms, allowed = terms_of_layer(layer)
+    queries = layer.site("q")
+    q = layer.choose_heads(queries).double()
+    k = layer.of_queries(layer.site("k"), queries.shape[1]).double()
+    factor = validation.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
+    own = factor * (q @ k.mT)
+    whole = torch.cat([terms, terms.sum(2, keepdim=True), own[:, :, None]], 2)
+    shown = within_rows(whole, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()
+    real = layer.real_tokens(own.shape[-1])
+    for number, name in enumerate(layer.ids):
+        places = [place for place in range(own.shape[-1]) if real is None or real[number, place]]
+        places = places[: options.max_tokens]
+        axes = {"head": layer.heads, "term": [*TERMS, "sum", "model"], "query": places, "key": places}
+        rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
+        rows.insert(0, "layer", layer.index)
+        rows.insert(0, "input", name)
+        yield rows.assign(value=shown[number][:, :, places][..., places].numpy().ravel())
+
+
 def _allowed(
     layer: Layer, logits: Float[Tensor, "batch head query key"]
 ) -> Bool[Tensor, "batch head query key"]:
@@ -270,11 +304,23 @@ def _orders(layer: Layer, terms: Tensor, null_samples: int) -> Tensor:
     return torch.stack(orders).unflatten(0, (batch, heads)).to(terms.device)
 
 
+_SITES = ("input", "q", "k", "scale", "mask", "position")
 ANALYSIS = Analysis(
     "position-logits",
     "Attention logits split by content and position",
-    ("input", "q", "k", "scale", "mask", "position"),
+    _SITES,
     measure,
     (LOGIT_SHARE, LOGIT_CORRELATION),
     Options,
+    finer=(
+        Analysis(
+            "position-logits",
+            "Attention logits and their parts, for every query and key",
+            _SITES,
+            pair_rows,
+            (),
+            PairOptions,
+            per="pair",
+        ),
+    ),
 )

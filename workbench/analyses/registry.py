@@ -24,6 +24,9 @@ Standardize = Annotated[
     "tokens)",
 ]
 
+Per = Literal["token", "pair"]
+"""What a row of the finer tables is of: a token, or a pair (query and key, two directions)."""
+
 
 @dataclass(frozen=True)
 class OfInputs:
@@ -71,12 +74,15 @@ class Analysis:
 
     Without sites it reads weights, and runs on no inputs. ``options_type`` is the frozen dataclass of its options (see
     `workbench.core.options`), one of which every function here receives.
+
+    What is finer than a metric of a head (a map, a row of attention) is an entry of its own in ``finer``, of the same
+    name, with ``per``: its ``measure`` yields frames of rows in place of measurements, and it has no metrics.
     """
 
     name: str
     title: str
     sites: tuple[str, ...]
-    measure: Callable[[Layer, Any], Iterator[Measurement]]
+    measure: Callable[[Layer, Any], Iterator[Measurement] | Iterator[pd.DataFrame]]
     metrics: tuple[Metric, ...]
     options_type: type = OfInputs
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
@@ -95,6 +101,10 @@ class Analysis:
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
     together: Callable[[Any], bool] = lambda options: False
     """Whether a layer is measured beside others of its batch, which must then all be held at once."""
+    per: Per | None = None
+    """What a row is of, where it yields rows."""
+    finer: tuple[Analysis, ...] = ()
+    """The same in finer rows."""
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -106,9 +116,20 @@ class Analysis:
 
         Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take.
         """
-        return check_options(self.options_type, options, self.name)
+        return check_options(
+            self.options_type, options, self.name if self.per is None else f"{self.name} per {self.per}"
+        )
 
-    def measured(self, layer: Layer, options: Any) -> Iterator[Measurement]:
+    def rows_per(self, per: str | None) -> Analysis:
+        """Itself for None, else its rows of tokens or pairs. Raises `InputError` where it has no such rows."""
+        entries = {entry.per: entry for entry in (self, *self.finer)}
+        if per not in entries:
+            known = " or ".join(repr(entry.per) for entry in self.finer)
+            takes = f"per must be {known}, or none" if known else "it gives metrics alone: leave per out"
+            raise InputError(f"{self.name} has no rows per {per!r}; {takes}")
+        return entries[per]
+
+    def measured(self, layer: Layer, options: Any) -> Iterator[Measurement] | Iterator[pd.DataFrame]:
         """What it measures in one layer, which an `InputError` names."""
         try:
             yield from self.measure(layer, options)
@@ -173,17 +194,18 @@ ANALYSES = Analyses(
 )
 
 
-def find_analysis(name: str, options: Mapping[str, Any]) -> tuple[Analysis, Any]:
-    """An analysis, and its options as its functions receive them, complete and valid.
+def find_analysis(name: str, options: Mapping[str, Any], per: str | None = None) -> tuple[Analysis, Any]:
+    """An analysis, or its rows of tokens or pairs, and its options as its functions receive them, complete and valid.
 
     Raises `UnknownName` for an analysis or option that does not exist, with the nearest names, and
-    `InputError` for a value of the wrong kind.
+    `InputError` for a value of the wrong kind, or rows that the analysis does not have.
     """
     if name not in ANALYSES:
         raise UnknownName("analysis", name, ANALYSES)
-    return ANALYSES[name], ANALYSES[name].asked(options)
+    analysis = ANALYSES[name].rows_per(per)
+    return analysis, analysis.asked(options)
 
 
-def check_request(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def check_request(name: str, options: Mapping[str, Any], per: str | None = None) -> dict[str, Any]:
     """The options of an analysis, complete and valid, by name; raises what `find_analysis` raises."""
-    return asdict(find_analysis(name, options)[1])
+    return asdict(find_analysis(name, options, per)[1])

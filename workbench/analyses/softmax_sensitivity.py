@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+import pandas as pd
 import torch
 from annotated_types import Ge, Le
 from jaxtyping import Float
@@ -30,12 +31,14 @@ from workbench.analyses.operators import (
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
-from workbench.core.intervals import half_width
+from workbench.core.intervals import half_width, mean_interval
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 CONSTANT = 0.5
+SAMPLING = "softmax-sampling"
+"""What provenance and ``claims.csv`` call what is sampled from random logits, of no model."""
 _STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N
 _IN_CACHE = 2**16  # numbers of which a step makes copies
 _AT_ONCE = 2**20  # numbers drawn
@@ -175,6 +178,38 @@ def _drawn(
         shape = (len(spreads), min(at_once, null_samples - start), tokens)
         normal = torch.randn(shape, generator=generator, dtype=torch.float64)
         yield tuple(part * spread for part, spread in zip(normal, spreads, strict=True))
+
+
+def sampled_sensitivity(
+    tokens: Sequence[int], spreads: Sequence[float] = (1.0,), null_samples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """How far random logits N(0, spread²) and noise N(0, 1) move softmax, by N (abdullaev2025 Fig. 1), as rows.
+
+    Columns: metric, candidate, tokens (N), spread, value, low, high, null_samples. ``softmax_lipschitz`` is the largest
+    of all samples: slope of two vectors (pairs) and exact constant at one (local). ``softmax_perturbation`` is the mean
+    over samples, of the logits and of the noise, with its 95 % interval.
+    """
+    rows = []
+    for spread in spreads:
+        for count in tokens:
+            place = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
+            found = sampled_lipschitz(count, null_samples, seed, spread)
+            for candidate, value in found._asdict().items():
+                rows.append(
+                    {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **place}
+                )
+            moved = mean_interval(pd.Series(sampled_perturbation(count, null_samples, seed, spread)))
+            rows.append({"metric": SOFTMAX_PERTURBATION.name, **moved._asdict(), **place})
+    columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "null_samples"]
+    frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "null_samples": "Int64"})
+    frame.attrs["provenance"] = {
+        "analysis": SAMPLING,
+        "options": {"tokens": list(tokens), "spreads": list(spreads), "null_samples": null_samples},
+        "model": None,
+        "inputs": None,
+        "seed": seed,
+    }
+    return frame
 
 
 class RootFit(NamedTuple):

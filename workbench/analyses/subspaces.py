@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
+import pandas as pd
 import torch
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,25 +25,36 @@ from workbench.analyses.linalg import head_bases, span_angles
 from workbench.analyses.null_values import null_values
 from workbench.analyses.registry import Analysis
 from workbench.core.errors import InputError
-from workbench.core.null_distributions import derived_seed
+from workbench.core.null_distributions import derived_seed, generator
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 DIRECTIONS = ("head", "width", "head_dim")
+Of = Annotated[
+    Literal["v", "q", "k"],
+    "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
+]
 
 
 @dataclass(frozen=True)
 class Options:
     """Whose directions."""
 
-    projection: Annotated[
-        Literal["v", "q", "k"],
-        "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
-    ] = "v"
+    projection: Of = "v"
     null_samples: Annotated[
         NullSamples, "samples of the null distribution, random directions, at least 2; 0 leaves it out"
     ] = 20
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Whose directions, and how many, to show pair by pair."""
+
+    projection: Of = "v"
+    directions: Annotated[
+        Annotated[int, Ge(1)] | None, "directions of each head, picked at random as in the paper; none: all"
+    ] = 4
 
 
 COHERENCE_INSIDE = Metric(
@@ -149,6 +163,29 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield Measurement(SUBSPACE_ANGLE, angles, ("rank",), columns=columns, null_samples=null_samples)
 
 
+def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
+    """|cos| of every two directions that the heads read (wu2025 Fig. 11), as rows.
+
+    Columns: layer, head, direction, other_head, other_direction, value.
+    """
+    u = layer.choose_heads(layer.projection(options.projection).weight[None])[0]
+    orders = [
+        torch.randperm(u.shape[-1], generator=generator(layer.seed, layer.index, head))
+        for head in layer.heads
+    ]
+    picked = torch.stack([order[: options.directions].sort().values for order in orders])
+    values = coherence(u.gather(-1, picked.to(u.device)[:, None].expand(-1, u.shape[1], -1)))
+    names = ["head", "direction", "other_head", "other_direction"]
+    places = pd.MultiIndex.from_product([range(size) for size in values.shape], names=names).to_frame(
+        index=False
+    )
+    rows = pd.DataFrame({"layer": layer.index}, places.index)
+    for head, direction in (names[:2], names[2:]):
+        rows[head] = np.array(layer.heads)[places[head]]
+        rows[direction] = picked.numpy()[places[head], places[direction]]
+    yield rows.assign(value=values.cpu().numpy().ravel())
+
+
 ANALYSIS = Analysis(
     "subspaces",
     "Subspaces that the heads read: coherence and angles, from the weights alone",
@@ -156,4 +193,15 @@ ANALYSIS = Analysis(
     measure,
     (COHERENCE_INSIDE, COHERENCE_BETWEEN, SUBSPACE_ANGLE),
     Options,
+    finer=(
+        Analysis(
+            "subspaces",
+            "|cos| of every two directions that the heads read",
+            (),
+            pair_rows,
+            (),
+            PairOptions,
+            per="pair",
+        ),
+    ),
 )

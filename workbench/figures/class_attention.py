@@ -31,7 +31,7 @@ COLUMNS = (
     "column",
     "value",
 )
-SOURCE = "workbench.runs.class_attention_frame"
+SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
 ON_MASKS = "class_attention_mask"
 BARS = 70  # px, the panel of the mean
@@ -45,8 +45,8 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
     model's patches, as they are (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
 
     Args:
-        frame: what `workbench.runs.class_attention_frame` returns for images, of one or several models on the same
-            inputs; keep the layers, heads and candidates to be shown.
+        frame: the result of ``class-attention`` per token, for images, of one or several models on the same inputs;
+            keep the layers, heads and candidates to be shown.
         images: an image per input, in the order in which the frame names them first; without, maps alone.
 
     Raises:
@@ -85,7 +85,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     All heads share one colour scale. The dotted line is even attention, where the query sees all tokens.
 
     Args:
-        frame: what `workbench.runs.class_attention_frame` returns for one text and one model.
+        frame: the result of ``class-attention`` per token, for one text and one model.
         max_tokens: the text's first tokens are shown.
 
     Raises:

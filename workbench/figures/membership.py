@@ -17,7 +17,8 @@ from workbench.figures.patch_panels import Panel
 from workbench.figures.tokens import text_view
 from workbench.figures.word_boxes import page, word_panels
 
-COLUMNS = ("model", "layer", "input", "head", "row", "column", "value")
+SOURCE = 'workbench.analyze("membership", …, per="token")'
+COLUMNS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 TEXT_COLUMNS = ("model", "layer", "input", "head", "token", "label", "kind", "value")
 MAX_HEADS = 4
 MAX_LINES = 3
@@ -32,18 +33,21 @@ def membership_figure(
     lie close to each other, and a few that do not would hide them. Cells are the model's patches, as they are.
 
     Args:
-        frame: what `MembershipMaps.frame` of `workbench.runs.membership_maps` returns, of one or several models on
-            the same inputs.
+        frame: the result of ``membership`` per token, for images, of one or several models on the same inputs.
         images: an image per input, in the order in which the frame names them first; without, maps alone.
         overlay: lay the maps over the faded images.
 
     Raises:
-        InputError: a column is missing, layers differ in their patch grids, or images and inputs in their number.
+        InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
+            in their number.
     """
-    need_columns(frame, COLUMNS, "workbench.runs.membership_maps")
-    titles = [f"head {head}" for head in sorted(frame["head"].unique())]
-    titled = frame.assign(title=pd.Categorical("head " + frame["head"].astype(str), titles))
-    return map_plate(titled, images, "Membership Π", _ends(frame), overlay)
+    need_columns(frame, COLUMNS, SOURCE)
+    patches = frame[frame["kind"] == "patch"]
+    if patches.empty:
+        raise InputError("there are no patches to map; `token_membership_figure` shows texts")
+    titles = [f"head {head}" for head in sorted(patches["head"].unique())]
+    titled = patches.assign(title=pd.Categorical("head " + patches["head"].astype(str), titles))
+    return map_plate(titled, images, "Membership Π", _ends(patches), overlay)
 
 
 def _ends(frame: pd.DataFrame) -> tuple[float, float]:
@@ -67,14 +71,14 @@ def token_membership_figure(
     ``customdata``.
 
     Args:
-        frame: what `workbench.runs.membership_frame` returns for one text, model and layer.
+        frame: the result of ``membership`` per token, for one text, model and layer.
         head: number of the chosen head.
         token: number of the chosen token, as the frame has it.
 
     Raises:
         InputError: a column is missing, or the frame holds several texts, models or layers.
     """
-    need_columns(frame, TEXT_COLUMNS, "workbench.runs.membership_frame")
+    need_columns(frame, TEXT_COLUMNS, SOURCE)
     for column in ("model", "input", "layer"):
         if frame[column].nunique() > 1:
             raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")

@@ -19,7 +19,7 @@ from workbench.figures.frames import (
 from workbench.figures.levels import at_level
 from workbench.figures.theme import DIVERGING, GREY, PAGE, series_style
 
-COLUMNS = ("model", "layer", "head", "term", "query", "key", "value")
+COLUMNS = ("model", "input", "layer", "head", "term", "query", "key", "value")
 # Query, then key, as in the matrix of products; what they add up to stands beside them.
 _PANELS = {
     "token-token": (1, 1), "token-position": (1, 2), "sum": (1, 3),
@@ -36,15 +36,16 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     row of a matrix is less its mean. Keys that a query may not attend to are blank.
 
     Args:
-        frame: what `workbench.runs.position_logit_frame` returns.
+        frame: the result of ``position-logits`` per pair, for one model, input, layer and head.
 
     Raises:
-        InputError: a column is missing, or there are no rows, or those of several heads.
+        InputError: a column is missing, or there are no rows, or those of several inputs or heads.
     """
     missing = [name for name in COLUMNS if name not in frame]
-    if missing or frame.empty or len(frame[["model", "layer", "head"]].drop_duplicates()) > 1:
+    if missing or frame.empty or len(frame[["model", "input", "layer", "head"]].drop_duplicates()) > 1:
         raise InputError(
-            "give the frame of `workbench.runs.position_logit_frame` for one model, layer and head"
+            'give the frame of `workbench.analyze("position-logits", …, per="pair")` for one model, input, layer and '
+            "head"
         )
     margin = {"l": 44, "r": 64, "t": 20, "b": 36}
     side = (PAGE - margin["l"] - margin["r"]) / 3.16

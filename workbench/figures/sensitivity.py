@@ -46,7 +46,7 @@ def softmax_sensitivity_figure(
     distribution.
 
     Args:
-        sampled: what `workbench.runs.sensitivity_frame` returns.
+        sampled: what `workbench.analyses.softmax_sensitivity.sampled_sensitivity` returns.
         fit: points (N, value) of the curve a/√N + b fitted to the pairs of the first spread.
         measured: the result of ``softmax-sensitivity``, of one or several models.
 
@@ -57,7 +57,7 @@ def softmax_sensitivity_figure(
     if missing or sampled.empty:
         raise InputError(
             f"the frame has no {'column ' + ', '.join(missing) if missing else 'rows'}; give the frame of "
-            "`workbench.runs.sensitivity_frame`"
+            "`workbench.analyses.softmax_sensitivity.sampled_sensitivity`"
         )
     rows = rows_of(measured, {metric for metric, *_ in _BY_LAYER})
     fig = make_subplots(

@@ -33,7 +33,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     Diagonal blocks are within a head. A model's panels follow one another; all share one colour scale from 0 to 1.
 
     Args:
-        frame: what `workbench.runs.subspace_frame` returns, of one or several models.
+        frame: the result of ``subspaces`` per pair, of one or several models.
 
     Raises:
         InputError: a column is missing, or there are no rows.
@@ -42,7 +42,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     if missing or frame.empty:
         raise InputError(
             f"the frame has no {'column ' + ', '.join(missing) if missing else 'rows'}; give the frame of "
-            "`workbench.runs.subspace_frame`"
+            '`workbench.analyze("subspaces", …, per="pair")`'
         )
     panels = [
         (str(model), layer, part)

@@ -34,6 +34,8 @@ class Accumulator:
     """
 
     def __init__(self, aggregate: bool = False, per_input: bool = True) -> None:
+        self.rows: list[pd.DataFrame] = []
+        """Rows finer than any metric, as an analysis yields them layer by layer."""
         self.counts = Counts()
         self.left_out: dict[str, list[int]] = {}
         """Layers that were not measured, by the reason."""
@@ -45,7 +47,7 @@ class Accumulator:
         self._quantities: dict[tuple[Any, ...], Values | Means | Moments] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._quantities)
+        return bool(self._quantities or self.rows)
 
     def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         """Take one measurement of one batch of inputs."""
@@ -108,6 +110,16 @@ class Accumulator:
         """All rows in the columns every result shares: by layer, metric, input, head and rank."""
         parts = [pd.DataFrame(part) for held in self._quantities.values() for part in held.rows()]
         return conform(pd.concat(parts, ignore_index=True).assign(**constant))
+
+    def finer_rows(self, model: str) -> pd.DataFrame:
+        """All rows that are finer than any metric: by layer and input, whatever the batches were."""
+        whole = pd.concat(self.rows, ignore_index=True)
+        places = [name for name in ("layer", "input") if name in whole]
+        whole = whole.sort_values(
+            places, key=lambda column: pd.factorize(column)[0], kind="stable", ignore_index=True
+        )
+        whole.insert(0, "model", model)
+        return whole
 
     def merge(self, other: Accumulator) -> None:
         """Take what another has measured of other inputs; rows come in the order of merging."""

@@ -108,6 +108,8 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def _caption(frame: pd.DataFrame) -> str:
+    if "metric" not in frame:  # rows of single tokens or pairs
+        return f"Values of {', '.join(frame['model'].unique())}."
     names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
     over = "inputs, and chance" if is_overall(frame).any() else "inputs and heads"
     return f"{' of '.join(name for name in names if name)}: mean and standard deviation over {over}."
@@ -141,7 +143,7 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
 
-    Older files give the same rows by the names that are used now.
+    Rows of single tokens or pairs are read from Parquet. Older files give the same rows by the names that are used now.
 
     Raises `InputError` where the file is missing, of another kind, or of a newer schema.
     """
@@ -165,7 +167,9 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise InputError(
             f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    frame, runs = conform(table.to_pandas()), json.loads(held.get(b"workbench_provenance", b"[]"))
+    frame, runs = table.to_pandas(), json.loads(held.get(b"workbench_provenance", b"[]"))
+    if "metric" in frame:  # rows of single tokens or pairs have columns of their own
+        frame = conform(frame)
     if schema < SCHEMA_VERSION:
         frame, runs = with_new_names(frame), [new_settings(run) for run in runs]
     frame.attrs["provenance"] = runs
@@ -189,7 +193,9 @@ def _read_text(path: Path) -> pd.DataFrame:
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
         if "metric" not in frame or "value" not in frame:
-            raise ValueError("it has no columns 'metric' and 'value'")
+            raise ValueError(
+                "it has no columns 'metric' and 'value'; rows of tokens or pairs are read from .parquet"
+            )
         return with_new_names(conform(frame))  # these formats hold no schema
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} holds no result: {error}") from error

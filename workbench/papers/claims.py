@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from workbench.analyses.softmax_sensitivity import fit_root
+from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.intervals import Finding, mean_interval
 from workbench.data.batches import PREPROCESSING, NoImages
@@ -19,7 +19,6 @@ from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
-from workbench.runs.extracts import sensitivity_frame
 from workbench.runs.many import analyze_many
 
 # The papers follow the error on images that the model is trained on.
@@ -27,8 +26,6 @@ _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
 _OF_ONE_MODEL = ("inputs", "layers")
 _OF_TWO_RUNS = ("model / baseline", "last layer / first layer")
-_SAMPLING = "softmax-sampling"
-"""What ``claims.csv`` says in ``analysis`` of a claim about random logits, of no model."""
 _TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
@@ -134,7 +131,7 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
     runs = []
     for text in claim["options"].split(" | "):
         chosen: dict[str, Any] = dict(claim_options(text))
-        if name == _SAMPLING:
+        if name == SAMPLING:
             return [_Run(name, tuple(chosen.items()))]
         pair = [chosen.pop(key) for key in ("model", "baseline") if key in chosen]
         entry = catalog.find(model)
@@ -152,9 +149,9 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
-    if run.analysis == _SAMPLING:
+    if run.analysis == SAMPLING:
         spread = float(dict(run.options)["spread"])
-        return sensitivity_frame(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
+        return sampled_sensitivity(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
     own = {} if run.preprocessing is None else {"preprocessing": run.preprocessing}
     arguments: dict[str, Any] = {**own, **settings, **dict(run.options)}
     if run.layers:

@@ -5,10 +5,6 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "extracts": [
-            "attention_frame", "class_attention_frame", "membership_frame", "membership_maps",
-            "position_logit_frame", "sensitivity_frame", "subspace_frame",
-        ],
         "settings": ["model_pairs"],
         "sweep.status": ["sweep_status"],
     },

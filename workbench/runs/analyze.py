@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyses.registry import ANALYSES, Analysis, check_request, find_analysis
+from workbench.analyses.registry import ANALYSES, Analysis, Per, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.errors import InputError
 from workbench.core.progress import bar_of_fraction
@@ -30,6 +30,7 @@ def analyze(
     name: str,
     settings: RunSettings | None = None,
     *,
+    per: Per | None = None,
     qkv: str | Path | Capture | None = None,
     progress: bool | Callable[[float], None] = False,
     cache: bool | None = None,
@@ -42,6 +43,11 @@ def analyze(
     Every field of `RunSettings` (model, inputs, n, seed, layers, …) is an argument, and so is every option of the
     analysis, which ``ANALYSES[name].options`` lists. ``settings`` says the former at once; arguments take its place one
     by one.
+
+    ``per`` asks for what is finer than a metric of a head, where an analysis has it (``ANALYSES[name].finer``): a row
+    per "token" or per "pair", in columns and with options of their own.
+
+        analyze("attention-map", model="bundled:digits-vit", inputs="bundled:digits", n=1, per="pair", query=0)
 
     Give a model with inputs, or ``qkv``, a file or capture holding q, k, v, or for an analysis of weights (its
     ``sites`` are empty) the model alone. Heads of grouped queries are those of the keys in analyses that read no
@@ -61,14 +67,15 @@ def analyze(
     should know (layers left out, findings).
 
     Raises `UnknownName` for an unknown analysis, option, model or layer, `InputError` for values that do not
-    fit, and what `load`, `inputs` and `capture` raise.
+    fit and rows that the analysis does not have, and what `load`, `inputs` and `capture` raise.
     """
     given = {key: asked.pop(key) for key in SETTINGS if key in asked}
     settings = replace(settings or RunSettings(), **given)
-    analysis, options = find_analysis(name, asked)
+    analysis, options = find_analysis(name, asked, per)
     source = _source(analysis, options, settings, qkv)
     question = {
         "analysis": name,
+        "per": per,
         "options": asdict(options),
         "seed": settings.seed,
         "settings": settings.recorded(),
@@ -131,14 +138,20 @@ def result_frame(
     if absent and accumulated.most_heads:
         raise InputError(f"there is no head {min(absent)}: heads are 0 to {accumulated.most_heads - 1}")
     model = source.model
-    frame = accumulated.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+    if analysis.per is None:
+        frame = accumulated.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+    else:
+        frame = accumulated.finer_rows(model["spec"])
     notes = accumulated.notes()
     if model.get("checkpoint") == RANDOM_WEIGHTS:
         notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
-    notes += [*source.notes, *_silent_nulls(frame), *analysis.findings(_of_inputs(frame), options)]
+    notes += source.notes
+    if analysis.per is None:
+        notes += [*_silent_nulls(frame), *analysis.findings(_of_inputs(frame), options)]
     frame.attrs["notes"] = notes
     frame.attrs["provenance"] = {
         "analysis": analysis.name,
+        **({} if analysis.per is None else {"per": analysis.per}),
         "options": asdict(options),
         "model": model,
         "inputs": source.inputs,

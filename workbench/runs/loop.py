@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis
 from workbench.captures import LayerRecord, TokenInfo
@@ -50,6 +52,9 @@ def accumulate(
     def measure(layer: Layer) -> None:
         try:
             for measurement in analysis.measured(layer, options):
+                if isinstance(measurement, pd.DataFrame):
+                    into.rows.append(measurement)
+                    continue
                 if measurement.form != "held":
                     into.add(measurement, layer)
                 if analysis.across is not None:

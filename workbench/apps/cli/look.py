@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +35,9 @@ from workbench.apps.cli.printing import (
     studies_installed,
     write_csv,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from workbench.analyses.registry import Per
 
 WARNED: set[str] = set()
 """Warnings that were printed; a note that says the same is not printed again."""
@@ -67,6 +70,7 @@ def analyses(as_json: bool) -> None:
         {
             "analysis": analysis.name,
             "title": analysis.title,
+            "per": ", ".join(str(entry.per) for entry in analysis.finer),
             "sites": ", ".join(analysis.sites) or "none (it reads weights)",
             "options": " ".join(
                 f"{key}={written(option.default)}" for key, option in analysis.options.items()
@@ -119,18 +123,27 @@ def doctor(as_json: bool) -> None:
 def _options_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
     from workbench.analyses.registry import ANALYSES
 
-    return ANALYSES[given["name"]].options if given.get("name") in ANALYSES else {}
+    return ANALYSES[given["name"]].rows_per(given.get("per")).options if given.get("name") in ANALYSES else {}
 
 
 def _analysis_tables() -> Tables:
     from workbench.analyses.registry import ANALYSES
 
-    rows = [row for entry in ANALYSES.values() for row in option_rows(entry.name, entry.title, entry.options)]
+    entries = [one for entry in ANALYSES.values() for one in (entry, *entry.finer)]
+    rows = [
+        row
+        for entry in entries
+        for row in option_rows(
+            entry.name if entry.per is None else f"{entry.name} --per {entry.per}", entry.title, entry.options
+        )
+    ]
     return [("Analyses and their options, as --set takes them", rows)]
 
 
 @click.command(cls=WithTables, tables=_analysis_tables)
 @click.argument("name", metavar="ANALYSIS", type=ANALYSIS)
+@click.option("--per", type=click.Choice(["token", "pair"]),
+              help="Rows of single tokens or pairs in place of metrics, where the analysis has them.")  # fmt: skip
 @click.option("--qkv", type=click.Path(dir_okay=False), metavar="FILE",
               help="Queries, keys and values from a file (.safetensors, .npz) in place of a model.")  # fmt: skip
 @run_settings()
@@ -141,25 +154,33 @@ def _analysis_tables() -> Tables:
 )  # fmt: skip
 @out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
 def analyze(
-    name: str, qkv: str | None, settings: dict[str, Any], typed: Settings, cache: bool | None, out: str
+    name: str,
+    per: Per | None,
+    qkv: str | None,
+    settings: dict[str, Any],
+    typed: Settings,
+    cache: bool | None,
+    out: str,
 ) -> None:
     """Run one analysis of a model on inputs, and write its tidy result.
 
     \b
     workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -s max_rank=8 -o spectrum.parquet
     workbench analyze attention-map --qkv qkv.safetensors -o maps.csv
+    workbench analyze class-attention --per token -m bundled:digits-vit -i bundled:digits -n 1 -o tokens.csv
     """
     from workbench.core.files import check_place
     from workbench.frames.results import check_suffix, write_frame
     from workbench.runs.analyze import ANALYSES, analyze, check_request
 
     check_suffix(out)
-    options = read_settings(name, typed, ANALYSES[name].options)
-    check_request(name, options)
+    analysis = ANALYSES[name].rows_per(per)
+    options = read_settings(name, typed, analysis.options)
+    check_request(name, options, per)
     check_place(out)
-    frame = analyze(name, qkv=qkv, cache=cache, progress=sys.stderr.isatty(), **settings, **options)
+    frame = analyze(name, per=per, qkv=qkv, cache=cache, progress=sys.stderr.isatty(), **settings, **options)
     write_frame(frame, out)
-    click.echo(f"{ANALYSES[name].title}: {len(frame)} rows written to {out}")
+    click.echo(f"{analysis.title}: {len(frame)} rows written to {out}")
     print_notes([note for note in frame.attrs["notes"] if not any(note in warned for warned in WARNED)])
 
 

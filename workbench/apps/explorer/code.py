@@ -126,17 +126,16 @@ def singular(address: Address, material: Material) -> list[str]:
 
 def membership(address: Address, material: Material) -> list[str]:
     """Lines of the view membership."""
+    given = f'"membership", model=model, inputs=inputs, layers=[{address.layer}], per="token"'
     if material.one(address).images:
-        lines = [
-            f"frame = workbench.runs.membership_maps(model, inputs, layers=[{address.layer}]).frame()",
-            "figure = figures.membership_figure(frame, images=inputs.images)",
-        ]
+        figure = "membership_figure(frame, images=inputs.images)"
     else:
-        lines = [
-            f"frame = workbench.runs.membership_frame(model, inputs, layers=[{address.layer}])",
-            f"figure = figures.token_membership_figure(frame, {address.head}, {address.token})",
-        ]
-    return [*_load(address, material), *lines]
+        figure = f"token_membership_figure(frame, {address.head}, {address.token})"
+    return [
+        *_load(address, material),
+        f"frame = workbench.analyze({given})",
+        f"figure = figures.{figure}",
+    ]
 
 
 def trajectory(address: Address, material: Material) -> list[str]:

@@ -188,23 +188,9 @@ class Material:
         return self._once(self._held, key, make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
-        """Π of the patches or words in the heads of the layer.
-
-        Raises as `workbench.runs.membership_maps` and `workbench.runs.membership_frame` do.
-        """
-        batch = self.one(address)
-
-        def make() -> pd.DataFrame:
-            from workbench.runs.extracts import membership_frame, membership_maps
-
-            loaded = self.model(address.model)
-            with self._alone("memberships"):
-                if batch.images:
-                    return membership_maps(loaded, batch, layers=[address.layer]).frame()
-                return membership_frame(loaded, batch, layers=[address.layer])
-
-        key = ("membership", address.model, self._input_key(address), address.layer)
-        return self._once(self._held, key, make)
+        """Π of the patches or words in the heads of the layer."""
+        rows = self.frame("membership", address, per="token", layers=[address.layer])
+        return rows[rows["kind"] == "patch"] if self.one(address).images else rows
 
     # ------------------------------------------------------------------------------------------------- keeping
 
