@@ -41,6 +41,7 @@ TIERS = {
     "runs/sweep/test_pools.py": "e2e",
     "runs/watch/test_notebook.py": "e2e",
     "studies": "integration",
+    "test_core_install.py": "e2e",
     "test_notebooks.py": "e2e",
     "test_old_files.py": "integration",
     "test_pages.py": "e2e",

@@ -21,6 +21,7 @@ from workbench._version import __version__
 from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
 from workbench.apps.cli import completion, options
+from workbench.apps.cli.printing import print_table
 
 
 @pytest.fixture
@@ -594,3 +595,10 @@ def test_efficiency_within_no_time_says_so_and_keeps_a_table(run, tmp_path):
     status, _, err = run("study", "efficiency", "--sweep", "tokns")
     assert status == 2
     assert err == "error: unknown sweep 'tokns'; did you mean 'tokens'?\n"
+
+
+def test_a_table_prints_square_brackets_as_they_are(capsys):
+    print_table([{"advice": 'pip install "FOLDER[figures]"'}], "Doctor [of this machine]")
+    printed = capsys.readouterr().out
+    assert 'pip install "FOLDER[figures]"' in printed
+    assert "Doctor [of this machine]" in printed

@@ -13,8 +13,14 @@ from typing import Any
 
 from workbench._version import __version__
 from workbench.core import paths
+from workbench.core.extras import install_command, missing
 
-_VERSIONS = ("torch", "timm", "transformers", "plotly", "kaleido", "papermill", "jupyterlab", "ipywidgets")
+_CORE = ("torch", "timm", "transformers", "plotly")
+_MORE = {
+    "kaleido": "figures", "papermill": "figures", "ipywidgets": "figures", "jupyterlab": "explore", "voila": "explore",
+    "accelerate": "studies",
+}  # fmt: skip
+"""Packages that an extra brings."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,16 @@ def examine() -> list[Finding]:
 def _versions() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("workbench", "ok", __version__)
-    for name in _VERSIONS:
+    for name in (*_CORE, *_MORE):
         try:
             yield Finding(name, "ok", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", "not installed", f"pip install {name}", needed=True)
+            if name in _CORE:
+                yield Finding(name, "missing", "not installed", f"pip install {name}", needed=True)
+            else:
+                yield Finding(
+                    name, "note", f"extra {_MORE[name]!r} not installed", install_command(_MORE[name])
+                )
 
 
 def _devices() -> Iterator[Finding]:
@@ -111,6 +122,9 @@ def _bundled() -> Iterator[Finding]:
 
 
 def _kernel() -> Iterator[Finding]:
+    if problem := missing("rendering notebooks", "jupyter_client", "ipykernel"):
+        yield Finding("notebook kernel", "note", "not installed", problem)
+        return
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     try:

@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.extras import require
 from workbench.models import hub
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -124,6 +125,7 @@ def _digits(split: str = "test") -> Pool:
 
 def photo_files() -> dict[str, Path]:
     """Name → file of the photographs that are on this machine; nothing is downloaded."""
+    require("the set of photographs", "skimage")  # two of eighteen would be other inputs under the same name
     found = {}
     for package, (folder, names) in PHOTOS.items():
         spec = importlib.util.find_spec(package)

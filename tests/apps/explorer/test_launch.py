@@ -23,8 +23,8 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 
 
 def test_a_missing_voila_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "voila.app", None)
-    with pytest.raises(MissingResource, match=r"pip install 'attention-workbench\[app\]'") as told:
+    monkeypatch.setitem(sys.modules, "voila", None)
+    with pytest.raises(MissingResource, match=r"needs voila.* pip install -e \".*\[explore\]\"") as told:
         launch.open_page()
     assert told.value.exit_code == 3
 

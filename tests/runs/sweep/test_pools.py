@@ -88,5 +88,5 @@ def test_a_scheduler_that_is_not_there_and_a_backend_that_is_not_installed_are_t
     with pytest.raises(InputError, match="needs backend='dask' or 'ray'"):
         run("loky", scheduler="tcp://127.0.0.1:9")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingResource, match=r"install attention-workbench\[ray\]"):
+    with pytest.raises(MissingResource, match=r"install the extra 'ray' with pip install .*\[ray\]"):
         run("ray", backend="ray")

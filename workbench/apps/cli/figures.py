@@ -107,7 +107,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 
 @click.command()
 @click.argument("figure", required=False, type=click.Path(exists=True, dir_okay=False), metavar="[FIGURE]")
-@click.option("--app", is_flag=True, help="The explorer alone, as a page (needs the extra app: voila).")
+@click.option("--app", is_flag=True, help="The explorer alone, as a page (voila).")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Where it is served. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip

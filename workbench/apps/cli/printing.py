@@ -48,7 +48,7 @@ def print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool = Fals
     from rich.table import Table
 
     # A pipe has no width of its own; a table cut at 80 columns would lose what it is read for.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
     table = Table(title=title, title_justify="left", header_style="bold", show_lines=False)
     for name in rows[0] if rows else ():
         table.add_column(name.replace("_", " "), overflow="fold")

@@ -62,7 +62,7 @@ def study() -> None:
     """Train and evaluate models, measure what attention costs, make the committed records."""
     if not studies_installed():
         raise MissingResource(
-            "this installation has no studies (the folder workbench/studies): install attention-workbench whole"
+            "this installation has no studies (the folder workbench/studies): install the package whole"
         )
 
 

@@ -19,6 +19,7 @@ from workbench.apps.explorer.address import address_of_figure
 from workbench.core import paths
 from workbench.core.children import python
 from workbench.core.errors import MissingResource
+from workbench.core.extras import require
 
 NOTEBOOK = "explorer"
 PAGE_PORT = 8866
@@ -55,8 +56,10 @@ def open_explorer(
     JupyterLab saves by itself, so the notebook is a copy in the current folder (see `notebook_to_open`). Figures are
     saved into ``figures/`` there. A signal to end (`kill`) ends JupyterLab and its kernels too.
 
-    Raises `MissingResource` if the folder cannot be written to, and `InputError` for a figure that shows no layer.
+    Raises `MissingResource` if JupyterLab is not installed or the folder cannot be written to, and `InputError` for a
+    figure that shows no layer.
     """
+    require("the explorer in JupyterLab", "jupyterlab")
     notebook = notebook_to_open(Path.cwd(), figure)
     print(
         f"Your copy of the explorer notebook is {notebook}; JupyterLab saves what you change there "
@@ -120,14 +123,9 @@ def open_page(
 
     Raises `MissingResource` if voila is not installed, and `InputError` for a figure that shows no layer.
     """
-    try:
-        from traitlets.config import Config
-        from voila.app import Voila
-    except ImportError as error:
-        raise MissingResource(
-            "the page needs voila; pip install 'attention-workbench[app]' (workbench explore without --app opens "
-            "JupyterLab and needs nothing more)"
-        ) from error
+    require("the explorer as a page", "voila")
+    from traitlets.config import Config
+    from voila.app import Voila
 
     class Page(Voila):
         """Voila, with an address that opens: its own lacks the token."""

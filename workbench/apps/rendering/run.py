@@ -26,6 +26,7 @@ from workbench.apps.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.core import paths
 from workbench.core.children import python
 from workbench.core.errors import InputError
+from workbench.core.extras import require
 from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.core.store import set_aside
 from workbench.figures.export import chrome
@@ -105,6 +106,7 @@ def render(
     if restart:
         set_aside(folder)
     _check_folder(folder)
+    require("rendering notebooks", "papermill", "ipykernel")
     work = _Render(folder, wanted, look, preset, workers, progress)
     return work.run(notebooks, values)
 

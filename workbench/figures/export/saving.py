@@ -14,10 +14,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.extras import missing
 from workbench.core.files import atomic_write, sha256_bytes
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.static import (
+    PRINTING,
     STATIC,
     ExportFault,
     ExportJob,
@@ -60,7 +62,8 @@ def save_figure(
     Every file is whole or absent.
 
     In a render the three static formats are left to the render process: ``WORKBENCH_DEFER_EXPORT`` names a file
-    to which each saved figure is appended. Without Chrome a warning says how to get one, and the rest is written.
+    to which each saved figure is appended. Without Chrome or the extra "figures" a warning says how to get it, and
+    the rest is written.
 
     Args:
         fig: any plotly figure; it is not changed.
@@ -133,8 +136,9 @@ def save_figure(
 
 
 def _export_now(folder: Path, name: str, formats: tuple[str, ...], provenance: Mapping[str, Any]) -> None:
-    if chrome.find_chrome() is None:
-        warnings.warn(f"{name}: no PDF, SVG or PNG: {chrome.missing_chrome()}", stacklevel=3)
+    problem = missing("static export", *PRINTING) or ("" if chrome.find_chrome() else chrome.missing_chrome())
+    if problem:
+        warnings.warn(f"{name}: no PDF, SVG or PNG: {problem}", stacklevel=3)
         return
     (result,) = export_static([export_job(folder / f"{name}.json", provenance, formats)], shared_chrome())
     if result.failures:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import MissingResource, WorkbenchError
+from workbench.core.extras import require
 from workbench.core.files import atomic_write
 from workbench.figures.export import chrome
 from workbench.frames.provenance import embed
 
 STATIC = ("pdf", "svg", "png")
+PRINTING = ("kaleido", "pypdf")  # modules of the extra "figures"
 START_SECONDS = 90.0
 FILE_SECONDS = 90.0
 TABS = 2  # of one Chrome; more help only where there are more cores
@@ -64,6 +66,7 @@ class WarmChrome:
     """
 
     def __init__(self) -> None:
+        require("static export", *PRINTING)
         path = chrome.find_chrome()
         if path is None:
             raise MissingResource(chrome.missing_chrome())

@@ -14,6 +14,7 @@ from typing import Any
 
 from workbench.core.children import safe_path
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.extras import require
 
 BACKENDS = ("loky", "dask", "ray")
 CONNECT_SECONDS = 30
@@ -107,10 +108,9 @@ def open_pool(backend: str, workers: int, scheduler: str | None = None) -> Gener
 
 @contextmanager
 def _dask(workers: int, scheduler: str | None) -> Generator[Pool]:
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError as error:
-        raise _not_installed("dask", "distributed", "cluster") from error
+    require("backend 'dask'", "distributed")
+    from distributed import Client, LocalCluster
+
     with ExitStack() as stack:
         if scheduler is None:
             cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
@@ -129,20 +129,12 @@ def _dask(workers: int, scheduler: str | None) -> Generator[Pool]:
 
 @contextmanager
 def _ray(workers: int, scheduler: str | None) -> Generator[Pool]:
-    try:
-        ray = import_module("ray")
-        import_module("ray.util.joblib").register_ray()
-    except ImportError as error:
-        raise _not_installed("ray", "ray", "ray") from error
+    require("backend 'ray'", "ray")
+    ray = import_module("ray")
+    import_module("ray.util.joblib").register_ray()
     ray.init(address=scheduler, num_cpus=None if scheduler else workers)
     try:
         cpus = int(ray.cluster_resources().get("CPU", workers))
         yield Pool("ray", cpus)
     finally:
         ray.shutdown()
-
-
-def _not_installed(backend: str, module: str, extra: str) -> MissingResource:
-    return MissingResource(
-        f"backend {backend!r} needs the package {module}, which is not installed: install attention-workbench[{extra}]"
-    )

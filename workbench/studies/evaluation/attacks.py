@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.core.errors import MissingResource
+from workbench.core.extras import require
 from workbench.studies.evaluation.spsa import spsa as estimate_and_climb
 
 BATCH = 128
@@ -208,13 +208,12 @@ def _perturb(make: Any, model: nn.Module, pixels: Pixels, targets: Targets, seed
 
 
 def _toolbox() -> Any:
-    try:
-        import art.attacks.evasion
-    except ImportError as error:
-        raise MissingResource(
-            "this attack comes from the Adversarial Robustness Toolbox, which is not installed; install it with "
-            "pip install 'attention-workbench[robustness]' (clean, noise, spsa, corruptions and ood need nothing more)"
-        ) from error
+    require(
+        "this attack of the Adversarial Robustness Toolbox (clean, noise, spsa, corruptions and ood do without)",
+        "art",
+    )
+    import art.attacks.evasion
+
     return art.attacks.evasion
 
 

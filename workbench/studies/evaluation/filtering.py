@@ -22,6 +22,7 @@ from workbench.analyses.layer import grid_positions, patch_places
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.extras import require
 from workbench.data.pools import photo_files, read_image
 from workbench.frames.provenance import versions
 from workbench.studies.evaluation.images import PixelModel
@@ -122,6 +123,7 @@ def _row(
 
 
 def _psnr(image: Image, clean: Image) -> float:
+    require("the signal-to-noise ratio of a filtered photograph", "skimage")
     from skimage.metrics import peak_signal_noise_ratio
 
     return float(peak_signal_noise_ratio(clean, image, data_range=1.0))
@@ -150,6 +152,7 @@ def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], 
 
 def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[str, Image]]]]:
     """Every filter that has settings, with (settings, filtered) for those that are tried."""
+    require("filtering a photograph", "skimage")
     from skimage.restoration import denoise_bilateral, denoise_nl_means
 
     # The library takes a grey image without an axis of channels only.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -25,6 +23,7 @@ from workbench.studies.training.objectives import classification_scores
 from workbench.studies.training.recipes import Augmentation
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from torch import Tensor
 
     from workbench.studies.training.feeding import Batch
@@ -172,6 +171,8 @@ class Trainer:
 
     def _seed_everything(self, epoch: int) -> None:
         """Python's, numpy's and torch's generators, and the order of the batches."""
+        from accelerate.utils import set_seed
+
         order, chance = np.random.SeedSequence([self.seed, epoch]).generate_state(2)
         set_seed(int(chance) % 2**31 + self.accelerator.process_index)  # numpy takes 32 bits
         self._order.manual_seed(int(order))
@@ -239,6 +240,8 @@ def reproducible() -> Generator[None]:
 
 
 def _accelerator(device: str | None) -> Accelerator:
+    from accelerate import Accelerator
+
     if device is not None:
         try:
             wanted = torch.device(device).type

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError
+from workbench.core.extras import require
 from workbench.core.selection import Numbers
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.feeding import placed
@@ -59,6 +60,7 @@ def train(
     check_data(task, data)
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
+    require("training", "accelerate")
     chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
     loaded = load_task(task, limit, data=data, architecture=chosen.architecture, pictures=chosen.pictures)
     chosen = chosen.completed(loaded.architecture)

@@ -1,0 +1,91 @@
+"""The core works without its extras: in a process where none of their modules can be imported."""
+
+import os
+import subprocess
+import sys
+
+from tests.pages import ROOT
+
+WITHOUT = '''
+import sys
+from workbench.core.extras import EXTRAS
+
+missing = {module for modules in EXTRAS.values() for module in modules}
+
+class Without:
+    """A finder that finds all but the modules of the extras."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in missing else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+assert not missing & set(sys.modules)
+sys.meta_path[:] = map(Without, sys.meta_path)
+'''
+CORE = """
+import workbench
+from workbench.figures import attention_heatmap_figure, attention_summary_figure
+
+model = workbench.load("bundled:digits-vit")
+digits = workbench.inputs("bundled:digits", model, n=2)
+capture = workbench.capture(model, digits)
+assert capture[3].attn.shape == (2, 3, 65, 65)
+frame = workbench.analyze("attention-map", model=model, inputs=digits)
+assert len(attention_summary_figure(frame).data) > 2 and len(attention_heatmap_figure(capture).data) == 12
+workbench.save_figure(attention_summary_figure(frame), "maps", data=frame, caption="Maps.", alt="Maps.", parameters={})
+"""
+ASKED = """
+import workbench
+from workbench.core.errors import MissingResource
+
+def photographs():
+    from workbench.data.pools import photo_files
+    photo_files()
+
+def explorer():
+    from workbench.apps.explorer import Explorer
+
+def rendering():
+    workbench.render(["gram_spectra"])
+
+def training():
+    from workbench.studies.training import train
+    train("digits", "run")
+
+for work in (photographs, explorer, rendering, training):
+    try:
+        work()
+    except MissingResource as error:
+        print(work.__name__, str(error).partition("the extra '")[2].partition("'")[0])
+"""
+
+
+def _run(code, cwd):
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_load_capture_analyze_and_figures_need_no_extra(tmp_path):
+    done = _run(WITHOUT + CORE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"maps.html", "maps.csv", "maps.tex", "maps.json"} <= written
+    assert "maps.pdf" not in written
+    assert "install the extra 'figures'" in done.stderr  # a warning: what needs no printing is written
+
+
+def test_what_needs_an_extra_names_it(tmp_path):
+    done = _run(WITHOUT + ASKED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert dict(line.split() for line in done.stdout.splitlines()) == {
+        "photographs": "figures",
+        "explorer": "figures",
+        "rendering": "figures",
+        "training": "studies",
+    }

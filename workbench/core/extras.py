@@ -1,0 +1,59 @@
+"""What the core does without: modules that an extra of the package brings, asked for where they are needed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from workbench.core.errors import MissingResource
+
+EXTRAS = {
+    "figures": (
+        "kaleido", "pypdf", "papermill", "nbclient", "jupyter_client", "ipykernel", "ipywidgets", "anywidget",
+        "cachetools", "skimage",
+    ),
+    "explore": ("jupyterlab", "voila"),
+    "studies": ("accelerate", "art"),
+    "cluster": ("distributed", "dask_jobqueue"),
+    "ray": ("ray",),
+}  # fmt: skip
+"""Extra → the modules that it brings, as they are imported."""
+
+
+def require(what: str, *modules: str) -> None:
+    """Raise `MissingResource` with what `missing` says, if it says anything."""
+    if problem := missing(what, *modules):
+        raise MissingResource(problem)
+
+
+def missing(what: str, *modules: str) -> str:
+    """What to install, and how, where ``what`` needs a module that is not installed; else "". Imports nothing."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            extra = next(name for name, held in EXTRAS.items() if module in held)
+            return (
+                f"{what} needs {module}, which the core does not bring: install the extra {extra!r} with "
+                f"{install_command(extra)}"
+            )
+    return ""
+
+
+def install_command(extra: str) -> str:
+    """What a user types to add an extra: pip, and the checkout or wheel that the package was installed from."""
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():
+        return f'pip install -e "{root}[{extra}]"'
+    return f'pip install "{_installed_from() or "CHECKOUT"}[{extra}]"'
+
+
+def _installed_from() -> str | None:
+    """The local folder or wheel that pip recorded (PEP 610)."""
+    try:
+        record = importlib.metadata.distribution("attention-workbench").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    address = urlsplit(json.loads(record)["url"] if record else "")
+    return unquote(address.path) if address.scheme == "file" else None
