@@ -74,7 +74,7 @@ def write_pictures(folder: Path, n: int) -> None:
     from PIL import Image
     from skimage.transform import AffineTransform, warp
 
-    from workbench.data.digits import digits_split
+    from workbench.data.pools import digits_split
 
     digits = digits_split("train")
     for label in set(digits.labels.tolist()):

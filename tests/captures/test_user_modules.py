@@ -20,7 +20,7 @@ from workbench.captures import (
 )
 from workbench.captures.registry import ADAPTERS, Visit
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
-from workbench.core.selection import parse_numbers
+from workbench.core.options import parse_numbers
 
 BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5
 WIDTH = HEADS * HEAD_DIM

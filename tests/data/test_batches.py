@@ -12,7 +12,7 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.data import batches
 from workbench.data import pools as samples
 from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD
-from workbench.data.digits import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split
+from workbench.data.pools import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split
 from workbench.models.checkpoints import write_checkpoint
 from workbench.models.loading import load
 

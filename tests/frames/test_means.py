@@ -10,8 +10,7 @@ import torch
 from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
-from workbench.frames.accumulator import Accumulator
-from workbench.frames.measurement import Measurement
+from workbench.frames.measurement import Accumulator, Measurement
 
 INPUTS, LAYERS, HEADS, RANKS, DRAWS = 5, 2, 3, 4, 7
 NULLS = ("gaussian", "permutation")

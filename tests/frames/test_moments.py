@@ -10,8 +10,7 @@ import torch
 
 from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
-from workbench.frames.accumulator import Accumulator
-from workbench.frames.measurement import Measurement
+from workbench.frames.measurement import Accumulator, Measurement
 from workbench.frames.moments import (
     ACCURACY,
     QUANTILES,

@@ -32,8 +32,7 @@ from workbench.analyses.masks import Masks, patch_foreground
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
-from workbench.core.options import NullSamples
-from workbench.core.selection import ranges
+from workbench.core.options import NullSamples, ranges
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 

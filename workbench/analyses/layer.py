@@ -17,7 +17,7 @@ from workbench.analyses import kernel_pca
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
-from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection

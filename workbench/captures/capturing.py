@@ -28,7 +28,7 @@ from workbench.captures.routes import (
 from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
-from workbench.core.selection import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, parse_numbers, ranges
 
 
 class LayerNotCaptured(InputError, IndexError):

@@ -28,7 +28,7 @@ from workbench.captures.records import STREAM, Call, LayerRecord
 from workbench.captures.registry import ADAPTERS, Reading, Visit, class_path
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
-from workbench.core.selection import parse_numbers
+from workbench.core.options import parse_numbers
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""Options as annotated dataclasses: a field's type says which values it takes, its last words what it means.
+"""What a person asks for, checked: options as annotated dataclasses, numbers of layers and heads, words typed.
+
+Of options a field's type says which values it takes, its last words what it means:
 
     @dataclass(frozen=True)
     class Options:
@@ -11,19 +13,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import math
 import operator
+import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from annotated_types import Ge, Gt, Le, Predicate
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.typed import literal, read_typed
 
 Options = TypeVar("Options")
+Numbers = None | int | str | Iterable[int]
+"""Of layers or heads: "0,3-5", some of them, or None for all."""
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,26 @@ def read_options(typed: Mapping[str, str], options: Mapping[str, Option]) -> dic
     }
 
 
+def literal(text: str) -> Any:
+    """A JSON or Python-like literal where the text reads as one, else the text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def read_typed(text: str, takes: Callable[[Any], bool]) -> Any:
+    """What a text means for something that takes certain values: the literal where it takes that, else the text.
+
+    So the word none is None for one option and a choice called "none" for another, and 2024 may be a name. A text that
+    is neither comes back as it reads, for whoever refuses it.
+    """
+    value = literal(text)
+    return text if not takes(value) and (value is None or takes(text)) else value
+
+
 def accept(kind: Any, value: Any) -> Any:
     """A value as an annotated type has it. Raises `ValueError` saying what would be accepted."""
     from pydantic import ValidationError
@@ -151,3 +177,58 @@ NullSamples = Annotated[
     int, Ge(0), Predicate(functools.partial(operator.ne, 1)), Accepted("0, or a whole number from 2 up")
 ]
 """How many samples of a null distribution: none, or enough for a standard deviation."""
+
+
+@overload
+def parse_numbers(kind: str, asked: Numbers, total: int) -> tuple[int, ...]: ...
+@overload
+def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[int, ...] | None: ...
+def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[int, ...] | None:
+    """Sorted numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or "-2,-1".
+
+    ``kind`` ("layer", "head") names them in errors. With ``total`` negative numbers count from the end, and numbers
+    outside the range raise InputError; without it negative numbers stay as they are, and None stays None.
+    """
+    if asked is None:
+        return None if total is None else tuple(range(total))
+    numbers: list[int] = []
+    if isinstance(asked, str):
+        for part in asked.split(","):
+            match = re.fullmatch(r"\s*(-?\d+)(?:\s*-\s*(-?\d+))?\s*", part)
+            if match is None:
+                raise InputError(
+                    f"{kind}s {asked!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
+                )
+            first, last = int(match[1]), int(match[2] if match[2] is not None else match[1])
+            if last < first or (first < 0 <= last):
+                raise InputError(
+                    f"{kind}s {asked!r}: the range {part.strip()!r} is empty; write 3-5, or -3--1"
+                )
+            numbers += range(first, last + 1)
+    else:
+        given = [asked] if isinstance(asked, int) else list(asked)
+        for number in given:
+            if isinstance(number, bool) or not hasattr(number, "__index__"):
+                raise InputError(f"{kind}s must be whole numbers, got {number!r}")
+        numbers = [int(number) for number in given]
+    if not numbers:
+        raise InputError(f"{kind}s is empty: name at least one, or None for all")
+    if total is not None:
+        for number in numbers:
+            if not -total <= number < total:
+                raise InputError(
+                    f"there is no {kind} {number}: {kind}s are 0 to {total - 1} (or -{total} to -1)"
+                )
+        numbers = [number % total for number in numbers]
+    return tuple(sorted(set(numbers)))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """[0, 1, 2, 5] as "0-2, 5"; "none" for no number."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"

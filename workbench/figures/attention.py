@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.core.selection import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.frames import (
     axis_title,
     band,

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.selection import ranges
+from workbench.core.options import ranges
 from workbench.figures.frames import axis_title, rows_of, whole_numbers, without_provenance
 from workbench.figures.overlays import outline
 from workbench.figures.theme import SEQUENTIAL

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.selection import ranges
+from workbench.core.options import ranges
 from workbench.figures.frames import (
     LEGEND_ABOVE,
     axis_title,

@@ -13,9 +13,9 @@ import pandas as pd
 from workbench.analyses.registry import ANALYSES, Analysis, Per, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.errors import InputError
+from workbench.core.options import parse_numbers
 from workbench.core.progress import bar_of_fraction
-from workbench.core.selection import parse_numbers
-from workbench.frames.accumulator import Accumulator
+from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
 from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
 from workbench.runs.cache import CacheEntry

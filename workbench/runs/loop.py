@@ -11,8 +11,7 @@ import pandas as pd
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis
 from workbench.captures import LayerRecord, TokenInfo
-from workbench.frames.accumulator import Accumulator
-from workbench.frames.measurement import Counts, Measurement
+from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.runs.settings import RunSettings
 from workbench.runs.sources import Source, model_source
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from workbench.core.errors import InputError
-from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from workbench.analyses.layer import visible_keys
 from workbench.captures import Capture, LayerRecord, TokenInfo, attention_modules, capture, read_qkv
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.core.errors import InputError
-from workbench.core.selection import parse_numbers
+from workbench.core.options import parse_numbers
 from workbench.runs.settings import RunSettings
 
 OnLayer = Callable[[LayerRecord, TokenInfo | None, LayerRecord | None], None]

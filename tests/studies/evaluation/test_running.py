@@ -44,7 +44,7 @@ def language_model(tmp_path_factory):
 
 def test_pixels_are_what_the_model_sees_before_its_normalisation(digits_vit):
     from workbench import inputs
-    from workbench.data.digits import DIGITS_MEAN, DIGITS_STD
+    from workbench.data.pools import DIGITS_MEAN, DIGITS_STD
 
     classifier, images = open_images(digits_vit, "bundled:digits", 6, 0)
     batch = inputs("bundled:digits", digits_vit, n=6, seed=0).batch

@@ -14,7 +14,7 @@ from workbench.apps import cli
 from workbench.core.errors import UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
-from workbench.data.digits import digits_split
+from workbench.data.pools import digits_split
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.records import read_metrics
 from workbench.studies.training import load_recipe

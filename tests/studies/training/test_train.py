@@ -7,7 +7,7 @@ import torch
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
-from workbench.data.digits import digits_split
+from workbench.data.pools import digits_split
 from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.training import train

@@ -160,8 +160,7 @@ def read_settings(
     With ``repeated`` a key may be set several times, and its values come as a list. Raises `InputError` for a key that
     there is not, listing those that there are, and for one that is set twice.
     """
-    from workbench.core.options import read_options
-    from workbench.core.typed import literal
+    from workbench.core.options import literal, read_options
 
     read: dict[str, Any] = {}
     for key, text in typed:

@@ -178,7 +178,7 @@ def evaluate(
     \b
     workbench study evaluate -m bundled:digits-vit --protocol pgd --epsilon 0,0.02 -s steps=10 -o pgd.csv
     """
-    from workbench.core.typed import literal
+    from workbench.core.options import literal
     from workbench.studies.evaluation import evaluate
 
     check_out(out, "an evaluation is")

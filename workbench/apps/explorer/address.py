@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import parse_numbers
 from workbench.core.renamed import new_values
-from workbench.core.selection import parse_numbers
 
 _VIEWS_OF = {
     "attention-map": "matrix",

@@ -29,7 +29,7 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
 # What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
 _IMPORTS = [
-    "plotly.basewidget", "workbench.models.checkpoints", "workbench.models.from_timm", "workbench.data.digits",
+    "plotly.basewidget", "workbench.models.checkpoints", "workbench.models.from_timm", "workbench.data.pools",
     "workbench.apps.explorer.panel",
 ]  # fmt: skip
 _PAGE_CELL = """\

@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
+from workbench.core.options import read_typed
 from workbench.core.paths import notebooks_dir
 from workbench.core.renamed import PARAMETERS, new_values
-from workbench.core.typed import read_typed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})

@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from workbench.attention.bilateral import SINUSOIDAL_STD
-from workbench.core.selection import Numbers
+from workbench.core.options import Numbers
 from workbench.models.architectures.ista import IstaBlock
 from workbench.models.architectures.vit import (
     CLASS_TOKEN_FIRST,

@@ -15,7 +15,7 @@ from timm.models.xcit import Xcit, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
-from workbench.core.selection import ranges
+from workbench.core.options import ranges
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
-from workbench.core.selection import Numbers
+from workbench.core.options import Numbers
 from workbench.models.architectures.vit import (
     brings_positions,
     install_attention,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from workbench.attention import VARIANTS, attention_module, find_variant
 from workbench.attention.residual import BoostedResidual
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.models.architectures.ista import IstaBlock
 
 MLPS = ("mlp", "ista")

@@ -22,7 +22,7 @@ import pandas as pd
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, sha256_file
 from workbench.core.store import RunStore
-from workbench.frames.accumulator import STATE, Accumulator
+from workbench.frames.measurement import STATE, Accumulator
 from workbench.frames.provenance import versions
 from workbench.frames.results import with_new_names
 from workbench.runs.sweep.plan import Plan, Task

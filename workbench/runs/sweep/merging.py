@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import sha256_file
-from workbench.frames.accumulator import Accumulator
+from workbench.frames.measurement import Accumulator
 from workbench.runs.sweep.folder import FORMAT, DamagedPart, SweepFolder, read_table, write_table
 from workbench.runs.sweep.plan import Plan, Task
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import parse_numbers
 from workbench.core.renamed import new_settings
-from workbench.core.selection import parse_numbers
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality

@@ -11,7 +11,7 @@ import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.selection import parse_numbers
+from workbench.core.options import parse_numbers
 from workbench.data.batches import skipped_note
 from workbench.frames.results import join_frames
 from workbench.runs.analyze import result_frame

@@ -15,7 +15,7 @@ from typing import Any
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.data.batches import ListedInputs
-from workbench.frames.accumulator import Accumulator
+from workbench.frames.measurement import Accumulator
 from workbench.models.loading import LoadedModel, load
 from workbench.runs.loop import accumulate, analysis_source
 from workbench.runs.sweep.folder import PartialResult, SweepFolder

@@ -22,8 +22,7 @@ from workbench.analyses.robust_components import found_contamination, patches_of
 from workbench.captures import capture
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError, UnknownName
-from workbench.frames.accumulator import Accumulator
-from workbench.frames.measurement import Counts
+from workbench.frames.measurement import Accumulator, Counts
 from workbench.frames.provenance import versions
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.images import Images, PixelModel, open_images
@@ -31,7 +30,7 @@ from workbench.studies.evaluation.scores import hits
 
 if TYPE_CHECKING:
     from workbench.captures import Capture
-    from workbench.core.selection import Numbers
+    from workbench.core.options import Numbers
     from workbench.models.loading import LoadedModel
 
 BATCH = 32

@@ -28,7 +28,7 @@ from workbench.frames.provenance import versions
 from workbench.studies.evaluation.images import PixelModel
 
 if TYPE_CHECKING:
-    from workbench.core.selection import Numbers
+    from workbench.core.options import Numbers
     from workbench.models.loading import LoadedModel
 
 Image = Float[np.ndarray, "height width channel"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import InputError
 from workbench.core.extras import require
-from workbench.core.selection import Numbers
+from workbench.core.options import Numbers
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.feeding import placed
 from workbench.studies.training.folder import RunFolder, TrainResult, command_line

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.attention import SHARED_OPTIONS, VARIANTS, find_variant
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.selection import Numbers, parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.models.architectures import ATTENTION_KEYS, attention_of
 
 _FOLDER = Path(__file__).parent

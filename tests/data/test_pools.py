@@ -4,7 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from workbench.core.errors import UnknownName
-from workbench.data.digits import digits_split, prepare_digits
+from workbench.data.pools import digits_split, prepare_digits
 
 
 def test_train_and_test_are_disjoint_and_together_everything():
