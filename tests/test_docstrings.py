@@ -13,8 +13,8 @@ from workbench.papers.published import PAPERS
 
 PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
-    "analyses/layer", "analyses/linalg", "analyses/masks", "analyses/null_values",
-    "analyses/operators", "analyses/pairs", "analyses/registry", "analyses/validation", "attention/__init__",
+    "analyses/attention_matrix", "analyses/layer", "analyses/linalg", "analyses/null_values",
+    "analyses/pairs", "analyses/registry", "analyses/segmentation", "analyses/validation", "attention/__init__",
     "attention/base", "attention/positions", "attention/recognition", "attention/replacing",
 }  # fmt: skip
 OWN_FUNCTIONS = {
@@ -33,14 +33,8 @@ OWN_FUNCTIONS = {
     "token_similarity": {"isotropic_null", "permuted_null", "sites_of"},
     "value_similarity": {"chosen_quantities"},
 }  # fmt: skip
-RUN = {
-    "across",
-    "findings",
-    "measure",
-    "pair_rows",
-    "perturb",
-    "token_rows",
-}  # what `analyze` calls; sources stand beside their metrics
+# What `analyze` calls; sources stand beside their metrics.
+RUN = {"across", "findings", "measure", "pair_rows", "perturb", "token_rows"}
 ANY_SHAPE = {"analyses/validation"}  # it is what checks shapes, whatever they are
 SOURCE = re.compile("|".join([*PAPERS, r"\(?(19|20)\d\d\)?[;:,.) ]"]))
 MODULES = sorted(path for part in ("analyses", "attention") for path in (PACKAGE / part).glob("*.py"))

@@ -23,7 +23,7 @@ from workbench.analyses.class_attention import (
     query_attention,
 )
 from workbench.analyses.layer import grid_positions
-from workbench.analyses.masks import patch_foreground
+from workbench.analyses.segmentation import patch_foreground
 from workbench.captures.tokens import special_kinds
 from workbench.core.errors import InputError
 from workbench.runs.analyze import analyze

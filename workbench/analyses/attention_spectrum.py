@@ -18,21 +18,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses import kernel_pca, validation
+from workbench.analyses.attention_matrix import (
+    AttentionMatrix,
+    Found,
+    Group,
+    groups_of,
+    noise_like,
+    primal_matrix,
+    softmax_matrix,
+    together,
+    with_null,
+)
 from workbench.analyses.kernel_pca import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.linalg import head_bases, inside_share, left_out, map_heads, span_angles, stack_heads
 from workbench.analyses.null_values import null_values
-from workbench.analyses.operators import (
-    Found,
-    Group,
-    Operator,
-    groups_of,
-    noise_like,
-    primal_operator,
-    softmax_operator,
-    together,
-    with_null,
-)
 from workbench.analyses.registry import Analysis, OfValues
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
@@ -197,39 +197,39 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     The matrix is that of the real tokens among themselves; of windows, each window by itself.
     """
-    operator = _operator_of(layer)
-    groups = groups_of(layer, operator.q, options.padding)
-    parts = [_of_group(layer, operator, options, group) for group in groups]
+    attention = _attention_of(layer)
+    groups = groups_of(layer, attention.q, options.padding)
+    parts = [_of_group(layer, attention, options, group) for group in groups]
     for found in zip(*parts, strict=True):
-        yield together(layer, groups, found, len(operator.q))
+        yield together(layer, groups, found, len(attention.q))
 
 
-def _operator_of(layer: Layer) -> Operator:
+def _attention_of(layer: Layer) -> AttentionMatrix:
     module = layer.module if "e_scores" in layer.record.extra else None
     if isinstance(module, PrimalAttention):
-        return primal_operator(layer, module)
-    operator = softmax_operator(layer)
-    queries, keys = operator.q.shape[-2], operator.k.shape[-2]
+        return primal_matrix(layer, module)
+    attention = softmax_matrix(layer)
+    queries, keys = attention.q.shape[-2], attention.k.shape[-2]
     if queries != keys:
         raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
     layer.counts.add(
         "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no null distribution",
-        torch.full(operator.q.shape[:2], operator.own is not None),
+        torch.full(attention.q.shape[:2], attention.own is not None),
     )
-    return operator
+    return attention
 
 
-def _of_group(layer: Layer, operator: Operator, options: Options, group: Group) -> list[Found]:
+def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group: Group) -> list[Found]:
     """Everything about inputs that have the same real tokens, these alone."""
-    cut, own = group.cut, operator.own
-    q, k = cut(operator.q), cut(operator.k)
+    cut, own = group.cut, attention.own
+    q, k = cut(attention.q), cut(attention.k)
     tokens = (group.inputs, group.tokens)
-    kernel = operator.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
+    kernel = attention.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
     null_samples = options.null_samples if "gaussian" in options.nulls else 0
     limit = None if options.max_rank == "all" else options.max_rank
     found = with_null(
         _spectra(kernel, limit),
-        lambda q, k: _spectra(operator.matrix(q, k, *tokens), limit),
+        lambda q, k: _spectra(attention.matrix(q, k, *tokens), limit),
         (q, k),
         null_samples if own is None else 0,
         group,

@@ -28,8 +28,8 @@ from workbench.analyses.layer import (
     rows_of_tokens,
     token_attention,
 )
-from workbench.analyses.masks import Masks, patch_foreground
 from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples, ranges

@@ -17,9 +17,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from workbench.analyses import kernel_pca
+from workbench.analyses.attention_matrix import groups_of, noise_like
 from workbench.analyses.kernel_pca import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
-from workbench.analyses.operators import groups_of, noise_like
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement

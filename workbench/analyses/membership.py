@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from workbench.analyses import validation
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
-from workbench.analyses.masks import Masks, patch_segments
 from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core.errors import InputError

@@ -18,16 +18,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses import validation
-from workbench.analyses.layer import Layer, NotApplicable
-from workbench.analyses.operators import (
+from workbench.analyses.attention_matrix import (
+    AttentionMatrix,
     Found,
     Group,
-    Operator,
     groups_of,
-    softmax_operator,
+    softmax_matrix,
     together,
     with_null,
 )
+from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
@@ -246,21 +246,21 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     Over the queries of a head that see at least two keys.
     """
-    operator = softmax_operator(layer)
-    if operator.own is not None:
+    attention = softmax_matrix(layer)
+    if attention.own is not None:
         raise NotApplicable(
             "does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known"
         )
-    groups = groups_of(layer, operator.q)
-    parts = [_of_group(operator, options, group) for group in groups]
+    groups = groups_of(layer, attention.q)
+    parts = [_of_group(attention, options, group) for group in groups]
     for found in zip(*parts, strict=True):
-        yield together(layer, groups, found, len(operator.q))
+        yield together(layer, groups, found, len(attention.q))
 
 
-def _of_group(operator: Operator, options: Options, group: Group) -> list[Found]:
-    logits_of = operator.logits
+def _of_group(attention: AttentionMatrix, options: Options, group: Group) -> list[Found]:
+    logits_of = attention.logits
     assert logits_of is not None  # of softmax
-    q, k = group.cut(operator.q), group.cut(operator.k)
+    q, k = group.cut(attention.q), group.cut(attention.k)
     tokens = (group.inputs, group.tokens)
     logits = logits_of(q, k, *tokens)
     noise = options.sigma * torch.stack(

@@ -23,7 +23,7 @@ _SAME = 1e-3
 _ALL = slice(None)
 
 
-class Operator(NamedTuple):
+class AttentionMatrix(NamedTuple):
     """How a layer makes its matrix K of queries × keys from q and k of the chosen heads, in float64.
 
     ``matrix(q, k, inputs, tokens)`` is K of some inputs and of some tokens, whose q and k are given; ``logits``
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     ranked: bool = False
 
 
-def softmax_operator(layer: Layer) -> Operator:
+def softmax_matrix(layer: Layer) -> AttentionMatrix:
     """Attention from the captured q and k. Raises `NotApplicable` for attention that is not over tokens."""
     need_token_attention(layer)
     record, queries = layer.record, layer.site("q")
@@ -81,10 +81,10 @@ def softmax_operator(layer: Layer) -> Operator:
         own = record.attn[:, layer.heads]
         if (own - matrix(q, k, _ALL, _ALL)).abs().amax() <= _SAME:
             own = None
-    return Operator(q, k, matrix, logits, own)
+    return AttentionMatrix(q, k, matrix, logits, own)
 
 
-def primal_operator(layer: Layer, module: PrimalAttention) -> Operator:
+def primal_matrix(layer: Layer, module: PrimalAttention) -> AttentionMatrix:
     """The kernel that Primal-Attention induces and never forms: of its q and k, and of its samples of the input."""
     q, k = (layer.choose_heads(layer.site(name)).double() for name in "qk")
     x = None
@@ -95,7 +95,7 @@ def primal_operator(layer: Layer, module: PrimalAttention) -> Operator:
         part = None if x is None else x[inputs][:, :, tokens]
         return primal_kernel(q, k, x=part, samples=module.we.shape[1], causal=module.causal)
 
-    return Operator(q, k, matrix)
+    return AttentionMatrix(q, k, matrix)
 
 
 class Group(NamedTuple):
