@@ -29,6 +29,7 @@ from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.core.showing import card, fold
 
 
 class LayerNotCaptured(InputError, IndexError):
@@ -52,7 +53,8 @@ class Capture:
     result: Any = None
     not_run: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    identity: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
+    identity: Callable[..., dict[str, Any]] = field(default=lambda whole=True: {}, repr=False)
+    """What `model` is; with ``whole=False`` without the fingerprint, which takes its time to compute."""
 
     @property
     def model(self) -> dict[str, Any]:
@@ -108,9 +110,28 @@ class Capture:
         """Read what ``save`` wrote, or anyone's file of q, k, v (see `read_qkv`)."""
         return read_qkv(path)
 
+    @property
+    def _title(self) -> str:
+        named = self.identity(whole=False)
+        model = " ".join(filter(None, [named.get("spec") or named.get("class"), named.get("checkpoint")]))
+        count = f"{len(self.layers)} layer" + "s" * (len(self.layers) != 1)
+        return f"Capture of {count}" + (f" of {model}" if model else "")
+
     def __repr__(self) -> str:
-        lines = [f"<Capture of {len(self.layers)} layers, sites {', '.join(self.sites)}>"]
+        tokens = f", {len(self.tokens)} × {self.tokens.summary}" if self.tokens else ""
+        lines = [f"<{self._title}, sites {', '.join(self.sites)}{tokens}>"]
         return "\n".join(lines + [f"  {record!r}" for record in self.layers])
+
+    def _repr_html_(self) -> str:
+        inputs = self.inputs
+        facts = {
+            "inputs": inputs.get("spec") and f"{inputs['spec']}, n = {inputs['n']}, seed {inputs['seed']}",
+            "tokens": self.tokens and f"{len(self.tokens)} × {self.tokens.summary}",
+            "sites": ", ".join(self.sites),
+            "not run": ", ".join(self.not_run),
+            "notes": "; ".join(self.notes),
+        }
+        return card(self._title, facts, *(fold(record.title, record.sites_table()) for record in self.layers))
 
 
 def capture(
@@ -252,8 +273,10 @@ def _identity(model: Any, module: nn.Module) -> Any:
     }
     alive, kind = weakref.ref(model), type(module)
 
-    def identity() -> dict[str, Any]:
+    def identity(whole: bool = True) -> dict[str, Any]:
         fixed.setdefault("class", class_path(kind))
+        if not whole:
+            return dict(fixed)
         fixed.setdefault("fingerprint", getattr(alive(), "fingerprint", None))
         return dict(fixed)
 

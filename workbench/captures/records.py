@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import InputError
+from workbench.core.showing import card, shape, table
 
 SITES = (
     "input", "q", "k", "v", "scale", "mask", "attn", "head_out", "resid_pre", "attn_out", "resid_mid", "resid_post"
@@ -137,13 +138,37 @@ class LayerRecord:
         v = self.v.unsqueeze(2).expand(-1, -1, group, -1, -1)
         return q, k, v
 
+    @property
+    def captured(self) -> dict[str, Tensor | float]:
+        """The sites that this record holds, those of the family's own last."""
+        return {site: held for site in SITES if (held := getattr(self, site)) is not None} | self.extra
+
+    @property
+    def title(self) -> str:
+        """Number, module, and what is not usual: a later call, attention over channels."""
+        call = f" call {self.call}" if self.call else ""
+        kind = "" if self.kind == "token" else f" {self.kind}"
+        return f"layer {self.index}{kind} {self.path}{call}"
+
     def __repr__(self) -> str:
         shapes = [
             f"{site}{list(value.shape)}" if isinstance(value, Tensor) else f"{site}={value:.4g}"
-            for site in SITES
-            if (value := getattr(self, site)) is not None
+            for site, value in self.captured.items()
         ]
-        shapes += [f"{name}{list(value.shape)}" for name, value in self.extra.items()]
-        call = f" call {self.call}" if self.call else ""
-        kind = "" if self.kind == "token" else f" {self.kind}"
-        return f"<layer {self.index}{kind} {self.path}{call}: {' '.join(shapes)}>"
+        return f"<{self.title}: {' '.join(shapes)}>"
+
+    def _repr_html_(self) -> str:
+        return card(self.title, {}, self.sites_table())
+
+    def sites_table(self) -> str:
+        """Site, axes, shape and type of each tensor, as HTML."""
+        rows = [
+            (
+                site,
+                ", ".join(SITE_AXES.get(site, ())),
+                shape(value),
+                str(getattr(value, "dtype", "number")).removeprefix("torch."),
+            )
+            for site, value in self.captured.items()
+        ]
+        return table(("site", "axes", "shape", "type"), rows)

@@ -184,7 +184,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         "inputs": metadata["inputs"],
         "not_run": metadata["not_run"],
         "notes": metadata.get("notes", []),
-        "identity": lambda: dict(identity),
+        "identity": lambda whole=True: dict(identity),
     }
 
 

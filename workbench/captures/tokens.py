@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,17 @@ class TokenInfo:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def summary(self) -> str:
+        """How many tokens of which kinds an input has, where inputs differ from the fewest to the most."""
+        counts = [Counter(kinds) for kinds in self.kinds]
+        said = []
+        for kind in dict.fromkeys(kind for kinds in self.kinds for kind in kinds):
+            low, high = min(count[kind] for count in counts), max(count[kind] for count in counts)
+            grid = f" ({self.grid[0]} × {self.grid[1]})" if self.grid and kind == "patch" else ""
+            said.append(f"{low if low == high else f'{low}–{high}'} {kind}{grid}")
+        return f"{self.mask.shape[1]} tokens: {', '.join(said)}"
 
     def __getitem__(self, chosen: slice) -> TokenInfo:
         return TokenInfo(self.labels[chosen], self.kinds[chosen], self.grid, self.mask[chosen])

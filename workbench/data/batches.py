@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from workbench.captures.tokens import TokenInfo, token_info
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.showing import card, fold, picture, shape, shortened, table
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ ALL = "all"
 """As ``n``: every input there is."""
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SHOWN = 8  # images or texts, where inputs show themselves in a notebook
 PREPROCESSING = ("model", "saritas2025")
 """Of images: the model's own, or what saritas2025 did to all of them alike."""
 
@@ -36,7 +38,7 @@ class NoImages(InputError):
     """Texts, where something is done to images."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Inputs:
     """Chosen inputs, ready for one model; slices and ``batches`` are Inputs too."""
 
@@ -46,13 +48,13 @@ class Inputs:
     preprocessing: str
     ids: list[str]
     """One stable name per input: ``digits/test/17``, ``photos/astronaut``, ``prose/01-natural-history:3``."""
-    batch: Tensor | dict[str, Tensor] = field(repr=False)
+    batch: Tensor | dict[str, Tensor]
     """What the model accepts, on its device, in its floating type; texts padded to the longest of the set."""
-    tokens: TokenInfo = field(repr=False)
-    images: list[UInt8[np.ndarray, "height width 3"]] | None = field(default=None, repr=False)
+    tokens: TokenInfo
+    images: list[UInt8[np.ndarray, "height width 3"]] | None = None
     """What the model sees, for people: its own size and cut, without the normalisation."""
-    texts: list[str] | None = field(default=None, repr=False)
-    targets: list[int] | None = field(default=None, repr=False)
+    texts: list[str] | None = None
+    targets: list[int] | None = None
     """Class per image, where the source has classes."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(id, reason) of images that could not be read."""
@@ -60,8 +62,8 @@ class Inputs:
     """What a reader should know: how many texts were cut, how many images skipped."""
     cut: tuple[int, int] | None = None
     """Of texts: how many were cut, and at how many tokens."""
-    digests: list[bytes] = field(default_factory=list, repr=False)
-    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, repr=False)
+    digests: list[bytes] = field(default_factory=list)
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
 
     @property
@@ -79,6 +81,29 @@ class Inputs:
             "preprocessing": self.preprocessing,
             "sha256": self.sha256,
         }
+
+    def __repr__(self) -> str:
+        what = "images" if self.texts is None else "texts"
+        notes = f"; {'; '.join(self.notes)}" if self.notes else ""
+        return f"<Inputs {self.spec}: {len(self)} {what}, seed {self.seed}, {self.tokens.summary}{notes}>"
+
+    def _repr_html_(self) -> str:
+        tensors = self.batch if isinstance(self.batch, Mapping) else {"batch": self.batch}
+        facts = {
+            "chosen": f"{len(self)}, seed {self.seed}",
+            "tokens": self.tokens.summary,
+            "preprocessing": self.preprocessing if self.texts is None else None,
+            **{name: f"{shape(tensor)} on {tensor.device}" for name, tensor in tensors.items()},
+            "notes": "; ".join(self.notes),
+        }
+        shown = zip(self.ids[:SHOWN], (self.images or self.texts or [])[:SHOWN], strict=False)
+        if self.images is not None:
+            parts = [picture(image, name) for name, image in shown]
+        else:
+            parts = [table((), [(name, shortened(str(text))) for name, text in shown])]
+        return card(
+            f"Inputs {self.spec}", facts, *parts, fold("names", table((), zip(self.ids, strict=True)))
+        )
 
     def __len__(self) -> int:
         return len(self.ids)

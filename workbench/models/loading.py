@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
 from workbench.core.hashing import tensor_bytes
+from workbench.core.showing import card
 from workbench.models import catalog, hub
 
 if TYPE_CHECKING:
@@ -113,15 +114,37 @@ class LoadedModel:
         """What provenance records: spec, checkpoint, sha256 of the weights."""
         return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
 
-    def __repr__(self) -> str:
+    @property
+    def _title(self) -> str:
         name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
-        name += " weights" if self.has_random_weights else ""
+        return name + " weights" * self.has_random_weights
+
+    @property
+    def _shape(self) -> str:
         try:
             layers, heads, width = self._geometry
-            shape = f"{layers} layers, {_spread(heads)} heads of {_spread(width)}"
         except WorkbenchError:
-            shape = "no attention that capture can see"
-        return f"<{name}: {self.family}, {self.modality}, {shape}, {str(self.dtype)[6:]} on {self.device}>"
+            return "no attention that capture can see"
+        return f"{layers} layers, {_spread(heads)} heads of {_spread(width)}"
+
+    @property
+    def _place(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: {self.family}, {self.modality}, {self._shape}, {self._place}>"
+
+    def _repr_html_(self) -> str:
+        image, weights = self.image, sum(value.numel() for value in self.module.parameters())
+        facts = {
+            "family": f"{self.family}, {self.modality}",
+            "attention": self._shape,
+            "images": image and f"{image.channels} × {image.size[0]} × {image.size[1]}",
+            "longest text": self.max_length and f"{self.max_length} tokens",
+            "weights": f"{weights:,}, {self._place}",
+            "found in": self.origin,
+        }
+        return card(f"Model {self._title}", facts)
 
 
 def load(
