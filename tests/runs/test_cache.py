@@ -22,9 +22,9 @@ from workbench.core.errors import InputError
 from workbench.core.hashing import Unhashable, content_sha256
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching
-from workbench.runs.cache import Store, is_wanted, module_content, size_limit
+from workbench.runs.cache import Store, module_content, size_limit
+from workbench.runs.loop import model_source
 from workbench.runs.settings import RunSettings
-from workbench.runs.sources import model_source
 
 NAME = "token-similarity"
 
@@ -296,15 +296,15 @@ def test_two_processes_at_once(folder):
 
 
 def test_settings_of_the_environment(monkeypatch, runs):
-    assert not is_wanted(None)
+    assert not pipeline.is_kept(None)
     for said, wanted in (("1", True), ("yes", True), ("0", False), ("", False)):
         monkeypatch.setenv("WORKBENCH_CACHE_RESULTS", said)
-        assert is_wanted(None) == wanted
-        assert is_wanted(True)
-        assert not is_wanted(False)
+        assert pipeline.is_kept(None) == wanted
+        assert pipeline.is_kept(True)
+        assert not pipeline.is_kept(False)
     monkeypatch.setenv("WORKBENCH_CACHE_RESULTS", "maybe")
     with pytest.raises(InputError, match="1 or 0"):
-        is_wanted(None)
+        pipeline.is_kept(None)
     for said, size in (
         ("", 2 * 2**30),
         ("123", 123),

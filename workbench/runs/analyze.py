@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -19,9 +20,15 @@ from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
 from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
 from workbench.runs.cache import CacheEntry
-from workbench.runs.loop import accumulate, analysis_source
+from workbench.runs.loop import (
+    Source,
+    accumulate,
+    analysis_source,
+    capture_inputs,
+    file_source,
+    weights_source,
+)
 from workbench.runs.settings import SETTINGS, RunSettings
-from workbench.runs.sources import Source, capture_inputs, file_source, weights_source
 
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 
@@ -80,9 +87,8 @@ def analyze(
         "seed": settings.seed,
         "settings": settings.recorded(),
     }
-    entry = CacheEntry(cache, source, ANALYSES.is_ours(name), question)
-    found = entry.find()
-    if found is not None:
+    entry = CacheEntry(source, ANALYSES.is_ours(name), question) if is_kept(cache) else None
+    if entry is not None and (found := entry.find()) is not None:
         if callable(progress):
             progress(1.0)
         return found
@@ -91,7 +97,20 @@ def analyze(
     )
     with shown as tell:
         accumulated = accumulate(analysis, options, source, settings, tell)
-    return entry.keep(result_frame(analysis, options, source, settings, accumulated))
+    frame = result_frame(analysis, options, source, settings, accumulated)
+    return frame if entry is None else entry.keep(frame)
+
+
+def is_kept(asked: bool | None) -> bool:
+    """Whether to keep results: what was asked, or else what ``WORKBENCH_CACHE_RESULTS`` says; not by default."""
+    if asked is not None:
+        return bool(asked)
+    said = os.environ.get("WORKBENCH_CACHE_RESULTS", "").strip().lower()
+    if said in ("1", "true", "yes", "on"):
+        return True
+    if said in ("", "0", "false", "no", "off"):
+        return False
+    raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
 
 
 def _source(

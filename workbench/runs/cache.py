@@ -37,7 +37,7 @@ from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.runs.sources import Source
+    from workbench.runs.loop import Source
 
 SIZE = 2 * 2**30
 """Bytes that are kept at most, unless ``WORKBENCH_CACHE_SIZE`` says otherwise."""
@@ -50,37 +50,14 @@ _OF_MODULES = set(vars(nn.Module())) - {"training"}
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-def is_wanted(asked: bool | None) -> bool:
-    """Whether to keep results: what was asked, or else what ``WORKBENCH_CACHE_RESULTS`` says; not by default."""
-    if asked is not None:
-        return bool(asked)
-    said = os.environ.get("WORKBENCH_CACHE_RESULTS", "").strip().lower()
-    if said in ("1", "true", "yes", "on"):
-        return True
-    if said in ("", "0", "false", "no", "off"):
-        return False
-    raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
-
-
 class CacheEntry:
     """Where one result belongs: ``find`` what is there, ``keep`` what was computed.
 
-    Where caching is not wanted nothing is found or kept; where it is, but the content of something cannot be hashed,
-    the result's notes say why.
+    Where the content of something cannot be hashed, nothing is kept and the result's notes say why.
     """
 
-    def __init__(
-        self,
-        asked: bool | None,
-        source: Source,
-        ours: bool,
-        question: Mapping[str, Any],
-        store: Store | None = None,
-    ) -> None:
-        self.key, self.reason = None, None
-        if not is_wanted(asked):
-            return
-        self.store = Store() if store is None else store
+    def __init__(self, source: Source, ours: bool, question: Mapping[str, Any]) -> None:
+        self.store, self.key, self.reason = Store(), None, None
         try:
             self.key = result_key(source, ours, question)
         except Unhashable as error:

@@ -1,22 +1,60 @@
-"""The one loop: every layer of every batch is measured as soon as the model has run it, and accumulated."""
+"""The one loop: every layer of every batch is measured as soon as the model has run it, and accumulated.
+
+It runs over a model and its inputs batch by batch, a file of q, k, v cut into batches, or weights alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from torch import Tensor, nn
 
-from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.layer import Layer, NotApplicable, visible_keys
 from workbench.analyses.registry import Analysis
-from workbench.captures import LayerRecord, TokenInfo
+from workbench.captures import Capture, LayerRecord, TokenInfo, attention_modules, capture, read_qkv
+from workbench.captures.batches import cut_layer, inputs_in, join_captures
+from workbench.core.errors import InputError
+from workbench.core.options import parse_numbers
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.runs.settings import RunSettings
-from workbench.runs.sources import Source, model_source
 
 Progress = Callable[[float], None]
 """A function of the fraction that is done; it may raise to stop the work."""
+OnLayer = Callable[[LayerRecord, TokenInfo | None, LayerRecord | None], None]
+"""What a layer is handed to: its capture, the tokens, and its capture of the perturbed inputs where there are some."""
+
+
+@dataclass
+class Batch:
+    """Some inputs at a time: their names, and their images where there are any."""
+
+    ids: Sequence[str]
+    run: Callable[[OnLayer, bool], None]
+    """Runs the model, and hands every layer over as soon as it is complete; it is freed unless the function keeps it.
+    With True all layers are held until the model has run: what the function keeps stays as it is."""
+    images: Sequence[np.ndarray] | None = None
+
+
+@dataclass
+class Source:
+    """Batches in the order of the inputs, with what they come from; ``notes`` grow while batches run."""
+
+    model: dict[str, Any]
+    inputs: dict[str, Any]
+    size: int
+    batches: Callable[[], Iterator[Batch]]
+    notes: list[str] = field(default_factory=list)
+    module: nn.Module | None = None
+    """The model that runs, for analyses of its weights; None for a file."""
+    depth: int = 1
+    """How many layers a batch is expected to have."""
+    content: Any = None
+    """What goes into the model, or the file's capture, for who must know it by its content."""
 
 
 def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> Source:
@@ -143,3 +181,237 @@ class _Done:
         if self.call is not None and inputs > self.reached:
             self.reached = inputs
             self.call(inputs / self.size)
+
+
+def model_source(
+    settings: RunSettings,
+    sites: Sequence[str],
+    *,
+    keep_nonfinite: bool = False,
+    perturb: Callable[[Any], Any] | None = None,
+) -> Source:
+    """A model over its inputs; only ``sites`` of the chosen layers are captured.
+
+    With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, and a note says so. With
+    ``perturb`` the model also runs on what that makes of every batch, which must be named inputs, not tensors.
+    """
+    loaded, identity, given = _loaded_inputs(settings)
+    if perturb is not None and isinstance(given, _Plain):
+        raise InputError("this analysis perturbs the inputs; give them by name, or what inputs() returned")
+    module = getattr(loaded, "module", loaded)
+    chosen = parse_numbers("layer", settings.layers)
+    depth = len(attention_modules(module) if chosen is None else chosen)
+
+    def batch_of(part: Any) -> Batch:
+        def run(on_layer: OnLayer, hold: bool) -> None:
+            perturbed = None if perturb is None else seen(perturb(part))
+            beside = (lambda number: None) if perturbed is None else (lambda number: perturbed[number])
+            each = None if hold else (lambda record, tokens: on_layer(record, tokens, beside(record.index)))
+            captured = seen(_what(part), keep_nonfinite, each)
+            source.notes += captured.notes
+            for record in captured:
+                on_layer(record, captured.tokens, beside(record.index))
+
+        return Batch(part.ids, run, getattr(part, "images", None))
+
+    def seen(what: Any, keep: bool = False, each: Any = None) -> Capture:
+        return capture(loaded, what, layers=settings.layers, sites=sites, keep_nonfinite=keep, each=each)
+
+    def batches() -> Iterator[Batch]:
+        return map(batch_of, given.batches(settings.batch_size))
+
+    source = Source(
+        identity, given.identity, len(given), batches, [*given.notes], module, max(1, depth), given
+    )
+    return source
+
+
+def _loaded_inputs(settings: RunSettings) -> tuple[Any, dict[str, Any], Any]:
+    """The model, its identity, and its inputs."""
+    loaded, spec, identity = _loaded(settings)
+    given: Any = settings.inputs
+    if isinstance(given, str):
+        if isinstance(loaded, nn.Module):
+            raise InputError(
+                f"inputs {given!r} need a model that load() returned; give {spec} its batch itself"
+            )
+        from workbench.data.batches import inputs as choose
+
+        given = choose(given, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing)
+    return loaded, identity, given if hasattr(given, "batches") else _Plain(given)
+
+
+def _what(part: Any) -> Any:
+    """What `capture` takes of a batch of named inputs, or of plain ones."""
+    return part if hasattr(part, "tokens") else part.batch
+
+
+def weights_source(settings: RunSettings) -> Source:
+    """The attention layers of a model that runs on nothing: one batch without inputs, for analyses of weights.
+
+    Layers are the attention modules in the order of the model's definition; one that is used twice counts once.
+    Raises `InputError` where there is none, or no such layer.
+    """
+    loaded, spec, identity = _loaded(settings)
+    module = getattr(loaded, "module", loaded)
+    found = attention_modules(module)
+    if not found:
+        raise InputError(f"{spec} has no attention that capture can see; see docs/capture.md")
+    records = [
+        LayerRecord(number, found[number][0])
+        for number in parse_numbers("layer", settings.layers, len(found))
+    ]
+    return Source(
+        identity, {}, 0, lambda: iter([_held([], records, None)]), module=module, depth=len(records)
+    )
+
+
+def _held(ids: Sequence[str], records: Sequence[LayerRecord], tokens: TokenInfo | None) -> Batch:
+    """A batch whose layers are there already."""
+
+    def run(on_layer: OnLayer, hold: bool) -> None:
+        for record in records:
+            on_layer(record, tokens, None)
+
+    return Batch(ids, run)
+
+
+def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
+    """The model, its name and its identity."""
+    model = settings.model
+    if isinstance(model, str):
+        from workbench.models.loading import load
+
+        model = load(model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype)
+    if isinstance(model, nn.Module):
+        name = type(model).__name__
+        return model, name, {"spec": name, "checkpoint": None, "sha256": None}
+    if not hasattr(model, "module"):
+        kind = type(model).__name__
+        raise InputError(f"model must be a spec, what load() returned or a torch module; got {kind}")
+    return model, model.spec, dict(model.identity)
+
+
+@dataclass
+class _Plain:
+    """A batch as the user gave it, numbered, in place of named inputs."""
+
+    batch: Any
+    start: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        tensors = self.batch.values() if isinstance(self.batch, Mapping) else [self.batch]
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or tensor.ndim == 0:
+                raise InputError(
+                    "inputs must be a spec, what inputs() returned, a tensor, or a dict of tensors with the "
+                    f"inputs along axis 0; got {type(tensor).__name__}"
+                )
+        if len({len(tensor) for tensor in tensors}) != 1:
+            raise InputError("the tensors of a batch must have one size along axis 0, the inputs")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch)
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(self.start + i) for i in range(len(self))]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"spec": "tensor", "n": len(self), "seed": None, "sha256": None}
+
+    def batches(self, size: int) -> Iterator[_Plain]:
+        for start in range(0, len(self), size):
+            cut = slice(start, start + size)
+            if isinstance(self.batch, Mapping):
+                yield _Plain({key: value[cut] for key, value in self.batch.items()}, start)
+            else:
+                yield _Plain(self.batch[cut], start)
+
+
+def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunSettings) -> Source:
+    """Cut a file of q, k, v (or a capture in memory) into batches.
+
+    Raises `InputError` where it lacks what ``sites`` ask for and q, k, v cannot give: attention is computed
+    from q, k, scale and mask, the heads' output from it and v, hidden states from nothing.
+    """
+    held = file if isinstance(file, Capture) else read_qkv(file)
+    name = Path(file).name if not isinstance(file, Capture) else "capture"
+    for record in held:
+        # Layers without attention between tokens lack these by nature: the analysis will say so.
+        natural = {"q", "k", "v"} if record.kind == "none" else set()
+        for site in set(sites) - natural - {"mask", "scale", "attn", "head_out"}:
+            if getattr(record, site, None) is None:
+                raise InputError(
+                    f"{name}: layer {record.index} holds no {site!r}, and queries, keys and values do not "
+                    f"give it; give model and inputs, or capture that site into the file (--sites {site})"
+                )
+        if "attn" in sites and not natural and record.attn is None and (record.q is None or record.k is None):
+            raise InputError(
+                f"{name}: layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from"
+            )
+    numbers = _pick(held, settings.layers)
+    size = inputs_in(held[numbers[0]])
+    model = held.model
+    identity = {
+        "spec": model.get("spec") or name,
+        "checkpoint": model.get("checkpoint"),
+        "sha256": model.get("fingerprint"),
+    }
+    inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | held.inputs
+    if not isinstance(file, Capture):
+        from workbench.core.files import sha256_file
+
+        inputs["qkv"] = {"name": name, "sha256": sha256_file(file)}
+
+    def batches() -> Iterator[Batch]:
+        for start in range(0, size, settings.batch_size):
+            cut = slice(start, min(start + settings.batch_size, size))
+            records = [cut_layer(held[number], cut, size) for number in numbers]
+            tokens = held.tokens[cut] if held.tokens is not None else None
+            ids = [str(number) for number in range(size)[cut]]
+            yield _held(ids, records, _without_unseen(tokens, records))
+
+    content = held if isinstance(file, Capture) else inputs["qkv"]
+    return Source(identity, inputs, size, batches, depth=len(numbers), content=content)
+
+
+def _pick(held: Capture, layers: Any) -> list[int]:
+    """Numbers of the chosen layers that the capture holds; negative ones count from its last."""
+    present = [record.index for record in held]
+    chosen = parse_numbers("layer", layers)
+    if chosen is None:
+        return present
+    return sorted({held[number].index for number in chosen})
+
+
+def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:
+    """Tokens with those marked as padding that a mask (batch, head, query, key) hides from every query."""
+    mask = records[0].mask
+    if tokens is None or mask is None or records[0].origin is not None or not tokens.mask.all():
+        return tokens
+    batch, keys = tokens.mask.shape
+    if mask.shape[-1] != keys or mask.ndim != 4:
+        return tokens
+    seen = visible_keys(mask, mask).any((1, 2))
+    return replace(tokens, mask=seen.expand(batch, keys))
+
+
+def capture_inputs(
+    model: Any, inputs: Any, *, sites: Sequence[str] = ("q", "k", "v"), **settings: Any
+) -> Capture:
+    """Capture all inputs, a batch at a time, as one capture (what ``workbench capture`` writes).
+
+    ``settings`` are those of `workbench.RunSettings`. Sites are held in memory for all inputs at once.
+    """
+    chosen = RunSettings(model=model, inputs=inputs, **settings)
+    loaded, _, given = _loaded_inputs(chosen)
+    parts = [
+        capture(loaded, _what(part), layers=chosen.layers, sites=sites)
+        for part in given.batches(chosen.batch_size)
+    ]
+    joined = parts[0] if len(parts) == 1 else join_captures(parts)
+    joined.inputs = given.identity
+    return joined

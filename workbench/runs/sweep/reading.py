@@ -15,8 +15,8 @@ from workbench.core.options import parse_numbers
 from workbench.data.batches import skipped_note
 from workbench.frames.results import join_frames
 from workbench.runs.analyze import result_frame
+from workbench.runs.loop import Source
 from workbench.runs.settings import RunSettings
-from workbench.runs.sources import Source
 from workbench.runs.sweep.folder import SweepFolder
 from workbench.runs.sweep.merging import merged_parts
 from workbench.runs.sweep.plan import Plan
