@@ -1,8 +1,15 @@
 """Capture: run a model once and keep the exact operands of its attention.
 
-``capture`` runs and records, ``Capture`` holds and saves, ``compare`` says how two captures differ, ``read_qkv`` reads
-anyone's file of q, k, v. What is known of a family of models is a file of `families`, written with `register_adapter`,
-`register_block` and their like, which are yours to use too.
+``capture`` runs and records, ``Capture`` is what it gives and saves, ``compare`` says how two captures differ,
+``read_qkv`` reads anyone's file of q, k, v. The way of one call of attention, file by file:
+
+- ``routes`` see the call while the model runs;
+- ``registry`` has what is known of its family, which the files of ``families`` say with ``register_adapter`` and its
+  like, yours to use too; ``layout`` asks it which modules are attention, and where the residual stream is;
+- ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;
+- ``weights`` recompute the attention and compare it with what the model computed;
+- ``tokens`` say what the tokens are, ``positions`` what the position embedding brings to them;
+- ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files.
 """
 
 import workbench.captures.families  # noqa: F401  (they register themselves)

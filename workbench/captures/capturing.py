@@ -191,8 +191,16 @@ def capture(
     give = None if each is None else lambda record, count: each(record, tokens(count))
     handed: set[int] = set()
 
+    modules = dict(module.named_modules())
+    owned = [
+        t for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None
+    ]
+
     def run(copy: bool) -> Recorder:
-        return _run(module, name, arguments, chosen, sites, check, keep_nonfinite, grad, copy, give, handed)
+        keeper = Keeper([*owned, *given], copy)
+        recorder = Recorder(modules, name, keeper, chosen, sites, check, keep_nonfinite, give, handed)
+        _run(recorder, arguments, grad)
+        return recorder
 
     try:
         recorder = run(copy=False)
@@ -267,10 +275,7 @@ def _place(batch: Any, module: nn.Module) -> Any:
 
 def _identity(model: Any, module: nn.Module) -> Any:
     """What names the model, with its fingerprint left to be computed on demand while the model is alive."""
-    fixed = {
-        "spec": getattr(model, "spec", None),
-        "checkpoint": getattr(model, "checkpoint", None),
-    }
+    fixed = {key: getattr(model, key, None) for key in ("spec", "checkpoint")}
     alive, kind = weakref.ref(model), type(module)
 
     def identity(whole: bool = True) -> dict[str, Any]:
@@ -283,24 +288,9 @@ def _identity(model: Any, module: nn.Module) -> Any:
     return identity
 
 
-def _run(
-    module: nn.Module,
-    name: str,
-    arguments: Any,
-    chosen: tuple[int, ...] | None,
-    sites: tuple[str, ...],
-    check: bool,
-    keep_nonfinite: bool,
-    grad: bool,
-    copy: bool,
-    each: Callable[[LayerRecord, int | None], None] | None,
-    handed: set[int],
-) -> Recorder:
-    modules = dict(module.named_modules())
-    children = list(modules.values())
-    owned = [t for m in children for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
-    keeper = Keeper([*owned, *tensors_in(arguments)], copy)
-    recorder = Recorder(modules, name, chosen, sites, check, keep_nonfinite, keeper, each, handed)
+def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
+    """Run the recorder's model once, seen by every route."""
+    module, children = recorder.module, list(recorder.modules.values())
     with ExitStack() as stack:
         # inference_mode(False): inference tensors could not be used in later computations in place or with
         # gradients.
@@ -310,8 +300,8 @@ def _run(
         stack.enter_context(fused_kernels(children))
         stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_residual_stream())
-        if POSITION in sites:
-            recorder.positions = stack.enter_context(watch_positions(module, name))
+        if POSITION in recorder.sites:
+            recorder.positions = stack.enter_context(watch_positions(module, recorder.name))
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(watch_attention(recorder))
@@ -327,11 +317,10 @@ def _run(
         except Exception as error:
             # What a model says of a batch that it cannot take is its own affair; what the batch was is ours.
             given = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
-            error.add_note(f"{name} was given: {given}")
+            error.add_note(f"{recorder.name} was given: {given}")
             raise
     if recorder.failure is not None:
         raise recorder.failure
-    return recorder
 
 
 def _eager(modules: list[nn.Module]) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.captures.records import SITE_AXES, LayerRecord
-from workbench.captures.tokens import TokenInfo, fit_tokens
+from workbench.captures.tokens import TokenInfo, fit_tokens, tokens_by_id
 from workbench.core.errors import InputError
 
 
@@ -32,10 +32,9 @@ def layers_of(path: Path, tensors: dict[str, Tensor]) -> tuple[list[LayerRecord]
                     mask=masks[layer])
         for layer in range(len(q))
     ]  # fmt: skip
-    labels = [[str(i) for i in range(real.shape[1])] for _ in range(real.shape[0])]
-    kinds = [["token" if keep else "padding" for keep in row] for row in real.tolist()]
+    tokens = tokens_by_id(torch.arange(real.shape[1]).expand(real.shape), real, "token")
     sites = ("q", "k", "v", "scale") + (("mask",) if "mask" in tensors else ())
-    return layers, sites, fit_tokens(TokenInfo(labels, kinds, None, real), q.shape[3])
+    return layers, sites, fit_tokens(tokens, q.shape[3])
 
 
 def _with_layers(path: Path, site: str, value: Tensor) -> Tensor:

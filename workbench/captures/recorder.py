@@ -44,6 +44,7 @@ class Overwritten(Exception):
     """The model has overwritten tensors of a layer that is about to be handed over."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Turns what the routes see into records, as the model runs.
 
@@ -51,46 +52,37 @@ class Recorder:
     complete; layers whose numbers are in ``handed`` are left out, and those handed over join them.
     """
 
-    def __init__(
-        self,
-        modules: dict[str, nn.Module],
-        name: str,
-        chosen: tuple[int, ...] | None,
-        sites: tuple[str, ...],
-        check: bool,
-        keep_nonfinite: bool,
-        keeper: Keeper,
-        each: Callable[[LayerRecord, int | None], None] | None = None,
-        handed: set[int] | None = None,
-    ) -> None:
-        self.modules = modules
-        self.module = modules[""]
-        self.name = name
-        self.chosen = chosen
+    modules: dict[str, nn.Module]
+    name: str
+    keeper: Keeper
+    chosen: tuple[int, ...] | None
+    sites: tuple[str, ...]
+    check: bool
+    keep_nonfinite: bool
+    each: Callable[[LayerRecord, int | None], None] | None
+    handed: set[int]
+
+    result: Any = None
+    positions: Positions | None = None
+    failure: BaseException | None = None
+    notes: list[str] = field(default_factory=list)
+    records: list[LayerRecord] = field(default_factory=list)
+    count: int = 0
+    token_count: int | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    entered: set[str] = field(default_factory=set)
+    attended: set[str] = field(default_factory=set)
+    frames: list[_Frame] = field(default_factory=list)
+    blocks: dict[str, str | None] = field(default_factory=dict)
+    readings: dict[str, dict[str, Reading]] = field(default_factory=dict)
+    handing: bool = False
+
+    def __post_init__(self) -> None:
+        self.module = self.modules[""]
+        self.paths = {child: path for path, child in self.modules.items()}
         # Layers are only counted by running, so for layer -2 the last two are kept until the end.
-        self.last = 0 if chosen is None else -min(0, *chosen, 0)
-        self.sites = sites
-        self.check = check
-        self.keep_nonfinite = keep_nonfinite
-        self.notes: list[str] = []
-        self.keeper = keeper
-        self.result: Any = None
-        self.positions: Positions | None = None
-        self.records: list[LayerRecord] = []
-        self.count = 0
-        self.token_count: int | None = None
-        self.paths = {child: path for path, child in modules.items()}
-        self.calls: Counter[str] = Counter()
-        self.entered: set[str] = set()
-        self.attended: set[str] = set()
-        self.frames: list[_Frame] = []
-        self.blocks: dict[str, str | None] = {}
-        self.readings: dict[str, dict[str, Reading]] = {}
-        self.reads_stream = not set(STREAM).isdisjoint(sites)
-        self.each = each
-        self.handed = set() if handed is None else handed
-        self.handing = False
-        self.failure: BaseException | None = None
+        self.last = 0 if self.chosen is None else -min(0, *self.chosen, 0)
+        self.reads_stream = not set(STREAM).isdisjoint(self.sites)
 
     # What the routes report -------------------------------------------------------------------------------
 
@@ -345,8 +337,8 @@ class Recorder:
             readings["resid_post"] = resid_post_reading(frame.visit.module)
         if "resid_mid" in self.sites and "resid_mid" not in readings:
             raise InputError(
-                f"{visit.path}: where to read the residual stream after attention in {class_path(frame.visit.module)} "
-                "is not known; say it with workbench.captures.register_block, or leave out 'resid_mid'"
+                f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after attention is "
+                "not known; say it with workbench.captures.register_block, or leave out 'resid_mid'"
             )
         frame.records.append((record, readings))
 

@@ -23,17 +23,9 @@ STREAM = ("resid_pre", "attn_out", "resid_mid", "resid_post")
 DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
 
 SITE_AXES = {
-    "input": ("batch", "token", "width"),
-    "q": ("batch", "head", "token", "head_dim"),
-    "k": ("batch", "head", "token", "head_dim"),
-    "v": ("batch", "head", "token", "head_dim"),
-    "mask": ("batch", "head", "query", "key"),
-    "attn": ("batch", "head", "query", "key"),
-    "head_out": ("batch", "head", "token", "head_dim"),
-    "resid_pre": ("batch", "token", "width"),
-    "attn_out": ("batch", "token", "width"),
-    "resid_mid": ("batch", "token", "width"),
-    "resid_post": ("batch", "token", "width"),
+    **dict.fromkeys(("input", *STREAM), ("batch", "token", "width")),
+    **dict.fromkeys(("q", "k", "v", "head_out"), ("batch", "head", "token", "head_dim")),
+    **dict.fromkeys(("mask", "attn"), ("batch", "head", "query", "key")),
 }
 
 

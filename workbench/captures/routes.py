@@ -17,7 +17,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -34,17 +34,11 @@ _SDPA = F.scaled_dot_product_attention
 _MHA = F.multi_head_attention_forward
 
 
-class Observer(Protocol):
-    """What the routes report to."""
+class Visitor(Protocol):
+    """What the passes through modules are reported to."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
-    def wants(self, module: nn.Module | None) -> bool:
-        """Attention was seen, in this module or the innermost one; whether to hand the call over."""
-        ...
-
-    def seen(self, call: Call, module: nn.Module | None) -> None: ...
-    def skip(self, module: nn.Module | None) -> None: ...
     def observes(self, module: nn.Module) -> bool:
         """Whether to hand over what lies inside this variant, which is about to attend."""
         ...
@@ -52,15 +46,26 @@ class Observer(Protocol):
     def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None: ...
 
 
+class Observer(Protocol):
+    """What the calls of attention are reported to."""
+
+    def wants(self, module: nn.Module | None) -> bool:
+        """Attention was seen, in this module or the innermost one; whether to hand the call over."""
+        ...
+
+    def seen(self, call: Call, module: nn.Module | None) -> None: ...
+    def skip(self, module: nn.Module | None) -> None: ...
+
+
 @contextmanager
-def watch_modules(modules: Sequence[nn.Module], observer: Observer) -> Generator[None]:
+def watch_modules(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[None]:
     """Report every pass through one of ``modules``, root first, save torch's own layers."""
 
     def enter(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        observer.enter(child, args, kwargs)
+        visitor.enter(child, args, kwargs)
 
     def leave(child: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        observer.leave(child, output)
+        visitor.leave(child, output)
 
     handles = []
     try:
@@ -83,35 +88,32 @@ def _is_plain_layer(module: nn.Module) -> bool:
     )
 
 
-@contextmanager
-def fused_kernels(modules: Sequence[nn.Module]) -> Generator[None]:
+def fused_kernels(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
     """Let modules that choose between a fused kernel and written-out attention (timm) use the kernel."""
-    changed: list[Any] = []
-    try:
-        for child in modules:
-            if vars(child).get("fused_attn") is False and is_attention(child):
-                changed.append(child)
-                changed[-1].fused_attn = True
-        yield
-    finally:
-        for child in changed:
-            child.fused_attn = False
+    written_out = [
+        child for child in modules if vars(child).get("fused_attn") is False and is_attention(child)
+    ]
+    return _set(written_out, "fused_attn", True)
+
+
+def no_cache(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
+    """Keep transformers models from filling a cache of keys and values that nobody reads."""
+    configs = [vars(child).get("config") for child in modules]
+    return _set(
+        [config for config in configs if getattr(config, "use_cache", None) is True], "use_cache", False
+    )
 
 
 @contextmanager
-def no_cache(modules: Sequence[nn.Module]) -> Generator[None]:
-    """Keep transformers models from filling a cache of keys and values that nobody reads."""
-    changed = []
+def _set(owners: Sequence[Any], name: str, value: bool) -> Generator[None]:
+    """Set a switch of ``owners``, which all have it the other way, until the block ends."""
     try:
-        for child in modules:
-            config: Any = vars(child).get("config")
-            if getattr(config, "use_cache", None) is True:
-                changed.append(config)
-                config.use_cache = False
+        for owner in owners:
+            setattr(owner, name, value)
         yield
     finally:
-        for config in changed:
-            config.use_cache = True
+        for owner in owners:
+            setattr(owner, name, not value)
 
 
 @contextmanager
@@ -196,11 +198,10 @@ class _Watch(TorchFunctionMode):
             return result
         again = dict(zip(_MHA.__code__.co_varnames, args, strict=False)) | kwargs
         again |= {"need_weights": False, "is_causal": False, "training": False}
-        calls: list[Call] = []
-        collector = _Watch(_Collector(calls), self.interface)
-        with _replaced(F, "scaled_dot_product_attention", collector.attend):
+        collector = _Collector()
+        with _replaced(F, "scaled_dot_product_attention", _Watch(collector, self.interface).attend):
             output, _ = _MHA(**again)
-        for call in calls:
+        for call in collector.calls:
             if again.get("dropout_p") and kwargs.get("training", True):
                 call.dropout = float(again["dropout_p"])
             call.reproduced = [(output, result[0])]
@@ -211,14 +212,8 @@ class _Watch(TorchFunctionMode):
 class _Collector:
     """An observer that keeps calls in a list."""
 
-    def __init__(self, calls: list[Call]) -> None:
-        self.calls = calls
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        pass
-
-    def leave(self, module: nn.Module, output: Any) -> None:
-        pass
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
 
     def wants(self, module: nn.Module | None) -> bool:
         return True
@@ -227,13 +222,7 @@ class _Collector:
         self.calls.append(call)
 
     def skip(self, module: nn.Module | None) -> None:
-        pass
-
-    def observes(self, module: nn.Module) -> bool:
-        return False
-
-    def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
-        pass
+        raise AssertionError("it wants every call")
 
 
 class _Interface:
@@ -371,28 +360,28 @@ def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None
 
 
 @contextmanager
-def watch_variants(modules: Sequence[nn.Module], observer: Observer) -> Generator[None]:
+def watch_variants(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[None]:
     """Let our own variants observe themselves while they attend."""
     variants = [child for child in modules if isinstance(child, AttentionModule)]
     try:
         for child in variants:
-            vars(child)["attend"] = _observing(child, observer)
+            vars(child)["attend"] = _observing(child, visitor)
         yield
     finally:
         for child in variants:
             vars(child).pop("attend", None)
 
 
-def _observing(module: AttentionModule, observer: Observer) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
+def _observing(module: AttentionModule, visitor: Visitor) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
     plain = module.attend
 
     def attend(
         x: Tensor, mask: Tensor | None = None, *, observe: bool = False
     ) -> tuple[Tensor, dict[str, Any]]:
-        if not observer.observes(module):
+        if not visitor.observes(module):
             return plain(x, mask, observe=observe)
         output, inside = plain(x, mask, observe=True)
-        observer.observed(module, output, inside)
+        visitor.observed(module, output, inside)
         return output, inside if observe else {}
 
     return attend

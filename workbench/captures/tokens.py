@@ -58,9 +58,9 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
     """
     module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
-        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-        words = text_tokens(ids, mask)
+        words = tokens_by_id(ids, mask)
         for key in MORE_TOKENS if isinstance(batch, Mapping) else ():
             words = MORE_TOKENS[key](words, batch) if isinstance(batch.get(key), Tensor) else words
         return words
@@ -69,17 +69,9 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
         grid = patch_grid(module, (pixels.shape[-2], pixels.shape[-1]))
         if grid is not None:
             return image_tokens(pixels.shape[0], special_kinds(module), grid)
-    size = _batch_size(batch)
-    count = token_count or 0
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        return _masked(["token"] * mask.shape[1], mask)
-    return TokenInfo(
-        [[str(i) for i in range(count)] for _ in range(size)],
-        [["token"] * count for _ in range(size)],
-        None,
-        torch.ones(size, count, dtype=torch.bool),
-    )
+    masked = isinstance(mask, Tensor) and mask.ndim == 2
+    size, count = mask.shape if masked else (_batch_size(batch), token_count or 0)
+    return tokens_by_id(torch.arange(count).expand(size, count), mask, "token")
 
 
 def image_tokens(size: int, special: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
@@ -145,24 +137,13 @@ def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
     )
 
 
-def text_tokens(ids: Tensor, mask: Any) -> TokenInfo:
-    """Words labelled by their ids, padding where the mask is 0."""
-    real = (
-        mask.bool().cpu()
-        if isinstance(mask, Tensor) and mask.ndim == 2
-        else torch.ones(ids.shape, dtype=torch.bool)
-    )
+def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
+    """Tokens labelled by their ids, padding where the mask (batch, token), if there is one, is 0."""
+    masked = isinstance(mask, Tensor) and mask.ndim == 2
+    real = mask.bool().cpu() if masked else torch.ones(ids.shape, dtype=torch.bool)
     labels = [[str(i) for i in row] for row in ids.tolist()]
-    kinds = [["word" if keep else "padding" for keep in row] for row in real.tolist()]
+    kinds = [[kind if keep else "padding" for keep in row] for row in real.tolist()]
     return TokenInfo(labels, kinds, None, real)
-
-
-def _masked(kinds: list[str], mask: Tensor) -> TokenInfo:
-    real = mask.bool().cpu()
-    named = [
-        [kind if keep else "padding" for kind, keep in zip(kinds, row, strict=True)] for row in real.tolist()
-    ]
-    return TokenInfo([[str(i) for i in range(len(kinds))] for _ in named], named, None, real)
 
 
 def _batch_size(batch: Any) -> int:

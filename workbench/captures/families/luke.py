@@ -20,7 +20,7 @@ from workbench.captures.registry import (
     register_more_tokens,
     register_skip_path,
 )
-from workbench.captures.tokens import TokenInfo, text_tokens
+from workbench.captures.tokens import TokenInfo, tokens_by_id
 
 _LAYER = "transformers.models.luke.modeling_luke.LukeLayer"
 
@@ -76,7 +76,7 @@ def _words_and_entities(outputs: Any) -> Tensor:
 
 def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
     """The words, then the entities."""
-    entities = text_tokens(batch["entity_ids"], batch.get("entity_attention_mask"))
+    entities = tokens_by_id(batch["entity_ids"], batch.get("entity_attention_mask"))
     kinds = [["entity" if kind == "word" else kind for kind in row] for row in entities.kinds]
     return TokenInfo(
         [first + second for first, second in zip(words.labels, entities.labels, strict=True)],
