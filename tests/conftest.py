@@ -19,6 +19,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for name in [name for name in os.environ if name.startswith("WORKBENCH_")]:
     del os.environ[name]
 
+# Workers of pytest-xdist share the cores already. With several threads in each, a step of torch mostly waits for a
+# thread that has no core: forty seconds for a training of one. What they start inherits this.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 TESTS = Path(__file__).parent
 TIERS = {
     "analyses": "",
