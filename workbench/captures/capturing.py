@@ -292,8 +292,7 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
     """Run the recorder's model once, seen by every route."""
     module, children = recorder.module, list(recorder.modules.values())
     with ExitStack() as stack:
-        # inference_mode(False): inference tensors could not be used in later computations in place or with
-        # gradients.
+        # Inference tensors could not be used later in place or with gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
         stack.enter_context(_eager(children))

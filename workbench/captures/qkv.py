@@ -44,8 +44,7 @@ def _with_layers(path: Path, site: str, value: Tensor) -> Tensor:
         )
     if not 3 <= value.ndim <= 5:
         raise InputError(
-            f"{path}: {site} has {value.ndim} axes {tuple(value.shape)}; it needs 3 to 5: (head, token, "
-            "head_dim), "
+            f"{path}: {site} has {value.ndim} axes {tuple(value.shape)}; it needs 3 to 5: (head, token, head_dim), "
             "(batch, head, token, head_dim) or (layer, batch, head, token, head_dim)"
         )
     return value.reshape((1,) * (5 - value.ndim) + tuple(value.shape))

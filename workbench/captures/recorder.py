@@ -377,8 +377,7 @@ class Recorder:
         if unseen:
             named = ", ".join(f"{path} ({type(self.modules[path]).__name__})" for path in unseen)
             message = (
-                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: "
-                f"{named}. "
+                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: {named}. "
                 "They may write their attention out, and then need an adapter (docs/capture.md)"
             )
             if strict or any(is_library_model(self.modules[path]) for path in unseen):

@@ -81,11 +81,9 @@ def watch_modules(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[N
 
 
 def _is_plain_layer(module: nn.Module) -> bool:
-    if not type(module).__module__.startswith("torch.nn.modules."):
-        return False
-    return type(module).__name__ != "MultiheadAttention" and not type(module).__name__.startswith(
-        "Transformer"
-    )
+    cls = type(module)
+    attends = cls.__name__.startswith(("MultiheadAttention", "Transformer"))
+    return cls.__module__.startswith("torch.nn.modules.") and not attends
 
 
 def fused_kernels(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
@@ -189,9 +187,8 @@ class _Watch(TorchFunctionMode):
         if not asked:
             with watch_functional:
                 return _MHA(*args, **kwargs)
-        # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets
-        # what that computes; the operands are those of a second pass through the kernel, compared with the
-        # first.
+        # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets what that
+        # computes; the operands are those of a second pass through the kernel, compared with the first.
         result = _MHA(*args, **kwargs)
         if not self.observer.wants(None):
             self.observer.skip(None)
@@ -289,12 +286,10 @@ class _Interface:
                 mask = mask[..., : key.shape[2]]
         else:
             raise IncompleteCapture(
-                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} "
-                "as mask, "
+                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} as mask, "
                 "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
             )
-        # Soft caps and attention sinks change the softmax itself; the family's own weights are the truth
-        # there.
+        # Soft caps and attention sinks change the softmax itself: there the family's own weights are the truth.
         special = weights is not None and (
             kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
         )
@@ -327,8 +322,7 @@ def watch_attention(observer: Observer) -> Generator[None]:
 
 @contextmanager
 def _watch_interface(interface: _Interface) -> Generator[None]:
-    # A model of transformers can only exist once its library is imported; until then there is nothing to
-    # watch.
+    # A model of transformers can only exist once its library is imported.
     if "transformers.modeling_utils" not in sys.modules:
         yield
         return

@@ -35,8 +35,7 @@ def attention_weights(
     q, k = q.to(dtype), k.to(dtype)
     if kind == "channel":
         return torch.softmax((q.mT @ k) * scale, dim=-1)
-    # On a CPU a few inputs at a time, whose scores stay in its cache; the maps are a capture's largest
-    # tensors.
+    # On a CPU a few inputs at a time, whose scores stay in its cache: the maps are a capture's largest tensors.
     batch, heads, queries, _ = q.shape
     at_once = max(1, _CACHED_SCORES // max(1, heads * queries * k.shape[2]))
     if q.device.type != "cpu" or at_once >= batch or q.requires_grad or k.requires_grad:
@@ -204,8 +203,7 @@ def _compare(rebuilt: Tensor, own: Tensor, name: str, what: str) -> None:
     if not difference <= _tolerance(own) * size:
         raise IncompleteCapture(
             f"{name}: softmax(scale q kᵀ + mask) v differs from {what} by {difference:.3g} "
-            f"(largest value {size:.3g}, tolerance {_tolerance(own):g}): this attention computes "
-            "something else and "
+            f"(largest value {size:.3g}, tolerance {_tolerance(own):g}): this attention computes something else and "
             "needs an adapter (docs/capture.md); check=False returns the operands as they were seen"
         )
 
