@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.bench_spectrum import interleaved
-from workbench.analyses.kernel_pca import centred_gram, kpca_values, principal_axes
-from workbench.analyses.linalg import map_tokens
+from workbench.analyses.gram_spectrum import centred_gram
+from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.null_values import NULLS
+from workbench.analyses.tensors import map_tokens
 from workbench.analyses.value_similarity import value_similarity
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels

@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from workbench.analyses.kernel_pca import centred_gram, gram_spectrum
+from workbench.analyses.gram_spectrum import centred_gram, gram_spectrum
 from workbench.analyses.linalg import iterates, leading_eigenpairs
 from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.studies.training.measuring import in_turns

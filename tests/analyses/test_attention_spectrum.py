@@ -12,7 +12,7 @@ import torch
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
 from workbench.analyses.attention_spectrum import kernel_svd, relative_values, singular_values
-from workbench.analyses.kernel_pca import effective_rank, rank_holding
+from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.attention import replace_attention

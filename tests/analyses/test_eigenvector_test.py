@@ -6,7 +6,8 @@ import torch
 
 from workbench.analyses import eigenvector_test as module
 from workbench.analyses.eigenvector_test import CANDIDATES, eigenvector_test
-from workbench.analyses.kernel_pca import centred_gram, kpca_values, principal_axes
+from workbench.analyses.gram_spectrum import centred_gram
+from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.null_values import null_values
 from workbench.core.errors import InputError, UnknownName
 

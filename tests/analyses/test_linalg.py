@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -14,88 +12,7 @@ from workbench.analyses.linalg import (
     iterated,
     iterates,
     leading_eigenpairs,
-    map_heads,
-    map_tokens,
 )
-from workbench.core.errors import InputError
-
-
-def test_results_come_in_order_and_threads_are_put_back():
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            stack, offsets = torch.arange(7.0)[:, None, None], 10 * torch.arange(7.0)
-            inside: list[int] = []
-
-            def add(matrix: torch.Tensor, offset: torch.Tensor, inside: list[int] = inside) -> float:
-                inside.append(torch.get_num_threads())
-                return float(matrix.sum() + offset)
-
-            assert map_heads(add, stack, offsets) == [11.0 * i for i in range(7)]
-            assert set(inside) == {1}
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_an_error_in_one_head_is_raised_and_threads_are_put_back():
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        try:
-            map_heads(torch.linalg.cholesky, -torch.eye(3).expand(4, 3, 3))
-        except torch.linalg.LinAlgError:
-            assert torch.get_num_threads() == 2
-        else:
-            raise AssertionError("a negative matrix has no Cholesky factor")
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_lists_and_absent_stacks_reach_every_head():
-    stack = torch.arange(3.0)
-    assert map_heads(lambda a, b, c: (float(a), b, c), stack, ["x", "y", "z"], None) == [
-        (0.0, "x", None),
-        (1.0, "y", None),
-        (2.0, "z", None),
-    ]
-
-
-def test_heads_are_cut_to_their_real_tokens():
-    k, v = torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 4)
-    mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])[:, None]
-    k[1, :, 4:] = math.nan  # padding may hold anything
-    scale = torch.tensor([0.1, 0.2, 0.3])
-
-    def shapes(k: torch.Tensor, v: torch.Tensor, scale: torch.Tensor, seed: int):
-        assert k.isfinite().all()
-        return tuple(k.shape), tuple(v.shape), k.dtype, round(float(scale), 3), seed
-
-    parts = map_tokens(shapes, {"k": k, "v": v}, scale, mask, range(6))
-    assert parts[2] == ((7, 5), (7, 4), torch.float64, 0.3, 2)
-    assert parts[4] == ((4, 5), (4, 4), torch.float64, 0.2, 4)
-    assert [part[-1] for part in map_tokens(shapes, {"k": v, "v": v}, 1.0)] == [None] * 6
-
-
-def test_what_does_not_fit_is_named():
-    k, v = torch.randn(2, 7, 5), torch.randn(2, 6, 5)
-    with pytest.raises(InputError, match=r"v of shape \(2, 6, 5\) does not fit k of shape \(2, 7, 5\)"):
-        map_tokens(max, {"k": k, "v": v}, 1.0)
-    with pytest.raises(InputError, match=r"k must be a torch tensor .* got list"):
-        map_tokens(max, {"k": [[1.0, 2.0]]}, 1.0)
-    with pytest.raises(InputError, match="axis token is empty"):
-        map_tokens(max, {"k": k[:, :0]}, 1.0)
-    with pytest.raises(InputError, match="1 token; at least 2"):
-        map_tokens(max, {"k": k[:, :1]}, 1.0)
-    with pytest.raises(InputError, match=r"leaves 1 token\(s\)"):
-        map_tokens(max, {"k": k}, 1.0, torch.arange(7) < 1)
-    with pytest.raises(InputError, match="3 seeds for 2 heads"):
-        map_tokens(max, {"k": k}, 1.0, None, [1, 2, 3])
-    k[1, 2, 3] = math.inf
-    with pytest.raises(InputError, match=r"k of shape .* NaN or infinite"):
-        map_tokens(max, {"k": k}, 1.0)
-
 
 TOKENS, COUNT = 150, 7
 RANKS = torch.arange(TOKENS, dtype=torch.float64)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbench.analyses.kernel_pca import effective_rank, rank_holding
+from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.core.errors import InputError
 from workbench.figures import head_spectrum_figure, singular_values_figure
 from workbench.frames.results import make_frame

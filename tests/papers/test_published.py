@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbench.analyses.kernel_pca import gram_spectrum
+from workbench.analyses.gram_spectrum import gram_spectrum
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.corruptions import CORRUPTIONS

@@ -10,7 +10,7 @@ import timm
 import torch
 import transformers
 
-from workbench.analyses.kernel_pca import gram_eigenvalues
+from workbench.analyses.gram_spectrum import gram_eigenvalues
 from workbench.captures import Capture, LayerRecord, capture
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed, null_of_draws
@@ -326,7 +326,7 @@ def test_attention_that_is_not_the_kernels_is_spoken_of():
 
 @pytest.mark.parametrize("how", ["per-token", "per-feature"])
 def test_standardised_keys_are_named_in_every_row(how, qkv):
-    from workbench.analyses.kernel_pca import standardize
+    from workbench.analyses.tensors import standardize
 
     for name in ("value-similarity", "eigenvector-test", "gram-spectrum"):
         plain, frame = (

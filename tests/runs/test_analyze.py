@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 import workbench
-from workbench.analyses.kernel_pca import gram_eigenvalues
+from workbench.analyses.gram_spectrum import gram_eigenvalues
 from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.attention import replace_attention
 from workbench.captures import Capture, capture

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.class_attention import head_diversity
 from workbench.analyses.layer import (
     Layer,
@@ -165,7 +165,7 @@ def head_maps(
 
     Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021, Fig. 7; sink Xiao et al. 2024.
     """
-    validation.check_axes("attn", attn, validation.ATTENTION)
+    tensors.check_axes("attn", attn, tensors.ATTENTION)
     attn = attn.double()
     *batch, heads, n_queries, n_keys = attn.shape
     real_query = _real("queries", queries, (*batch, n_queries), attn)[..., None, :]
@@ -283,8 +283,8 @@ def head_output_norm(
     ``output`` is what a head hands to the output projection. 1 for every head where all are alike; NaN where
     the whole layer is 0 or an output is not finite. Padding (``tokens`` false) is left out.
     """
-    axes = ("head", *validation.TOKENS)
-    validation.check_axes("output", output, axes)
+    axes = ("head", *tensors.TOKENS)
+    tensors.check_axes("output", output, axes)
     output = output.double()
     real = _real("tokens", tokens, (*output.shape[:-3], output.shape[-2]), output)[..., None, :, None]
     square = torch.where(real, output, 0).square().sum((-2, -1))

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import kernel_pca, validation
+from workbench.analyses import gram_spectrum, tensors
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
     Found,
@@ -29,11 +29,12 @@ from workbench.analyses.attention_matrix import (
     together,
     with_null,
 )
-from workbench.analyses.kernel_pca import EFFECTIVE_RANK, RANK_90
+from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, NotApplicable
-from workbench.analyses.linalg import head_bases, inside_share, left_out, map_heads, span_angles, stack_heads
+from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.analyses.null_values import null_values
 from workbench.analyses.registry import Analysis, OfValues
+from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.frames.measurement import Measurement
@@ -180,8 +181,8 @@ def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> Ke
 
 
 def _check(kernel: Tensor) -> None:
-    validation.check_axes("kernel", kernel, KERNEL)
-    validation.check_finite("kernel", kernel, KERNEL)
+    tensors.check_axes("kernel", kernel, KERNEL)
+    tensors.check_finite("kernel", kernel, KERNEL)
     if not kernel.numel():
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; there is no matrix in it")
     for axis, size in zip(KERNEL, kernel.shape[-2:], strict=True):
@@ -255,14 +256,14 @@ def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group:
 def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
     values = singular_values(kernel)
     variance = values.square()
-    rank = kernel_pca.rank_holding(variance, 0.9)
+    rank = gram_spectrum.rank_holding(variance, 0.9)
     curves = {
         SINGULAR_VALUE: values,
         SINGULAR_VALUE_RELATIVE: relative_values(values),
-        EXPLAINED_VARIANCE: kernel_pca.spectrum_share(variance).cumsum(-1),
+        EXPLAINED_VARIANCE: gram_spectrum.spectrum_share(variance).cumsum(-1),
     }
     numbers = {
-        EFFECTIVE_RANK: kernel_pca.effective_rank(values),
+        EFFECTIVE_RANK: gram_spectrum.effective_rank(values),
         RANK_90: rank,
         RANK_90_SHARE: rank / kernel.shape[-1],
     }

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -130,7 +130,7 @@ def query_attention(
 
     float64; rows of weight 0 do not matter, whatever they hold. Raises `InputError` where the weights do not fit.
     """
-    validation.check_axes("attn", attn, validation.ATTENTION)
+    tensors.check_axes("attn", attn, tensors.ATTENTION)
     if query.shape != (*attn.shape[:-3], attn.shape[-2]):
         raise InputError(
             f"query of shape {tuple(query.shape)} does not fit attention of shape {tuple(attn.shape)}; expected one "
@@ -162,7 +162,7 @@ def attention_rollout(
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
     for number, attn in reversed(list(enumerate(maps))):
-        validation.check_axes("maps", attn, validation.ATTENTION)
+        tensors.check_axes("maps", attn, tensors.ATTENTION)
         if attn.shape[-2:] != (row.shape[-1],) * 2:
             raise InputError(
                 f"rollout multiplies maps of the same tokens; number {number} of shape {tuple(attn.shape)} does not "

@@ -17,7 +17,7 @@ from annotated_types import Gt
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.membership import memberships, own_convention
@@ -137,7 +137,7 @@ def variational_compression(
     bounds `coding_rate_compression` from above, and equals it where U_k diagonalises that matrix (Corollary 1).
     ``width`` is d, that of a token. Raises what `coding_rate_compression` raises.
     """
-    validation.check_axes("w", w, ("head", *validation.TOKENS))
+    tensors.check_axes("w", w, ("head", *tensors.TOKENS))
     w, real = _real(w, None if mask is None else mask[..., None, :])
     weights = _weights(membership, w[..., 0, :, :], real[..., 0, :])
     size = weights.sum(-1)
@@ -157,25 +157,25 @@ def _precision(eps: float | None, width: int) -> float:
 
 def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Tokens in float64, zero where padding, and which are real, (*batch, token)."""
-    validation.check_axes("tokens", x, ("token", "width"))
+    tensors.check_axes("tokens", x, ("token", "width"))
     real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
     if mask is not None:
-        real = validation.check_mask(mask, x.shape[:-1]).to(x.device)
+        real = tensors.check_mask(mask, x.shape[:-1]).to(x.device)
         x = torch.where(real[..., None], x, 0.0)
-    validation.check_finite("tokens", x, ("token", "width"))
+    tensors.check_finite("tokens", x, ("token", "width"))
     return x.double(), real
 
 
 def _weights(membership: Tensor, z: Tensor, real: Tensor) -> Tensor:
     """Π in float64, zero for padding."""
-    validation.check_axes("membership", membership, ("head", "token"))
+    tensors.check_axes("membership", membership, ("head", "token"))
     if membership.shape[:-2] != z.shape[:-2] or membership.shape[-1] != z.shape[-2]:
         raise InputError(
             f"membership of shape {tuple(membership.shape)} does not fit tokens of shape {tuple(z.shape)}: expected "
             "(*batch, head, token)"
         )
     weights = torch.where(real[..., None, :], membership.double(), 0.0)
-    validation.check_finite("membership", weights, ("head", "token"))
+    tensors.check_finite("membership", weights, ("head", "token"))
     return weights
 
 

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, principal_axes
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
-from workbench.analyses.linalg import EPSILON, map_tokens, stack_heads
+from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.registry import Analysis, OfValues, Standardize
+from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.null_distributions import derived_seed
 from workbench.frames.measurement import Measurement

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError, UnknownName
@@ -136,9 +136,9 @@ def fit_filter(
     """
     if kernel not in KERNELS:
         raise UnknownName("filter", kernel, KERNELS)
-    validation.check_axes("attn", attn, ("query", "key"))
-    validation.check_finite("attn", attn, ("query", "key"))
-    validation.check_token_count("attention", attn.shape[-1])
+    tensors.check_axes("attn", attn, ("query", "key"))
+    tensors.check_finite("attn", attn, ("query", "key"))
+    tensors.check_token_count("attention", attn.shape[-1])
     given = {"position": position, "content": content}
     distances = []
     for name in KERNELS[kernel]:
@@ -165,7 +165,7 @@ def fit_filter(
 
 def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
     if tensor.dtype != torch.bool:
-        validation.check_finite(name, tensor, ("query", "key"))
+        tensors.check_finite(name, tensor, ("query", "key"))
         tensor = tensor.double()
     try:
         return tensor.to(attn.device).expand(attn.shape)

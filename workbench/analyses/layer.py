@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from workbench.analyses import kernel_pca
+from workbench.analyses import tensors
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
@@ -366,7 +366,7 @@ def chosen_keys(
     whole = layer.site("k")
     k = layer.choose_heads(whole)
     real = layer.head_mask(k, padding)
-    return kernel_pca.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
+    return tensors.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
 
 
 def standardize_column(standardize: str) -> dict[str, Any]:

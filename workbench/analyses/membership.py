@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.registry import Analysis, OfHeads
@@ -116,7 +116,7 @@ def subspace_membership(
     Memberships of padding are those of a zero token. float64. Raises `InputError` for a missing axis, and for bases
     or a mask that do not fit.
     """
-    validation.check_axes("z", z, ("token", "width"))
+    tensors.check_axes("z", z, ("token", "width"))
     if bases.ndim != 3 or bases.shape[1] != z.shape[-1]:
         raise InputError(
             f"bases of shape {tuple(bases.shape)} do not fit tokens of width {z.shape[-1]}; expected "
@@ -125,7 +125,7 @@ def subspace_membership(
     z = z.double()
     real = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
     if mask is not None:
-        real = validation.check_mask(mask, z.shape[:-1]).to(z.device)
+        real = tensors.check_mask(mask, z.shape[:-1]).to(z.device)
         z = torch.where(real[..., None], z, 0.0)
     inside = (z[..., None, :, :] @ bases.to(z)).square().sum(-1)
     nearest = inside.amax(-2, keepdim=True)
@@ -155,12 +155,12 @@ def evenness(
     membership: Float[Tensor, "*batch head token"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Evenness:
     """How evenly tokens are spread over heads by Π (wu2025 eq. 10), padding (``mask`` false) left out."""
-    validation.check_axes("membership", membership, MEMBERSHIP)
+    tensors.check_axes("membership", membership, MEMBERSHIP)
     membership = membership.double()
     *batch, heads, tokens = membership.shape
     real = torch.ones(*batch, tokens, dtype=torch.bool, device=membership.device)
     if mask is not None:
-        real = validation.check_mask(mask, (*batch, tokens)).to(membership.device)
+        real = tensors.check_mask(mask, (*batch, tokens)).to(membership.device)
     kept = torch.where(real[..., None, :], membership, 0.0)
     count = real.sum(-1)
     entropy = torch.special.entr(kept).sum((-2, -1)) / count
@@ -177,7 +177,7 @@ def membership_map(
 
     Raises `InputError` for tokens without a grid, and where ``kinds`` are not as many as the tokens.
     """
-    validation.check_axes("membership", membership, MEMBERSHIP)
+    tensors.check_axes("membership", membership, MEMBERSHIP)
     places = patch_places(kinds, grid)
     if len(kinds) != membership.shape[-1]:
         raise InputError(

@@ -16,7 +16,7 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError
@@ -92,8 +92,8 @@ def split_projection(
     Raises `InputError` where x and p differ in shape, for missing axes, NaN or infinite values.
     """
     for name, tensor in (("x", x), ("p", p)):
-        validation.check_axes(name, tensor, validation.HIDDEN)
-        validation.check_finite(name, tensor, validation.HIDDEN)
+        tensors.check_axes(name, tensor, tensors.HIDDEN)
+        tensors.check_finite(name, tensor, tensors.HIDDEN)
     if x.shape != p.shape:
         raise InputError(f"x has shape {tuple(x.shape)}, but p {tuple(p.shape)}; give one position per token")
     x, p, weight = x.double()[:, None], p.double()[:, None], weight.double()
@@ -107,7 +107,7 @@ def logit_terms(
     scale: float | Tensor,
 ) -> Float[Tensor, "*batch term query key"]:
     """The four `TERMS` of s q·k (abdullaev2025 Fig. 2), from (content, position) of q and k; they add up."""
-    factor = validation.check_scale(scale, q[0].shape[:-2], q[0])
+    factor = tensors.check_scale(scale, q[0].shape[:-2], q[0])
     return torch.stack([factor * (of_query @ of_key.mT) for of_query in q for of_key in k], -3)
 
 
@@ -196,9 +196,9 @@ def _centred(terms: Tensor, allowed: Tensor | None) -> Tensor:
     """Terms within rows, in float64."""
     if terms.ndim < 3 or terms.shape[-3] != len(TERMS):
         raise InputError(f"terms have shape {tuple(terms.shape)}; expected (…, {len(TERMS)}, query, key)")
-    validation.check_axes("terms", terms, _AXES)
-    validation.check_token_count("terms", terms.shape[-1])
-    validation.check_finite("terms", terms, _AXES)
+    tensors.check_axes("terms", terms, _AXES)
+    tensors.check_token_count("terms", terms.shape[-1])
+    tensors.check_finite("terms", terms, _AXES)
     return within_rows(terms.double(), None if allowed is None else allowed[..., None, :, :])
 
 
@@ -261,7 +261,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     queries = layer.site("q")
     q = layer.choose_heads(queries).double()
     k = layer.of_queries(layer.site("k"), queries.shape[1]).double()
-    factor = validation.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
+    factor = tensors.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
     own = factor * (q @ k.mT)
     whole = torch.cat([terms, terms.sum(2, keepdim=True), own[:, :, None]], 2)
     shown = within_rows(whole, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()

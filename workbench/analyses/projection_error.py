@@ -17,12 +17,13 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
-from workbench.analyses.linalg import EPSILON, map_heads, stack_heads
+from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues
+from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -162,10 +163,10 @@ def projection_errors(
     if standardize not in STANDARDS:
         raise UnknownName("standardize", standardize, STANDARDS)
     check_nulls(nulls, null_samples)
-    tensors = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
-    masks = _check(tensors, mask)
+    given = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
+    masks = _check(given, mask)
     batch, heads = k.shape[:-2], k[..., 0, 0].numel()
-    scales = validation.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
+    scales = tensors.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
     if seeds is not None and len(seeds) != heads:
         raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
     drawn = dict.fromkeys(nulls, null_samples) if null_samples and "exact" in conventions else {}
@@ -337,7 +338,7 @@ def _log_error_of_code(head: _Head) -> Tensor:
 def _standardized(x: Tensor) -> Tensor:
     """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding.
 
-    Unlike `kernel_pca.standardize` for a single query too, and nothing added to the deviation, as published.
+    Unlike `tensors.standardize` for a single query too, and nothing added to the deviation, as published.
     """
     centred = x - x.mean(-1, keepdim=True)
     rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
@@ -362,25 +363,25 @@ def _per_head(mask: Tensor | None, shape: tuple[int, ...], device: torch.device)
     return [whole[place] for place in product(*map(range, shape[:-2]))]
 
 
-def _check(tensors: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
+def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     """Check what an analysis of q, k, v needs; returns the mask in full."""
-    for name, tensor in tensors.items():
-        validation.check_axes(name, tensor, validation.TOKENS)
-    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    for name, tensor in given.items():
+        tensors.check_axes(name, tensor, tensors.TOKENS)
+    q, k, v = given["q"], given["k"], given["v"]
     wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
     wanted["output"] = (*q.shape[:-1], v.shape[-1])
-    for name, tensor in tensors.items():
+    for name, tensor in given.items():
         if tuple(tensor.shape) != wanted.get(name, tuple(k.shape)):
             raise InputError(
                 f"{name} of shape {tuple(tensor.shape)} does not fit k of shape {tuple(k.shape)}: expected "
                 f"{wanted[name]}; give grouped-query k and v one copy per query head"
             )
-    validation.check_token_count("k", k.shape[-2])
-    full = None if mask is None else validation.check_mask(mask, k.shape[:-1]).to(k.device)
-    for name, tensor in tensors.items():
+    tensors.check_token_count("k", k.shape[-2])
+    full = None if mask is None else tensors.check_mask(mask, k.shape[:-1]).to(k.device)
+    for name, tensor in given.items():
         fits = full is not None and tensor.shape[-2] == k.shape[-2]
         seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
-        validation.check_finite(name, seen, validation.TOKENS)
+        tensors.check_finite(name, seen, tensors.TOKENS)
     return full
 
 

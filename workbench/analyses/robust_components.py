@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
@@ -85,8 +85,8 @@ def split_of(
     """
     parts = {"keys": keys, "low_rank": low_rank, "sparse": sparse}
     for name, part in parts.items():
-        validation.check_axes(name, part, validation.TOKENS)
-        validation.check_finite(name, part, validation.TOKENS)
+        tensors.check_axes(name, part, tensors.TOKENS)
+        tensors.check_finite(name, part, tensors.TOKENS)
         if part.shape != keys.shape:
             raise InputError(
                 f"keys of shape {tuple(keys.shape)} were not split into {name} of shape {tuple(part.shape)}; the "
@@ -94,7 +94,7 @@ def split_of(
             )
     real = torch.ones(keys.shape[:-1], dtype=torch.bool, device=keys.device)
     if mask is not None:
-        real = validation.check_mask(mask, keys.shape[:-1]).to(keys.device)
+        real = tensors.check_mask(mask, keys.shape[:-1]).to(keys.device)
     k, low, s = (torch.where(real[..., None], part.double(), 0.0) for part in parts.values())
     count = real.sum(-1)
     energy = s.square().sum(-1)
@@ -110,7 +110,7 @@ def split_of(
 
 def token_size(part: Float[Tensor, "*batch head token head_dim"]) -> Float[Tensor, "*batch token"]:
     """‖S_j‖ (S of teo2024 eq. 14) of every token over all heads: its row's length, heads side by side. float64."""
-    validation.check_axes("part", part, ("head", *validation.TOKENS))
+    tensors.check_axes("part", part, ("head", *tensors.TOKENS))
     return part.double().square().sum((-3, -1)).sqrt()
 
 

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
     Found,
@@ -131,7 +131,7 @@ def _moved(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _check(logits: Tensor) -> None:
-    validation.check_axes("logits", logits, ("key",))
+    tensors.check_axes("logits", logits, ("key",))
     if logits.shape[-1] < 2:
         raise InputError("softmax of one key is 1 whatever its logit; at least 2 keys are needed (axis key)")
     if (bad := logits.isnan() | (logits == math.inf)).any():

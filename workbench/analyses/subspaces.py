@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import validation
+from workbench.analyses import tensors
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, span_angles
 from workbench.analyses.null_values import null_values
@@ -98,8 +98,8 @@ def coherence(
 
     A zero direction has the cosine 0 with every other. Raises `InputError` for missing axes, NaN or infinite values.
     """
-    validation.check_axes("u", u, DIRECTIONS)
-    validation.check_finite("u", u, DIRECTIONS)
+    tensors.check_axes("u", u, DIRECTIONS)
+    tensors.check_finite("u", u, DIRECTIONS)
     heads, _, dim = u.shape[-3:]
     directions = F.normalize(u.double(), dim=-2, eps=torch.finfo(torch.float64).tiny).mT.flatten(-3, -2)
     return (directions @ directions.mT).abs().unflatten(-1, (heads, dim)).unflatten(-3, (heads, dim))
@@ -129,8 +129,8 @@ def subspace_angles(
     Pairs are (0, 1), (0, 2), …, (1, 2), …. Two subspaces have as many angles as the smaller has dimensions; the rest
     is NaN. Angles below 1e-7 are rounding. Raises `InputError` for fewer than two heads.
     """
-    validation.check_axes("u", u, DIRECTIONS)
-    validation.check_finite("u", u, DIRECTIONS)
+    tensors.check_axes("u", u, DIRECTIONS)
+    tensors.check_finite("u", u, DIRECTIONS)
     heads = u.shape[-3]
     if heads < 2:
         raise InputError(f"angles are between subspaces of two heads; u has {heads} (axis head)")

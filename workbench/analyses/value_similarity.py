@@ -17,9 +17,10 @@ from torch import Tensor
 
 from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
-from workbench.analyses.linalg import best_matches, map_tokens, stack_heads
+from workbench.analyses.linalg import best_matches
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues, Standardize
+from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
 from workbench.frames.measurement import Measurement
