@@ -59,6 +59,7 @@ SINGULAR_VALUE = Metric(
     "that Primal-Attention induces; null distribution: Gaussian queries and keys of the same mean square",
     "chen2023 Fig. 1",
     low=0,
+    log=True,
 )
 SINGULAR_VALUE_RELATIVE = Metric(
     "singular_value_relative",
@@ -67,6 +68,7 @@ SINGULAR_VALUE_RELATIVE = Metric(
     "chen2023 Fig. 1",
     low=0,
     high=1,
+    log=True,
 )
 EXPLAINED_VARIANCE = Metric(
     "explained_variance",

@@ -62,6 +62,7 @@ EIGENVALUE = Metric(
     "μ_d of K̃ = C K_φ C, largest first; N times teo2024's λ_d",
     "teo2024 eq. 11; saritas2025 Tables 2, 3",
     low=0,
+    log=True,
 )
 EIGENVALUE_PROFILE = Metric(
     "eigenvalue_profile",

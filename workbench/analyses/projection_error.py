@@ -57,18 +57,21 @@ PROJECTION_ERROR = Metric(
     "published, saritas2025 mean |‖φ‖² − ‖h‖²|, exact the loss of the best signed assignment of outputs "
     "to axes",
     "teo2024 eq. 13, Fig. 1; saritas2025 App. A",
+    log=True,
 )
 PROJECTION_FLOOR = Metric(
     "projection_floor",
     "Projection error of the true projections",
     "exact projection error of h = P/μ, the least there is",
     low=0,
+    log=True,
 )
 PROJECTION_ZERO_PREDICTOR = Metric(
     "projection_zero_predictor",
     "Projection error of the zero predictor",
     "mean over tokens of ‖φ(q)‖²: the exact projection error of an output of zeros",
     low=0,
+    log=True,
 )
 PHI_NORM2 = Metric(
     "phi_norm2",
@@ -76,6 +79,7 @@ PHI_NORM2 = Metric(
     "‖φ(q_i)‖² = exp(s q_i·q_i − 2 log g(q_i)); mean, median or quantile over tokens",
     "saritas2025 Figs 1, 2, 5",
     low=0,
+    log=True,
 )
 H_NORM2 = Metric(
     "h_norm2",
@@ -83,6 +87,7 @@ H_NORM2 = Metric(
     "‖h_i‖² of a head's attention output before the output projection; mean, median or quantile over tokens",
     "saritas2025 Figs 1, 2, 5",
     low=0,
+    log=True,
 )
 PROJECTION_ERROR_OVER_PHI = Metric(
     "projection_error_over_phi",

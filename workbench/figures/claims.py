@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.frames import short_name
-from workbench.figures.theme import COLOURS, GREY, PAGE
+from workbench.figures.theme import COLOURS, GREY, PAGE, RED
 
 # Verdict: colour and marker; the word always stands beside it.
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
-    "fails": (COLOURS[2], "x"),
+    "fails": (RED, "x"),
     "undecided": ("#8A6A00", "diamond-open"),
     "not tested at this scale": (GREY, "line-ew-open"),
 }

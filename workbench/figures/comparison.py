@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, legend_rows, log_ticks, rows_of, series_of, short_name
 from workbench.figures.levels import at_level, deviation, interval, values_once
-from workbench.figures.theme import COLOURS, PAGE
+from workbench.figures.theme import COLOURS, PAGE, RED
 from workbench.frames.metrics import METRICS, Metric
 
 # What tells one quantity from another; a panel for each.
@@ -244,16 +244,16 @@ def _published(rows: pd.DataFrame, published: pd.DataFrame | None, y: int) -> li
             x=shown,
             y=[y] * len(shown),
             mode="lines+markers" if several else "markers",
-            line={"color": COLOURS[2], "width": 1, "dash": "solid"},
+            line={"color": RED, "width": 1, "dash": "solid"},
             marker={
                 "symbol": "diamond-open",
                 "size": 7.5,
-                "color": COLOURS[2],
-                "line": {"width": 1.3, "color": COLOURS[2]},
+                "color": RED,
+                "line": {"width": 1.3, "color": RED},
             },
             error_x=None
             if several or not spread.any()
-            else {"type": "data", "array": spread.tolist(), "color": COLOURS[2], "thickness": 1, "width": 3},
+            else {"type": "data", "array": spread.tolist(), "color": RED, "thickness": 1, "width": 3},
             name="published (range over models)" if several else "published",
             legendgroup="published-range" if several else "published",
             legendrank=3 if several else 2,

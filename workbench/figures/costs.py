@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.figures.frames import LEGEND_ABOVE, legend_rows
-from workbench.figures.theme import COLOURS, GREY, PAGE
+from workbench.figures.theme import COLOURS, GREY, PAGE, RED
 from workbench.figures.variants import LOOKS
 
 # Panels have room for about ten letters a line.
@@ -139,7 +139,7 @@ _KINDS = {
     "published": {
         "name": "published",
         "marker": {
-            "symbol": "diamond-open", "size": 9, "color": COLOURS[2], "line": {"width": 1.3, "color": COLOURS[2]}
+            "symbol": "diamond-open", "size": 9, "color": RED, "line": {"width": 1.3, "color": RED}
         },
     },
     "counted": {

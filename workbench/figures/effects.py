@@ -14,7 +14,7 @@ from workbench.core.errors import InputError
 from workbench.figures.claims import VERDICTS
 from workbench.figures.frames import LEGEND_ABOVE
 from workbench.figures.robustness import ATTACKS
-from workbench.figures.theme import COLOURS, GREY, PAGE
+from workbench.figures.theme import COLOURS, GREY, PAGE, RED
 from workbench.papers.verdicts import parse_measure
 
 COLUMNS = ("group", "label", "source", "row", "value", "low", "high", "n", "verdict", "why")
@@ -220,7 +220,7 @@ def _diamonds(rows: pd.DataFrame, places: dict[tuple[str, str], float]) -> go.Sc
         x=rows["value"],
         y=[places[key] for key in zip(rows["group"], rows["label"], strict=True)],
         mode="markers",
-        marker={"color": COLOURS[2], "symbol": "diamond-open", "size": 7, "line": {"width": 1.2}},
+        marker={"color": RED, "symbol": "diamond-open", "size": 7, "line": {"width": 1.2}},
         text=rows["row"],
         name="published, each configuration",
         hovertemplate="%{text}: %{x:.3g}<extra></extra>",

@@ -12,26 +12,38 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import plotly.graph_objects as go
 import plotly.io as pio
-from plotly.colors import sample_colorscale
+from plotly.colors import hex_to_rgb, sample_colorscale, unlabel_rgb
 
 from workbench.core.errors import InputError, UnknownName
 
 PIXELS_PER_INCH = 96
 COLUMN = 312  # 3.25 in
 PAGE = 648  # 6.75 in
+SLIDES = "slides"
+_INCHES = {
+    "neurips": 5.5, "iclr": 5.5, "jmlr": 6.0, "icml-column": 3.25, "icml": 6.75, "cvpr-column": 3.25, "cvpr": 6.875,
+    "acl-column": 7.7 / 2.54, "acl": 16 / 2.54, "nature-column": 89 / 25.4, "nature": 183 / 25.4,
+}  # fmt: skip
+WIDTHS = {"column": COLUMN, "page": PAGE} | {
+    name: round(inches * PIXELS_PER_INCH) for name, inches in _INCHES.items()
+}
+"""Widths of a printed figure in pixels, by venue: its text, or with "-column" one of its two columns."""
 
 # Liberation Sans has the same metrics as Arial, so a figure made where Arial is absent has the same layout.
 FONTS = "Arial, Liberation Sans, Helvetica, sans-serif"
 
-COLOURS = ("#004488", "#DDAA33", "#BB5566", "#000000", "#77AADD", "#777733")
+COLOURS = ("#004488", "#DDAA33", "#009988", "#000000", "#77AADD", "#777733")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square-open", "diamond", "triangle-up-open", "cross", "triangle-down")
+SYMBOLS = ("circle", "square-open", "triangle-up", "pentagon-open", "cross", "triangle-down")
 GREY = "#666666"
 NULL_BAND = "rgba(120,120,120,0.22)"
+
+# The one look of numbers that papers print, in every figure; no series is red.
+RED = "#BB5566"
+PUBLISHED = {"symbol": "diamond-open", "size": 7, "color": RED, "line": {"width": 1.3, "color": RED}}
 
 SEQUENTIAL = "Cividis"
 # Blue to orange through near-white; both arms darken equally, so that magnitude survives in grey.
@@ -44,8 +56,6 @@ DIVERGING = [
 ]
 
 PANEL_LETTER = "panel-letter"  # the annotation name by which a theme recognises a panel letter
-
-Width = Literal["column", "page"]
 
 
 @dataclass(frozen=True)
@@ -68,14 +78,19 @@ class Theme:
 THEMES = {
     "paper": Theme(
         "paper",
-        {"column": COLUMN, "page": PAGE},
-        {"column": 0.72, "page": 0.42},
+        WIDTHS,
+        {name: 0.72 if pixels < 400 else 0.42 for name, pixels in WIDTHS.items()},
         font=8 / 0.75,
         letter=10 / 0.75,
         fixed_height=False,
     ),
     "talk": Theme(
-        "talk", {"column": 1280, "page": 1280}, {"column": 9 / 16, "page": 9 / 16}, 24, 30, fixed_height=True
+        "talk",
+        dict.fromkeys([*WIDTHS, SLIDES], 1280),
+        dict.fromkeys([*WIDTHS, SLIDES], 9 / 16),
+        font=24,
+        letter=30,
+        fixed_height=True,
     ),
 }
 
@@ -193,23 +208,41 @@ def find_theme(name: str | None = None) -> Theme:
     return THEMES[chosen]
 
 
+def theme_of(width: str, name: str | None = None) -> Theme:
+    """The theme in which a figure of this width is drawn: that for slides where the width says so.
+
+    Raises:
+        UnknownName: no width or theme has that name.
+    """
+    look = THEMES["talk"] if width == SLIDES else find_theme(name)
+    if width not in look.widths:
+        raise UnknownName("width", width, [*WIDTHS, SLIDES])
+    return look
+
+
+def width_of(fig: go.Figure) -> str:
+    """The width that a figure was made for, by its name; "column" where it says none of them."""
+    if fig.layout.width == THEMES["talk"].widths[SLIDES]:
+        return SLIDES
+    return next((name for name, pixels in WIDTHS.items() if pixels == fig.layout.width), "column")
+
+
 def apply_theme(
-    fig: go.Figure, theme: str | None = None, width: Width = "column", height: float | None = None
+    fig: go.Figure, theme: str | None = None, width: str = "column", height: float | None = None
 ) -> go.Figure:
     """A copy of `fig` in a theme, at its final printed width.
 
     Args:
         fig: any plotly figure.
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
-        width: "column" (3.25 in) or "page" (6.75 in); slides are always 1280 × 720 px.
+        width: "column" (3.25 in), "page" (6.75 in), or a venue's by its name (`WIDTHS`); slides, and the width "slides"
+            in every theme, are always 1280 × 720 px.
         height: in pixels of 1/96 in; by default the figure's own, else a fixed ratio. Slides keep theirs.
 
     Raises:
         InputError: an unknown theme or width, or a height that no page could have.
     """
-    look = find_theme(theme)
-    if width not in look.widths:
-        raise InputError(f"unknown width {width!r}; choose 'column' (3.25 in) or 'page' (6.75 in)")
+    look = theme_of(width, theme)
     if height is not None and not 20 <= height <= 10_000:
         raise InputError(f"height is {height!r} pixels (1/96 in); give between 20 and 10000")
     pixels = look.widths[width]
@@ -226,7 +259,8 @@ def apply_theme(
         # but for a larger one at the top, where titles of several lines and legends have no other room.
         letters = fig.layout.template.layout.font.size or THEMES["paper"].font
         above = (fig.layout.margin.t or 0) * look.font / letters
-        themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
+        if letters != look.font:  # else it was composed for slides, with all its margins
+            themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = look.font / 1.25  # plotly writes powers of ten a quarter larger than asked
@@ -287,6 +321,20 @@ def translucent(colour: str, alpha: float) -> str:
     else:
         red, green, blue = (round(float(part)) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
     return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def readable(colour: str) -> str:
+    """`colour` ("#rrggbb" or "rgb(r, g, b)") as letters have it: as dark as needed on white (WCAG's 4.5 to 1)."""
+    parts = unlabel_rgb(colour) if colour.startswith("rgb") else hex_to_rgb(colour)
+    share = 1.0
+    while _luminance([share * part for part in parts]) > 0.18 and share > 0:
+        share -= 0.05
+    return "#" + "".join(f"{round(share * part):02x}" for part in parts)
+
+
+def _luminance(parts: Sequence[float]) -> float:
+    linear = [(part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4) for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def panel_letter(letter: str, x: float, y: float, **place: float | str) -> dict:

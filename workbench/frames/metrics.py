@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from workbench.core.plugins import Registry, instance_of
 
@@ -30,6 +30,10 @@ class Metric:
     high: float = INF
     averaged: bool = True
     """Whether a mean of it means anything: the number of a token has none."""
+    log: bool = False
+    """Whether its values are compared by ratio: drawn on a logarithmic axis where they span more than a decade."""
+    better: Literal["higher", "lower", ""] = ""
+    """Which values are better; empty where neither is."""
 
     @property
     def axis_title(self) -> str:
@@ -45,6 +49,7 @@ _OF_NO_ANALYSIS = (
         "teo2024 Tables 1, 2; abdullaev2025 Table III",
         low=0,
         high=1,
+        better="higher",
     ),
     Metric(
         "accuracy_top5",
@@ -53,6 +58,7 @@ _OF_NO_ANALYSIS = (
         "teo2024 Tables 1, 2; abdullaev2025 Table III",
         low=0,
         high=1,
+        better="higher",
     ),
     Metric(
         "corruption_error",
@@ -61,6 +67,7 @@ _OF_NO_ANALYSIS = (
         "teo2024 Table 4; Hendrycks & Dietterich 2019",
         low=0,
         high=1,
+        better="lower",
     ),
     Metric(
         "mCE",
@@ -69,6 +76,7 @@ _OF_NO_ANALYSIS = (
         " by AlexNet's, in per cent)",
         "teo2024 Tables 1, 4; Hendrycks & Dietterich 2019",
         low=0,
+        better="lower",
     ),
     Metric(
         "aupr",
@@ -78,6 +86,7 @@ _OF_NO_ANALYSIS = (
         "teo2024 Table 1, App. A.1",
         low=0,
         high=1,
+        better="higher",
     ),
     Metric(
         "perplexity",
@@ -86,12 +95,16 @@ _OF_NO_ANALYSIS = (
         "over texts",
         "teo2024 Table 3; abdullaev2025 Table II",
         low=1,
+        log=True,
+        better="lower",
     ),
     Metric(
         "perplexity_kept",
         "Perplexity of the words left alone",
         "perplexity over the tokens that no swapped word touches",
         low=1,
+        log=True,
+        better="lower",
     ),
     Metric(
         "contamination_auc",
@@ -100,6 +113,7 @@ _OF_NO_ANALYSIS = (
         "or what the candidate names in the place of S; 1/2 for random scores",
         low=0,
         high=1,
+        better="higher",
     ),
     Metric(
         "contamination_share",
@@ -108,6 +122,7 @@ _OF_NO_ANALYSIS = (
         "area",
         low=0,
         high=1,
+        better="higher",
     ),
     Metric(
         "parameters",
@@ -115,6 +130,8 @@ _OF_NO_ANALYSIS = (
         "number of parameters of a model; one that layers share counts once",
         "teo2024 Table 13; wu2025 Table 2",
         low=0,
+        log=True,
+        better="lower",
     ),
     Metric(
         "macs",
@@ -123,6 +140,8 @@ _OF_NO_ANALYSIS = (
         "input is computed beforehand; with the backward pass where the condition says so",
         "abdullaev2025 Table V",
         low=0,
+        log=True,
+        better="lower",
     ),
     Metric(
         "seconds_per_sample",
@@ -131,6 +150,8 @@ _OF_NO_ANALYSIS = (
         "teo2024 Table 13",
         unit="s",
         low=0,
+        log=True,
+        better="lower",
     ),
     Metric(
         "peak_memory",
@@ -140,6 +161,8 @@ _OF_NO_ANALYSIS = (
         "teo2024 Table 13; wu2025 Fig. 1",
         unit="bytes",
         low=0,
+        log=True,
+        better="lower",
     ),
     Metric(
         "device_memory",
@@ -149,6 +172,8 @@ _OF_NO_ANALYSIS = (
         "wu2025 Figs 1, 6, 7, 8",
         unit="bytes",
         low=0,
+        log=True,
+        better="lower",
     ),
     Metric(
         "time_exponent_tokens",

@@ -13,9 +13,9 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from workbench.figures import apply_theme
-from workbench.figures.theme import THEMES, Width
+from workbench.figures.theme import THEMES
 
-SLIDE: dict[Width, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
+SLIDE: dict[str, int] = {"column": 560, "page": 1200}  # pixels that a figure of a talk takes on the page
 TALL = 0.58  # of a slide's width
 KEPT = 6  # figure widgets that stay, one for each build of figure
 SHOWN = "workbench-shown"  # the class of the one that is shown
@@ -68,9 +68,9 @@ class Canvas:
     which takes a second the first time.
     """
 
-    def __init__(self, width: Width, theme: str | None = None, height: float = 1.0) -> None:
+    def __init__(self, width: str, theme: str | None = None, height: float = 1.0) -> None:
         """``height`` is the share of a figure's own height that it gets, for one shown smaller than it was drawn."""
-        self.width: Width = width
+        self.width: str = width
         self.theme, self.height = theme, height
         self.widget: Any = None  # a FigureWidget, which plotly has only where anywidget is
         self._kept: OrderedDict[Any, _Live] = OrderedDict()

@@ -27,7 +27,7 @@ from workbench.figures.export.static import (
     load_figure,
     shared_chrome,
 )
-from workbench.figures.theme import Width, apply_theme, find_theme
+from workbench.figures.theme import apply_theme, theme_of, width_of
 from workbench.frames.provenance import build_provenance, dump
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import latex_table
@@ -49,7 +49,7 @@ def save_figure(
     alt: str,
     parameters: Mapping[str, Any],
     out: str | os.PathLike[str] | None = None,
-    width: Width = "column",
+    width: str | None = None,
     height: float | None = None,
     formats: Sequence[str] | None = None,
     records: Iterable[str | os.PathLike[str]] = (),
@@ -73,7 +73,8 @@ def save_figure(
         alt: what the figure shows, for readers who cannot see it.
         parameters: what was asked for (model, inputs, n, seed, …).
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
-        width: "column" (3.25 in) or "page" (6.75 in).
+        width: "column" (3.25 in), "page" (6.75 in), or a venue's (`workbench.figures.theme.WIDTHS`); by default the one
+            that the figure was made for, else "column".
         height: in pixels of 1/96 in; by default the figure's own.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws.
@@ -87,7 +88,8 @@ def save_figure(
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
     _check(fig, name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
-    theme = find_theme()
+    width = width or width_of(fig)
+    theme = theme_of(width)
     themed = apply_theme(fig, theme.name, width, height)
 
     csv = data.to_csv(index=False).encode()

@@ -1,0 +1,387 @@
+"""The grammar of figures: what is drawn is what the frame says, and its words say what was drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+import workbench as wb
+from tests.figures.rendered import outside, overlapping, render, words_of
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.intervals import mean_interval
+from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
+from workbench.figures.measuring import legend_row
+from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, translucent
+from workbench.figures.variants import LOOKS
+from workbench.frames.results import conform
+
+MODELS = ("bundled:digits-vit", "timm/vit_small_patch16_224.augreg_in21k_ft_in1k", "hf:facebook/dino-vits16")
+
+
+def frame(
+    models=MODELS[:1],
+    layers=4,
+    inputs=5,
+    heads=3,
+    null="permutation",
+    metric="attention_diversity",
+    scale=1.0,
+):
+    """A value for every model, input, layer and head, with a null of each."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "model": model,
+            "input": f"input/{i}",
+            "layer": layer,
+            "head": head,
+            "metric": metric,
+            "value": value,
+        }
+        for model in models
+        for i in range(inputs)
+        for layer in range(layers)
+        for head, value in enumerate(scale * rng.uniform(0.3, 0.6, heads))
+    ]
+    held = pd.DataFrame(rows)
+    if null:
+        mean = rng.uniform(0.1, 0.2, len(held)) * scale
+        held = held.assign(null=null, null_mean=mean, null_low=mean * 0.9, null_high=mean * 1.2)
+    return conform(held)
+
+
+def means(layers=4, inputs=5, kinds=("gaussian", "permutation")):
+    """Rows of means, as an analysis gives them without per_head: per layer, per input, over everything."""
+    rng = np.random.default_rng(1)
+    places = [{"layer": n} for n in range(layers)] + [{"input": f"input/{n}"} for n in range(inputs)] + [{}]
+    rows = [{"value": rng.uniform(0.2, 0.4), **place} for place in places]
+    rows = [
+        {**row, "model": MODELS[0], "metric": "KCKA", "null": kind, "null_mean": low + 0.01, "null_low": low,
+         "null_high": low + 0.03}
+        for row in rows for kind, low in zip(kinds, rng.uniform(0, 0.2, 2), strict=False)
+    ]  # fmt: skip
+    return conform(pd.DataFrame(rows))
+
+
+def lines(fig):
+    """Estimates that are drawn, not those of the key."""
+    return [
+        trace
+        for trace in fig.data
+        if "lines" in (trace.mode or "") and trace.fill is None and trace.x[0] is not None
+    ]
+
+
+def bands(fig, colour):
+    return [trace for trace in fig.data if trace.fillcolor == colour and trace.x[0] is not None]
+
+
+def key(fig):
+    return [trace.name for trace in fig.data if trace.showlegend]
+
+
+def _ends(trace):
+    """x, low and high of a band, which is one polygon."""
+    half = len(trace.x) // 2
+    return list(trace.x[:half]), np.array(trace.y[half:][::-1]), np.array(trace.y[:half])
+
+
+def test_the_line_is_the_mean_of_all_values_at_each_layer():
+    held = frame()
+    (line,) = lines(Plot(held).metric("attention_diversity").add(Line()).figure())
+    expected = held.groupby("layer")["value"].mean()
+    assert list(line.x) == list(expected.index)
+    np.testing.assert_allclose(line.y, expected)
+
+
+def test_the_band_is_the_confidence_interval_over_the_means_of_inputs():
+    held = frame()
+    fig = Plot(held).metric("attention_diversity").add(Band(ci=95, over="input")).figure()
+    (band,) = bands(fig, translucent("#004488", 0.2))
+    places, low, high = _ends(band)
+    for place, least, most in zip(places, low, high, strict=True):
+        found = mean_interval(held[held["layer"] == place].groupby("input")["value"].mean())
+        assert (least, most) == pytest.approx((found.low, found.high))
+        assert found.n == 5
+
+
+def test_the_interquartile_band_is_of_all_values_or_of_a_units_means():
+    held = frame()
+    colour = translucent("#004488", 0.2)
+    for over in (None, "input"):
+        fig = Plot(held).metric("attention_diversity").add(Band(quantiles=(25, 75), over=over)).figure()
+        _, low, high = _ends(bands(fig, colour)[0])
+        first = held[held["layer"] == 0]
+        values = first["value"] if over is None else first.groupby(over)["value"].mean()
+        assert (low[0], high[0]) == pytest.approx(tuple(values.quantile([0.25, 0.75])))
+        assert key(fig) == ["IQR over 5 inputs × 3 heads" if over is None else "IQR over inputs"]
+
+
+def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
+    held = frame()
+    fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
+    _, low, high = _ends(bands(fig, NULL_BAND)[0])
+    expected = held.groupby("layer")[["null_low", "null_high"]].mean()
+    np.testing.assert_allclose(low, expected["null_low"])
+    np.testing.assert_allclose(high, expected["null_high"])
+    assert key(fig) == ["mean over 5 inputs × 3 heads", "null: permuted (95 % of one head)"]
+
+
+def test_a_frame_of_means_is_drawn_by_layer_with_the_null_of_the_mean():
+    held = means()
+    fig = Plot(held).metric("KCKA").add(Line(), Null()).figure()
+    by_layer = held[held["layer"].notna() & (held["null"] == "gaussian")]
+    line = lines(fig)[-1]
+    np.testing.assert_allclose(line.y, by_layer["value"])
+    _, low, high = _ends(bands(fig, NULL_BAND)[0])
+    np.testing.assert_allclose(np.c_[low, high], by_layer[["null_low", "null_high"]])
+    assert key(fig) == [
+        "mean over inputs",
+        "null: Gaussian (95 % of the mean)",
+        "null: permuted (95 % of the mean)",
+    ]
+    assert key(Plot(held).metric("KCKA").add(Null("permutation")).figure()) == [
+        "null: permuted (95 % of the mean)"
+    ]
+
+
+def test_the_null_of_several_series_reaches_from_the_least_to_the_largest():
+    held = frame(MODELS[:2])
+    fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
+    (band,) = bands(fig, NULL_BAND)
+    per_model = held.groupby(["model", "layer"])[["null_low", "null_high"]].mean()
+    _, low, high = _ends(band)
+    np.testing.assert_allclose(low, per_model["null_low"].groupby("layer").min())
+    np.testing.assert_allclose(high, per_model["null_high"].groupby("layer").max())
+
+
+def test_one_line_draws_the_mean_its_interval_the_heads_and_the_null():
+    fig = wb.plot(frame(), "attention_diversity")
+    assert key(fig) == [
+        "mean over 5 inputs × 3 heads", "one head", "95 % CI over inputs", "null: permuted (95 % of one head)",
+    ]  # fmt: skip
+    dots = next(trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None)
+    assert len(dots.x) == 4 * 3
+
+
+def test_the_axis_has_label_unit_and_better_direction_of_the_metric():
+    def title(metric, scale=1.0):
+        held = frame(metric=metric, scale=scale, null=None)
+        return Plot(held).metric(metric).figure().layout.yaxis.title.text
+
+    assert title("attention_entropy") == "Attention entropy (nats)"
+    assert title("accuracy_top1") == "Top-1 accuracy (↑ better)"
+    held = frame(metric="attention_distance", null=None).assign(unit="tokens")
+    shown = Plot(held).metric("attention_distance").figure().layout.yaxis.title.text
+    assert shown.replace("<br>", " ") == "Mean attention distance (tokens)"
+
+
+def test_values_over_more_than_a_decade_are_on_a_log_axis_where_the_metric_says_so():
+    held = frame(metric="perplexity", null=None)
+    held["value"] *= 10.0 ** held["layer"].astype(float)
+    assert Plot(held).metric("perplexity").figure().layout.yaxis.type == "log"
+    assert Plot(held).metric("perplexity").scale(y_log=False).figure().layout.yaxis.type != "log"
+    assert (
+        Plot(held.assign(metric="attention_entropy")).metric("attention_entropy").figure().layout.yaxis.type
+        is None
+    )
+
+
+def test_every_addition_gives_another_plot():
+    first = Plot(frame()).metric("attention_diversity")
+    second = first.add(Line())
+    assert first.marks == ()
+    assert second.marks == (Line(),)
+    assert second.where(layer=[0, 1]).kept != second.kept
+
+
+def test_every_colour_is_named_once_in_the_key_or_at_the_end_of_its_line():
+    held = frame(MODELS)
+    plot = Plot(held, color="model").metric("attention_diversity").add(Line())
+    names = ["digits-vit", "vit_small_patch16_224.augreg_in21k_ft_in1k", "dino-vits16"]
+    assert key(plot.figure("page", labels="key"))[:3] == names
+    at_ends = plot.figure("nature", labels="ends")
+    assert key(at_ends) == ["mean over 5 inputs × 3 heads"]
+    assert all(any(name in note.text for note in at_ends.layout.annotations) for name in names)
+
+
+def test_colours_of_attention_variants_are_theirs_in_every_figure():
+    held = pd.concat([frame().assign(attention=name) for name in ("mssa", "softmax")])
+    fig = Plot(held, color="attention").metric("attention_diversity").add(Line()).figure(labels="key")
+    assert key(fig)[:2] == [LOOKS["softmax"].label, LOOKS["mssa"].label]
+    assert [line.line.color for line in lines(fig)] == [LOOKS["softmax"].colour, LOOKS["mssa"].colour]
+
+
+def test_many_layers_as_colours_have_a_bar_and_few_have_names():
+    def drawn(layers):
+        held = frame(layers=layers, null=None).assign(rank=1)
+        held = pd.concat([held, held.assign(rank=2, value=held["value"] / 2)]).astype({"rank": "Int64"})
+        return Plot(held, x="rank", color="layer").metric("attention_diversity").add(Line("median")).figure()
+
+    assert drawn(12).layout.coloraxis.colorbar.title.text == "Layer"
+    assert [note.text.split(">")[1].split("<")[0] for note in drawn(4).layout.annotations] == [
+        f"layer {n}" for n in range(4)
+    ]
+
+
+def test_several_ways_of_measuring_are_told_apart_or_refused():
+    held = pd.concat([frame().assign(convention=name) for name in ("exact", "saritas2025")])
+    (line,) = lines(
+        Plot(held).metric("attention_diversity").add(Line()).figure()
+    )  # the exact one is the usual
+    np.testing.assert_allclose(line.y, frame().groupby("layer")["value"].mean())
+    held["convention"] = held["convention"].replace("exact", "another")
+    with pytest.raises(InputError, match=r"convention.*\.where\(convention"):
+        Plot(held).metric("attention_diversity").add(Line()).figure()
+    fig = Plot(held, color="convention").metric("attention_diversity").add(Line()).figure(labels="key")
+    assert key(fig)[:2] == ["another", "saritas2025"]
+    with pytest.raises(InputError, match="there is another, saritas2025"):
+        Plot(held).where(convention="third").metric("attention_diversity").figure()
+
+
+def test_published_numbers_have_one_look_and_name_paper_and_table():
+    rows = pd.DataFrame(
+        [
+            {"paper": "wu2025", "table": "4", "row": "ToST", "model": "digits-vit", "metric": "attention_diversity",
+             "value": 0.5},
+            {"paper": "teo2024", "table": "1", "row": "other", "model": "another", "metric": "attention_diversity",
+             "value": 0.9},
+        ]
+    )  # fmt: skip
+    fig = Plot(frame()).metric("attention_diversity").add(Line(), Published(rows)).figure()
+    (found,) = [
+        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.x[0] is not None
+    ]
+    assert found.marker.color == PUBLISHED["color"]
+    assert found.text == ("wu2025, 4, ToST",)
+    assert set(found.y) == {0.5}
+    assert key(fig)[0] == "published (wu2025)"
+
+
+def test_a_panel_for_each_value_has_the_same_axis_and_only_data():
+    held = pd.concat([frame(MODELS[:2]).assign(candidate=name) for name in ("resid_mid", "resid_post")])
+    held = held[(held["model"] == MODELS[0]) | (held["candidate"] == "resid_post")]
+    fig = (
+        Plot(held, color="model", panel="candidate")
+        .metric("attention_diversity")
+        .add(Line(), Rule(0.5, "chance"))
+        .figure("page")
+    )
+    assert fig.layout.yaxis.range == fig.layout.yaxis2.range
+    assert fig.layout.yaxis2.showticklabels is False
+    assert len(lines(fig)) == 3 + 2  # a rule in each panel
+    assert key(fig).count("chance") == 1
+
+
+def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_published():
+    held = means()
+    held = pd.concat([held, held.assign(model=MODELS[2], value=held["value"] + 0.1)])
+    rows = pd.DataFrame([{"paper": "teo2024", "model": "dino-vits16", "metric": "KCKA", "value": 0.3}])
+    fig = Forest(held, x=["KCKA"]).add(Interval(), Null("gaussian"), Published(rows)).figure()
+    dots = next(trace for trace in fig.data if trace.error_x.array is not None)
+    own = held[held["input"].notna() & (held["null"] == "gaussian") & (held["model"] == MODELS[0])]
+    found = mean_interval(own["value"])
+    assert dots.x[0] == pytest.approx(found.value)
+    assert dots.error_x.array[0] == pytest.approx(found.high - found.value)
+    low, _ = bands(fig, NULL_BAND)[0].x[:2]
+    overall = held[held["layer"].isna() & held["input"].isna() & (held["null"] == "gaussian")]
+    assert low == overall["null_low"].iloc[0]
+    assert fig.layout.yaxis.ticktext == ("digits-vit", "dino-vits16")
+    assert key(fig) == [
+        "mean over 5 inputs, 95 % CI",
+        "null: Gaussian (95 % of the mean)",
+        "published (teo2024)",
+    ]
+    (diamond,) = [
+        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
+    ]
+    assert (diamond.x, diamond.y) == ((0.3,), (1,))
+
+
+def test_a_forest_of_a_table_has_its_groups_its_ends_and_its_verdicts():
+    table = pd.DataFrame(
+        {"pair": ["a over b"] * 2 + ["c over b"], "label": ["clean", "PGD", "clean"], "kind": "ratio",
+         "value": [1.2, 0.9, 1], "low": [1.1, 0.8, 0.9], "high": [1.3, 1.0, 1.2],
+         "verdict": ["holds", "fails", "undecided"]}
+    )  # fmt: skip
+    forest = Forest(table, y="label", group="pair", panel="kind", x={"ratio": "Ratio to baseline"})
+    forest = forest.add(
+        Interval(columns=("value", "low", "high"), words="95 % CI over seeds"), Rule(1), Verdict()
+    )
+    fig = forest.figure()
+    assert fig.layout.yaxis.ticktext == ("<b>a over b</b>", "clean", "PGD", "<b>c over b</b>", "clean")
+    dots = next(trace for trace in fig.data if trace.error_x.array is not None)
+    assert list(dots.y) == [1, 2, 4]
+    np.testing.assert_allclose(dots.error_x.arrayminus, table["value"] - table["low"])
+    said = [note.text for note in fig.layout.annotations]
+    assert [word for word in ("holds", "fails", "undecided") if any(word in text for text in said)] == [
+        *table["verdict"]
+    ]
+
+
+def maps(rows=("one", "two"), layers=(0, 3), heads=2, side=4):
+    rng = np.random.default_rng(2)
+    return pd.DataFrame(
+        [
+            {"input": name, "layer": layer, "head": head, "row": y, "column": x, "value": rng.random()}
+            for name in rows for layer in layers for head in range(heads) for y in range(side) for x in range(side)
+        ]
+    )  # fmt: skip
+
+
+def test_maps_have_a_panel_for_each_input_layer_and_head_and_one_scale():
+    held = maps()
+    images = [np.zeros((8, 8)), np.ones((8, 8))]
+    fig = Maps(held, under=images, title="Attention").figure()
+    drawn = [trace for trace in fig.data if isinstance(trace, go.Heatmap)]
+    assert len(drawn) == 2 * (1 + 4)
+    assert {trace.coloraxis for trace in drawn} == {"coloraxis"}
+    own = held[(held["input"] == "two") & (held["layer"] == 3) & (held["head"] == 1)]
+    np.testing.assert_allclose(np.ravel(drawn[-1].z), own["value"])
+    assert len(fig.layout.images) == len(drawn)
+    assert {"layer 0", "layer 3", "head 0", "head 1"} <= {note.text for note in fig.layout.annotations}
+    with pytest.raises(InputError, match="15 values for a map of 4 × 4"):
+        Maps(held.drop(index=3)).figure()
+    with pytest.raises(InputError, match="1 images for 2 rows"):
+        Maps(held, under=images[:1]).figure()
+
+
+def test_what_cannot_be_drawn_is_refused_in_words():
+    with pytest.raises(InputError, match="no metric"):
+        Plot(frame()).figure()
+    with pytest.raises(UnknownName, match="width"):
+        Plot(frame()).metric("attention_diversity").figure("wide")
+    with pytest.raises(InputError, match="95 %"):
+        Band(ci=90)
+    with pytest.raises(InputError, match="scale"):
+        Plot(frame()).scale(z_log=True)
+    with pytest.raises(InputError, match="no panels"):
+        Forest(frame()).figure()
+
+
+def _figures(width):
+    """One of each kind, as crowded as they come."""
+    held = frame(MODELS, layers=12, inputs=25)
+    marks = (Line(), Band(over="input"), Dots(), Null(), Rule(0.5, "chance"))
+    yield Plot(held).metric("attention_diversity").add(*marks).figure(width)
+    yield Plot(held).metric("attention_diversity").add(*marks).figure(width, labels="ends")
+    two = pd.concat([frame(layers=12), frame(layers=12, metric="attention_distance", scale=9)])
+    yield wb.plot(two, width=width)
+    yield Plot(held, panel="model").metric("attention_diversity").add(Line(), Null()).figure(width)
+    forest = pd.concat([means(), means().assign(model=MODELS[1])])
+    yield Forest(forest, x=["KCKA"]).add(Interval(), Null(), Verdict("version")).figure(width)
+    yield Maps(maps(), title="Attention of the class token").figure(width)
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, "slides"])
+def test_no_words_overlap_or_leave_the_page_and_none_is_smaller_than_seven_points(width):
+    for number, fig in enumerate(_figures(width)):
+        words = words_of(render(fig))
+        assert len(words) > 5
+        assert not overlapping(words), number
+        assert not outside(words, fig.layout.width, fig.layout.height), number
+        assert min(one.size for one in words) * 0.75 >= 7, number
+        rows = {trace.legend or "legend" for trace in fig.data if trace.showlegend}
+        assert len(rows) * legend_row(fig.layout.template.layout.font.size) < fig.layout.height / 3, number

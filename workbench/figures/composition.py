@@ -1,0 +1,404 @@
+"""Panels to one figure of a printed width: axes, ticks, margins, titles, letters and key, all by measured text.
+
+Lengths are pixels of 1/96 in. Nothing is left to plotly's automatic margins, so that a figure's panels are as large as
+they were planned, its key stands above them and never takes a third of the height.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from workbench.figures.measuring import in_rows, legend_row, line_count, text_width, widest, wrap
+from workbench.figures.theme import THEMES, Theme, panel_letter, readable, theme_of
+
+KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
+MOST_TICKS = 7
+_STEPS = (1, 2, 5)
+# What a template says of the first legend alone, for all of them.
+_PLAIN_LEGEND = {"bgcolor": "rgba(255,255,255,0)", "itemsizing": "trace", "itemwidth": 30, "borderwidth": 0}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows: its title, its ends in the unit of the data, and how its ticks are chosen.
+
+    ``names`` are categories at 0, 1, …; ``whole`` says that only whole numbers have a meaning; a ``bare`` axis is the
+    edge of a map, without ticks.
+    """
+
+    title: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+    names: tuple[str, ...] = ()
+    bare: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def place(self, value: float) -> float:
+        """Where a value lies, as a share of the axis."""
+        low, high, value = (math.log10(x) if self.log else x for x in (self.low, self.high, value))
+        return (value - low) / ((high - low) or 1)
+
+    def layout(self) -> dict[str, Any]:
+        """Type and range, as plotly takes them."""
+        ends = [math.log10(end) if self.log else end for end in (self.low, self.high)]
+        bare = {"showticklabels": False, "ticks": "", "mirror": True} if self.bare else {}
+        return {"range": ends, **({"type": "log"} if self.log else {}), **bare, **self.more}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Traces on a pair of axes, with a title; ``notes`` are annotations and ``shapes`` in the panel's own axes."""
+
+    traces: Sequence[Any]
+    x: Axis
+    y: Axis
+    title: str = ""
+    notes: Sequence[dict[str, Any]] = ()
+    shapes: Sequence[dict[str, Any]] = ()
+    images: Sequence[dict[str, Any]] = ()
+    ends: Sequence[tuple[str, float, str]] = ()
+    """Words at the ends of lines: (words, value, colour)."""
+
+
+def compose(
+    panels: Sequence[Panel],
+    columns: int,
+    key: Sequence[Any] = (),
+    *,
+    width: str = "column",
+    height: float | None = None,
+    shared: str = "",
+    letters: bool = False,
+    right: float = 0,
+    inner: float | None = None,
+    gap: float | None = None,
+    heading: float = 0,
+) -> go.Figure:
+    """One figure of all panels, row by row, its key in rows above them.
+
+    Args:
+        key: traces that show nothing but their entry in the legend, in its order.
+        width: a width of `workbench.figures.theme`.
+        height: of the figure in pixels; by default the panels have a usual shape.
+        shared: "x", "y" or "xy": axes that are the same in all panels, and labelled at the edge only.
+        letters: mark the panels a, b, c.
+        right: room at the right edge, as of a colour bar.
+        inner: height of a panel in pixels, for rows of a fixed size.
+        gap: between panels without labels, in pixels, as between maps.
+        heading: room above everything, as for headings over several columns.
+    """
+    theme = theme_of(width)
+    page = _Page(list(panels), columns, list(key), theme, theme.widths[width], shared, letters)
+    page.right += right
+    page.above += heading
+    page.gap = page.gap if gap is None else gap
+    return page.figure(height, inner)
+
+
+class _Page:
+    """Where everything lies: first the widths, from the widest labels, then the heights."""
+
+    def __init__(
+        self,
+        panels: list[Panel],
+        columns: int,
+        key: list[Any],
+        theme: Theme,
+        width: int,
+        shared: str,
+        letters: bool,
+    ) -> None:
+        self.panels, self.key, self.theme, self.width = panels, key, theme, width
+        self.columns = min(columns, len(panels))
+        self.lines = -(-len(panels) // self.columns)
+        self.shared_x, self.shared_y = "x" in shared, "y" in shared
+        self.letters = letters and len(panels) > 1
+        self.font, self.title_font = theme.font, theme.font * 9 / 8
+        self.tick = theme.font / 3 + 4  # the tick and the gap between it and its label
+        self.right, self.gap = theme.font * 0.9, theme.font * 1.1
+        names = [trace.name for trace in key]
+        self.key_rows = in_rows(names, width - theme.font, theme.font)
+        self.above = len(self.key_rows) * legend_row(theme.font) + (6 if key else 0)
+        self.ends_room = widest((words for panel in panels for words, _, _ in panel.ends), theme.font)
+
+    def figure(self, height: float | None, inner: float | None) -> go.Figure:
+        if self.theme.fixed_height:
+            height = self.width * 9 / 16
+        across = (self.width - self.right) / self.columns * 0.8
+        tall = inner or min(max(0.62 * across, 8.5 * self.font), 15 * self.font)
+        usual = tall
+        for _ in range(3):  # ticks need the panel's size, which needs the widths of the ticks' labels
+            tops, bottoms = self._rows_of_words(across, tall)
+            spent = sum(tops) + sum(bottoms) + self.above
+            if height:
+                tall = max((height - spent) / self.lines, 3 * self.font)
+            elif self.above > KEY_SHARE * (spent + tall * self.lines):
+                tall = min((self.above / KEY_SHARE - spent) / self.lines, 1.8 * usual)
+            lefts = self._lefts(tall)
+            gap = self.ends_room + (self.font * 0.6 if self.ends_room else 0)
+            across = (self.width - sum(lefts) - self.right - gap * self.columns) / self.columns
+        total = height or spent + tall * self.lines
+        fig = go.Figure()
+        layout: dict[str, Any] = {"annotations": [], "shapes": [], "images": []}
+        for number, panel in enumerate(self.panels):
+            row, column = divmod(number, self.columns)
+            x0 = sum(lefts[: column + 1]) + column * (across + gap)
+            y0 = self.above + sum(tops[: row + 1]) + sum(bottoms[:row]) + row * tall
+            box = (x0, x0 + across, y0, y0 + tall)
+            self._add(fig, layout, number, panel, box, total, tops[row], x0 - lefts[column])
+        self._add_key(fig, layout, total)
+        margin = dict.fromkeys("lrtb", 0) | {"autoexpand": False}
+        layout |= {
+            "template": self.theme.template,
+            "width": self.width,
+            "height": round(total),
+            "margin": margin,
+        }
+        return fig.update_layout(layout, barmode="overlay")
+
+    def _edge(self, number: int) -> tuple[bool, bool]:
+        """Whether a panel is the lowest of its column, and the first of its row."""
+        return number + self.columns >= len(self.panels), number % self.columns == 0
+
+    def _rows_of_words(self, across: float, tall: float) -> tuple[list[float], list[float]]:
+        """For each row of panels the room above it (titles, letters) and beneath it (ticks, axis titles)."""
+        tops, bottoms = [], []
+        for line in range(self.lines):
+            own = range(line * self.columns, min((line + 1) * self.columns, len(self.panels)))
+            titles = [wrap(self.panels[number].title, across, self.font) for number in own]
+            titled = any(titles) or self.letters
+            tops.append(
+                max(map(line_count, titles)) * 1.3 * self.font + 3
+                if titled
+                else 0
+                if line and self.shared_x
+                else self.font * 0.7
+            )
+            lowest = any(self._edge(number)[0] for number in own) or not self.shared_x
+            room = self.gap if self.shared_x else self.font * 0.8
+            if lowest and not all(self.panels[number].x.bare for number in own):
+                labels = max(
+                    max(map(line_count, self._ticks(self.panels[n].x, across, False)[1] or [""])) for n in own
+                )
+                titles = [
+                    wrap(self.panels[number].x.title, across + self.font, self.title_font) for number in own
+                ]
+                room = self.tick + 1.3 * self.font * labels + self.font * 0.4
+                room += max(1.3 * self.title_font * line_count(title) if title else 0 for title in titles)
+            bottoms.append(room)
+        return tops, bottoms
+
+    def _lefts(self, tall: float) -> list[float]:
+        """For each column the room at the left of its panels: tick labels and the axis title."""
+        rooms = []
+        for column in range(self.columns):
+            own = self.panels[column :: self.columns]
+            if column and self.shared_y:
+                rooms.append(self.gap)
+                continue
+            labels = max(widest(self._ticks(panel.y, tall, True)[1], self.font) for panel in own)
+            titles = [wrap(panel.y.title, tall * 1.1, self.title_font) for panel in own]
+            title = max(
+                1.3 * self.title_font * line_count(title) + self.font * 0.5 if title else 0
+                for title in titles
+            )
+            tick = 0 if all(panel.y.bare for panel in own) else self.tick
+            rooms.append(title + labels + tick + self.font * (0.9 if column else 0.3))
+        return rooms
+
+    def _ticks(self, axis: Axis, room: float, upright: bool) -> tuple[dict[str, Any], list[str]]:
+        return ticks(axis, room, self.font, upright)
+
+    def _add(
+        self, fig: go.Figure, layout: dict[str, Any], number: int, panel: Panel, box: tuple[float, float, float, float],
+        total: float, top: float, start: float,
+    ) -> None:  # fmt: skip
+        """A panel's traces, axes and words; ``box`` is left, right, top and bottom in pixels from the upper left."""
+        suffix = str(number + 1) if number else ""
+        left, right, upper, lower = box
+        lowest, first = self._edge(number)
+        for trace in panel.traces:
+            fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
+        for letter, axis, labelled, length in (
+            ("x", panel.x, lowest or not self.shared_x, right - left),
+            ("y", panel.y, first or not self.shared_y, lower - upper),
+        ):
+            settings, _ = self._ticks(axis, length, letter == "y")
+            domain = (left, right) if letter == "x" else (total - lower, total - upper)
+            whole = self.width if letter == "x" else total
+            title = wrap(axis.title, length * 1.1 if letter == "y" else length + self.font, self.title_font)
+            shown = (
+                {"title": {"text": title, "standoff": self.font * 0.4}}
+                if labelled
+                else {"showticklabels": False}
+            )
+            shared = self.shared_x if letter == "x" else self.shared_y
+            layout[f"{letter}axis{suffix}"] = {
+                "domain": [end / whole for end in domain], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
+                "automargin": False, **axis.layout(), **settings, **shown,
+                **({"matches": self._partner(letter, number)} if shared and number else {}),
+            }  # fmt: skip
+        axes = {"xref": f"x{suffix}", "yref": f"y{suffix}"}
+        domains = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain"}
+        layout["annotations"] += [{**axes, "showarrow": False, **note} for note in panel.notes]
+        layout["images"] += [{**axes, **image} for image in panel.images]
+        layout["shapes"] += [{**axes, **shape} for shape in panel.shapes]
+        if panel.title:
+            layout["annotations"].append(
+                {
+                    "text": wrap(panel.title, right - left, self.font),
+                    "x": 0.5,
+                    "y": 1,
+                    **domains,
+                    "showarrow": False,
+                }
+                | {"xanchor": "center", "yanchor": "bottom", "borderpad": 0}
+            )
+        if self.letters:
+            place = start + self.font * (0.2 if first else 0.9)
+            y = 1 - (upper - top) / total
+            layout["annotations"].append(panel_letter(chr(ord("a") + number), place / self.width, y))
+        layout["annotations"] += self._end_words(panel, suffix, lower - upper)
+
+    def _sized(self, trace: Any) -> Any:
+        """A trace in the sizes of the theme: what marks say is meant for paper."""
+        factor = self.theme.font / THEMES["paper"].font
+        if factor != 1 and trace.type == "scatter":
+            for holder, name in ((trace.marker, "size"), (trace.line, "width"), (trace.error_x, "thickness")):
+                if holder is not None and isinstance(holder[name], (int, float)):
+                    holder[name] *= factor
+        return trace
+
+    def _partner(self, letter: str, number: int) -> str | None:
+        """The axis that this one is linked with: of x the first of all, of y the first of its row."""
+        first = 0 if letter == "x" else number - number % self.columns
+        return None if first == number else f"{letter}{first + 1 if first else ''}"
+
+    def _end_words(self, panel: Panel, suffix: str, tall: float) -> list[dict[str, Any]]:
+        places = spread_out(
+            [panel.y.place(value) * tall for _, value, _ in panel.ends], 1.25 * self.font, tall
+        )
+        return [
+            {
+                "text": f'<span style="color:{readable(colour)}">{words}</span>',
+                "x": 1,
+                "y": place / tall,
+                "showarrow": False,
+            }
+            | {
+                "xref": f"x{suffix} domain",
+                "yref": f"y{suffix} domain",
+                "xanchor": "left",
+                "xshift": self.font * 0.4,
+            }
+            | {"borderpad": 0}
+            for (words, _, colour), place in zip(panel.ends, places, strict=True)
+        ]
+
+    def _add_key(self, fig: go.Figure, layout: dict[str, Any], total: float) -> None:
+        """A legend for each row of the key: so plotly cannot break it differently."""
+        for number, places in enumerate(self.key_rows):
+            name = f"legend{number + 1 if number else ''}"
+            for place in places:
+                fig.add_trace(self._sized(self.key[place]).update(legend=name, showlegend=True))
+            layout[name] = {
+                **_PLAIN_LEGEND, "font": {"size": self.font}, "orientation": "h",
+                "traceorder": "normal", "xref": "container", "yref": "container",
+                "x": self.font * 0.3 / self.width, "xanchor": "left", "yanchor": "top",
+                "y": 1 - number * legend_row(self.font) / total,
+            }  # fmt: skip
+
+
+def spread_out(places: Sequence[float], least: float, room: float) -> list[float]:
+    """The places moved as little as needed for ``least`` between them, inside the room."""
+    order = np.argsort(places, kind="stable")
+    moved = np.asarray(places, dtype=float)[order]
+    for _ in range(200):
+        gaps = np.diff(moved)
+        if not (gaps < least - 1e-6).any():
+            break
+        for here in np.flatnonzero(gaps < least - 1e-6):
+            push = (least - (moved[here + 1] - moved[here])) / 2
+            moved[here] -= push
+            moved[here + 1] += push
+    if len(moved):  # no further beyond an end than half a line
+        moved += max(0, -least / 2 - moved[0]) - max(0, moved[-1] - room - least / 2)
+    found = np.empty_like(moved)
+    found[order] = moved
+    return found.tolist()
+
+
+def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str, Any], list[str]]:
+    """Axis settings for as many round numbers as have room, and what their labels say."""
+    if axis.bare:
+        return {}, []
+    if axis.names:
+        places = list(range(len(axis.names)))
+        return {"tickmode": "array", "tickvals": places, "ticktext": list(axis.names)}, list(axis.names)
+    fewest: tuple[dict[str, Any], list[str]] = ({}, [])
+    for settings, labels in _log_ticks(axis) if axis.log else _linear_ticks(axis, room / font):
+        if len(labels) < 2 and fewest[1]:
+            break
+        fewest = settings, labels
+        taken = (
+            len(labels) * 2.1 * font
+            if upright
+            else sum(text_width(label, font) + 1.2 * font for label in labels)
+        )
+        if taken <= room and len(labels) <= MOST_TICKS:
+            break
+    return fewest
+
+
+def _linear_ticks(axis: Axis, most: float) -> Any:
+    """Ever fewer ticks at multiples of 1, 2 or 5 times a power of ten."""
+    reach = axis.high - axis.low
+    power = 10.0 ** math.floor(math.log10(reach / most))
+    steps = [digit * power * scale for scale in (1, 10, 100) for digit in _STEPS]
+    for step in steps:
+        if axis.whole and (step < 1 or step != round(step)):
+            continue
+        first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
+        labels = [f"{place * step:.6g}".replace("-", "−") for place in range(first, last + 1)]
+        yield {"tickmode": "linear", "tick0": 0, "dtick": step}, labels
+
+
+def _log_ticks(axis: Axis) -> Any:
+    """Digits of each power of ten where there are few decades, then powers, then every second or third of them."""
+    low, high = math.log10(axis.low), math.log10(axis.high)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    for digits in ((1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else ():
+        pairs = [(digit, power) for power in powers for digit in digits]
+        pairs = [(d, p) for d, p in pairs if low - 1e-9 <= math.log10(d) + p <= high + 1e-9]
+        yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p) for d, p in pairs])
+    for step in (1, 2, 3, 5, 10):
+        held = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
+        yield _array([10.0**power for power in held], [_decimal(1, power) for power in held])
+
+
+def _array(places: list[float], labels: list[str]) -> tuple[dict[str, Any], list[str]]:
+    return {"tickmode": "array", "tickvals": places, "ticktext": labels}, labels
+
+
+def _decimal(digit: float, power: int) -> str:
+    if -3 < power < 4:
+        return f"{digit * 10.0**power:g}"
+    times = "" if digit == 1 else f"{digit:g}·"
+    return f"{times}10<sup>{power}</sup>".replace("-", "−")
+
+
+def with_room(axis: Axis, share: float = 0.04) -> Axis:
+    """The axis with some room beyond its ends."""
+    if axis.log:
+        factor = (axis.high / axis.low) ** share if axis.high > axis.low else 2
+        return replace(axis, low=axis.low / factor, high=axis.high * factor)
+    pad = share * ((axis.high - axis.low) or abs(axis.high) or 1)
+    return replace(axis, low=axis.low - pad, high=axis.high + pad)

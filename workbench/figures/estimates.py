@@ -1,0 +1,188 @@
+"""What a figure draws of a frame: the rows of one quantity, their estimate, its spread, its null, and each in words.
+
+Rows are sampled over inputs, heads and seeds. A frame holds single values (a row for each input and head), means (a
+row per layer, per input and over everything), or statistics (``mean``, ``low``, ``q25`` … in the column
+``statistic``); from all of them comes the same curve, and what a frame does not hold is not drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
+from workbench.figures.frames import rows_of
+from workbench.figures.levels import values_once
+from workbench.frames.results import provenance_of
+
+UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers"}
+"""The columns over which values are sampled, in words."""
+NULLS = {
+    "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "isotropic", "uniform": "uniform attention",
+}  # fmt: skip
+# Of a metric measured in several ways this one is drawn, unless the figure tells them apart or keeps another.
+_USUAL = {"convention": "exact", "candidate": "resid_post"}
+_PLAIN = ("axis", "standardize")  # plain rows before those with something left out or standardised
+_WAYS = (
+    "model", "checkpoint", "axis", "statistic", "convention", "standardize", "candidate", "rank", "noise",
+    "severity", "protocol", "epsilon", "split", "attention",
+)  # fmt: skip
+_STATISTICS = ("mean", "std", "low", "high", "min", "max", "q25", "median", "q75")
+_QUANTILES = {0: "min", 25: "q25", 50: "median", 75: "q75", 100: "max"}
+
+
+def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: Sequence[str]) -> pd.DataFrame:
+    """The rows of one metric measured in one way, beside the columns that the figure tells apart.
+
+    Raises:
+        InputError: no such rows, or several ways of measuring that neither ``kept`` nor ``apart`` names.
+    """
+    rows = rows_of(frame, metric, needs=[name for name in apart if name not in kept])
+    for column, wanted in kept.items():
+        if column not in rows:
+            raise InputError(f"the frame has no column {column!r}; its columns: {', '.join(frame.columns)}")
+        several = isinstance(wanted, (list, tuple, set, range))
+        held = rows[column].isna() if wanted is None else rows[column].isin(wanted if several else [wanted])
+        if not held.any():
+            known = ", ".join(map(str, rows[column].dropna().unique())) or "none"
+            raise InputError(f"no {metric} with {column} {wanted!r}; there is {known}")
+        rows = rows[held.fillna(False)]
+    free = [name for name in _WAYS if name in rows and name not in kept and name not in apart]
+    for column in free:
+        usual = _USUAL.get(column)
+        if usual is not None and (rows[column] == usual).any():
+            rows = rows[rows[column] == usual]
+        elif column in _PLAIN and rows[column].isna().any():
+            rows = rows[rows[column].isna()]
+    if _are_statistics(rows):
+        free = [name for name in free if name != "statistic"]
+    groups = [rows] if not apart else [own for _, own in rows.groupby([*apart], dropna=False)]
+    for column in free:
+        if any(own[column].nunique(dropna=False) > 1 for own in groups):
+            found = ", ".join(map(str, rows[column].dropna().unique()[:6]))
+            raise InputError(
+                f"the frame holds {metric} with several values of {column} ({found}): "
+                f"keep one with .where({column}=…), or tell them apart with color={column!r} or panel={column!r}"
+            )
+    return rows
+
+
+def _are_statistics(rows: pd.DataFrame) -> bool:
+    """Whether the rows are statistics over inputs, as of a frame without rows per input."""
+    named = "statistic" in rows and rows["statistic"].isin(["mean", "median"]).any()
+    return bool(named and rows["statistic"].isin(_STATISTICS).all() and rows["statistic"].nunique() > 1)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of one series at the places ``by``, and the units they are sampled over."""
+
+    rows: pd.DataFrame
+    by: tuple[str, ...]
+    units: tuple[str, ...]
+    statistics: bool
+
+    @classmethod
+    def means(cls, rows: pd.DataFrame, by: Sequence[str]) -> Sample:
+        """The means that the frame holds at each place, with the null of the mean; else `of`."""
+        units = [name for name in UNITS if name in rows and name not in by]
+        whole = rows[rows[units].isna().all(axis=1)]
+        return (
+            cls.of(rows, by)
+            if whole.empty
+            else cls(values_once(whole), tuple(by), (), _are_statistics(whole))
+        )
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, by: Sequence[str], over: str | None = None) -> Sample:
+        """The sampled rows at each place of ``by``, single values before means, each value once.
+
+        ``over`` chooses the rows that are sampled over this unit, where a frame holds means over several.
+        """
+        at = rows[rows[[*by]].notna().all(axis=1)]
+        units = [name for name in UNITS if name in rows and name not in by]
+        for unit in [over] if over in units else units:
+            held = at[at[unit].notna()]
+            if len(held):
+                found = tuple(name for name in units if held[name].notna().any())
+                return cls(values_once(held), tuple(by), found, statistics=False)
+        whole = at[at[units].isna().all(axis=1)] if units else at
+        return cls(values_once(whole), tuple(by), (), _are_statistics(whole))
+
+    def estimate(self, how: str) -> pd.DataFrame:
+        """Columns ``value`` and ``n`` at each place: the mean or median of all values."""
+        if self.statistics:
+            return self._statistic(how).rename("value").reset_index().assign(n=0)
+        groups = self.rows.groupby([*self.by], sort=True)["value"]
+        return groups.agg([how, "count"]).set_axis(["value", "n"], axis=1).reset_index()
+
+    def interval(self, over: str) -> pd.DataFrame:
+        """Columns ``low`` and ``high`` at each place: the 95 % t-interval over a unit's means; empty without them."""
+        if self.statistics:
+            ends = {name: self._statistic(name) for name in ("low", "high")}
+            return pd.DataFrame(ends).dropna().reset_index()
+        if over not in self.units:
+            return pd.DataFrame(columns=[*self.by, "low", "high"])
+        means = self.rows.groupby([*self.by, over], sort=True)["value"].mean()
+        places = means.groupby(level=[*self.by])
+        found = [(*place, *mean_interval(own)[1:3]) for place, own in places]
+        return pd.DataFrame(found, columns=[*self.by, "low", "high"]).dropna()
+
+    def quantiles(self, ends: tuple[float, float], over: str | None) -> pd.DataFrame:
+        """Columns ``low`` and ``high``: quantiles (in per cent) of all values, or of a unit's means."""
+        if self.statistics:
+            found = [self._statistic(_QUANTILES.get(end, str(end))) for end in ends]
+            return pd.concat(found, axis=1, keys=["low", "high"]).dropna().reset_index()
+        if not self.units or (over is not None and over not in self.units):
+            return pd.DataFrame(columns=[*self.by, "low", "high"])
+        values = self.rows.set_index([*self.by])["value"]
+        if over is not None:
+            values = self.rows.groupby([*self.by, over])["value"].mean()
+        groups = values.groupby(level=[*self.by])
+        found = {name: groups.quantile(end / 100) for name, end in zip(("low", "high"), ends, strict=True)}
+        return pd.DataFrame(found).reset_index()
+
+    def _statistic(self, name: str) -> pd.Series:
+        own = self.rows[self.rows["statistic"] == name]
+        return own.groupby([*self.by], sort=True)["value"].mean()
+
+    def null(self, kind: str | None, rows: pd.DataFrame) -> pd.DataFrame:
+        """``null_mean``, ``null_low`` and ``null_high`` under one kind of null, mean over the units, at each place."""
+        own = rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
+        columns = [name for name in ("null_mean", "null_low", "null_high") if name in own]
+        held = own[own["null_mean"].notna()]
+        sample = Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
+        return sample.rows.groupby([*self.by], sort=True)[columns].mean().reset_index()
+
+    def counts(self, inputs: int | None = None) -> str:
+        """What the values are sampled over, with numbers: "25 inputs × 12 heads".
+
+        Of a frame of means ``inputs`` says how many inputs they come from.
+        """
+        numbers = {unit: self.rows[unit].nunique() for unit in self.units}
+        parts = [
+            f"{n} {UNITS[unit] if n != 1 else unit}"
+            for unit, n in numbers.items()
+            if n > 1 or unit == "input"
+        ]
+        return " × ".join(parts) or ("inputs" if inputs is None else f"{inputs} inputs")
+
+
+def input_count(frame: pd.DataFrame) -> int | None:
+    """How many inputs a frame's numbers come from, where the record of its runs says so, and of all the same."""
+    found = {run.get("inputs", {}).get("n") for run in provenance_of(frame)}
+    return found.pop() if len(found) == 1 else None
+
+
+def null_kinds(rows: pd.DataFrame) -> list[str | None]:
+    """The kinds of null that the rows hold; None for one without a name."""
+    if "null_mean" not in rows or rows["null_mean"].isna().all():
+        return []
+    if "null" not in rows:
+        return [None]
+    kinds = rows.loc[rows["null_mean"].notna(), "null"]
+    return [None if pd.isna(kind) else str(kind) for kind in dict.fromkeys(kinds.astype(object))]

@@ -1,0 +1,342 @@
+"""Forests: a row for each model, variant or claim, a panel for each quantity, an estimate with its interval in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
+from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.estimates import UNITS, Sample, null_kinds, quantity
+from workbench.figures.frames import band, short_name, without_provenance
+from workbench.figures.grammar import (
+    NEUTRAL,
+    RULE_LINE,
+    Mark,
+    Null,
+    Published,
+    Rule,
+    as_null,
+    key_entry,
+    key_swatch,
+    metric_axis,
+    null_name,
+    published_trace,
+)
+from workbench.figures.measuring import widest
+from workbench.figures.theme import NULL_BAND, PUBLISHED, readable, series_style, theme_of
+from workbench.figures.variants import LOOKS, in_order
+from workbench.frames.metrics import METRICS, Metric
+
+_ROW = "row of the forest"
+_GRID = {"ticks": "", "showline": False, "showgrid": True, "gridcolor": "#E6E6E6", "gridwidth": 0.5}
+
+
+@dataclass(frozen=True)
+class Interval(Mark):
+    """An estimate and its interval in a `Forest`: the mean over a unit with its 95 % confidence interval.
+
+    With ``columns`` value, low and high stand in the frame, and ``words`` say what they are.
+    """
+
+    over: str = "input"
+    ci: float = 95
+    columns: tuple[str, str, str] | None = None
+    words: str = ""
+
+    def table(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Columns ``value``, ``low``, ``high`` (NaN without an interval) and ``n`` of every row of the forest."""
+        if self.columns is not None:
+            named = dict(zip(self.columns, ("value", "low", "high"), strict=True))
+            table = rows.drop(columns=[name for name in named.values() if name in rows and name not in named])
+            return table.rename(columns=named).assign(n=rows.get("n", np.nan))
+        sample = Sample.of(rows, (_ROW,), self.over)
+        if self.over not in sample.units:
+            return sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
+        means = sample.rows.groupby([_ROW, self.over], sort=False)["value"].mean()
+        found = [(place, *mean_interval(own)) for place, own in means.groupby(level=0, sort=False)]
+        return pd.DataFrame(found, columns=[_ROW, "value", "low", "high", "n"])
+
+    def says(self, counts: Sequence[int]) -> str:
+        """The estimator, its interval and its unit of sampling."""
+        if self.words or self.columns is not None:
+            return self.words or "value and interval of the frame"
+        if not counts:
+            return "mean"
+        many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        return f"mean over {many} {UNITS.get(self.over, self.over)}, 95 % CI"
+
+
+@dataclass(frozen=True)
+class Verdict(Mark):
+    """The word of a column at the right end of each row, in its colour: whether a claim holds, a difference counts."""
+
+    column: str = "verdict"
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A row for each value of a column, a panel for each metric: estimates with their intervals, null and published.
+
+    Args:
+        frame: a result frame, or with ``panel`` any table whose `Interval` names its columns.
+        y: the column whose values are the rows, in order of appearance.
+        x: metrics, or values of the column ``panel``, a panel each; as a mapping with the panel's title.
+        group: the column whose values are headings over the rows.
+        panel: the column that ``x`` are values of.
+        color: the column whose values have a colour each, side by side in a row.
+        names: what rows and key say of a value.
+    """
+
+    frame: pd.DataFrame
+    y: str = "model"
+    x: Sequence[str] | Mapping[str, str] = ()
+    group: str | None = None
+    panel: str = "metric"
+    color: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    scales: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, *marks: Mark) -> Forest:
+        """The same with these marks as well."""
+        return replace(self, marks=(*self.marks, *marks))
+
+    def where(self, **kept: Any) -> Forest:
+        """The same of those rows alone in which a column holds a value, one of several, or (None) nothing."""
+        return replace(self, kept={**self.kept, **kept})
+
+    def scale(self, **scales: Any) -> Forest:
+        """The same with other axes: ``log`` and ``range`` for all panels, ``row``: its height in letters."""
+        return replace(self, scales={**self.scales, **scales})
+
+    def figure(self, width: str = "page", columns: int | None = None) -> go.Figure:
+        """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
+
+        Raises:
+            InputError: no such panels, or several ways of measuring a metric that the figure does not tell apart.
+        """
+        return _Drawing(self).figure(width, columns)
+
+    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
+        return self.figure()._repr_mimebundle_(*args, **kwargs)
+
+
+class _Drawing:
+    """One `Forest` on its way to a figure."""
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest, frame = forest, without_provenance(forest.frame)
+        self.titles = forest.x if isinstance(forest.x, Mapping) else dict.fromkeys(forest.x, "")
+        if not self.titles:
+            raise InputError("the forest has no panels; give x=['metric', …]")
+        apart = [name for name in (forest.y, forest.group, forest.color) if name is not None]
+        rows = {
+            name: quantity(frame, name, forest.kept, apart)
+            if forest.panel == "metric"
+            else frame[frame[forest.panel] == name]
+            for name in self.titles
+        }
+        absent = [name for name, own in rows.items() if own.empty]
+        if absent:
+            known = ", ".join(map(str, frame[forest.panel].dropna().unique()))
+            raise InputError(f"the frame has no {', '.join(absent)} in {forest.panel}; it holds {known}")
+        everything = pd.concat([*rows.values()])
+        self.rows = {name: own.assign(**{_ROW: self._keys(own)}) for name, own in rows.items()}
+        held = [None] if forest.color is None else [*everything[forest.color].dropna().unique()]
+        self.colours = [
+            *(name for name in forest.names if name in held),
+            *(one for one in held if one not in forest.names),
+        ]
+        self.words: list[str] = []
+        self.places = self._places(everything)
+        self.interval = next((mark for mark in forest.marks if isinstance(mark, Interval)), Interval())
+        self.tables = {
+            (name, colour): self.interval.table(own if colour is None else own[own[forest.color] == colour])
+            for name, own in self.rows.items()
+            for colour in self.colours
+        }
+
+    def _keys(self, rows: pd.DataFrame) -> list[Any]:
+        """What row of the forest each row of the frame belongs to."""
+        heads = [None] * len(rows) if self.forest.group is None else rows[self.forest.group]
+        return [*zip(heads, rows[self.forest.y], strict=True)]
+
+    def _places(self, rows: pd.DataFrame) -> dict[Any, int]:
+        """The place of each row from the top, headings included, and in ``words`` what stands beside it."""
+        places: dict[Any, int] = {}
+        forest = self.forest
+        for head, own in [(None, rows)] if forest.group is None else rows.groupby(forest.group, sort=False):
+            if head is not None:
+                self.words.append(f"<b>{forest.names.get(head, head)}</b>")
+            values = [*own[forest.y].dropna().unique()]
+            if forest.y == "attention" and set(values) <= set(LOOKS):
+                values = in_order(values)
+            for value in values:
+                places[head, value] = len(self.words)
+                self.words.append(self._label(value))
+        return places
+
+    def _label(self, value: Any) -> str:
+        if value in self.forest.names:
+            return self.forest.names[value]
+        if self.forest.y == "attention" and value in LOOKS:
+            return LOOKS[value].label
+        return short_name(value) if "model" in (self.forest.y, self.forest.color) else str(value)
+
+    def figure(self, width: str, columns: int | None) -> go.Figure:
+        font = theme_of(width).font
+        said = {
+            place: word
+            for mark in self.forest.marks
+            if isinstance(mark, Verdict)
+            for place, word in self._verdicts(mark)
+        }
+        room = widest((word for word, _ in said.values()), font) + font * 0.6 if said else 0.0
+        panels = [self._panel(name) for name in self.titles]
+        row = self.forest.scales.get("row", 1.5 if len(self.colours) == 1 else 0.9 * len(self.colours) + 0.8)
+        fig = compose(
+            panels, columns or len(panels), [*self._key()], width=width, shared="y", right=room,
+            inner=(len(self.words) + 0.3) * row * font,
+        )  # fmt: skip
+        right = max(axis.domain[1] for axis in fig.select_xaxes())
+        for place, (word, colour) in said.items():
+            fig.add_annotation(
+                text=f'<span style="color:{readable(colour)}">{word}</span>', x=right, xref="paper", xanchor="left",
+                y=place, yref="y", xshift=font * 0.5, borderpad=0, showarrow=False,
+            )  # fmt: skip
+        return fig
+
+    def _verdicts(self, mark: Verdict) -> Iterator[tuple[int, tuple[str, str]]]:
+        for table in self.tables.values():
+            for key, word in zip(table[_ROW], table.get(mark.column, ()), strict=False):
+                if not pd.isna(word):
+                    yield self.places[key], (str(word), mark.colours.get(str(word), "#000000"))
+
+    def _look(self, colour: Any) -> dict[str, Any]:
+        style = series_style(self.colours.index(colour))
+        return {
+            "marker": {**style["marker"], "size": 5.5},
+            "line": {**style["line"], "dash": "solid", "width": 1.2},
+        }
+
+    def _panel(self, name: str) -> Panel:
+        traces = [self._dots(name, number) for number in range(len(self.colours))]
+        shapes = []
+        for mark in self.forest.marks:
+            if isinstance(mark, Null):
+                traces = [*self._null(name, mark), *traces]
+            elif isinstance(mark, Published):
+                traces += [trace for trace, _ in self._published(name, mark)]
+            elif isinstance(mark, Rule):
+                ends = {"x0": mark.value, "x1": mark.value, "y0": -0.6, "y1": len(self.words) - 0.4}
+                shapes.append({"type": "line", "line": RULE_LINE, "layer": "below", **ends})
+        values = np.asarray(
+            [value for trace in traces for value in _reach(trace)] + [shape["x0"] for shape in shapes]
+        )
+        values = values[np.isfinite(values)]
+        known = METRICS[name] if name in METRICS else Metric(name, name, "")
+        options = {
+            option: self.forest.scales[option] for option in ("log", "range") if option in self.forest.scales
+        }
+        x = metric_axis(known, [(values.min(), values.max())], title=self.titles[name] or None, **options)
+        return Panel(
+            traces,
+            x,
+            Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID),
+            shapes=shapes,
+        )
+
+    def _dots(self, name: str, number: int) -> go.Scatter:
+        colour = self.colours[number]
+        table = self.tables[name, colour].dropna(subset=["value"])
+        shift = (number - (len(self.colours) - 1) / 2) * 0.75 / len(self.colours)
+        ends = table[["low", "high"]].astype(float)
+        value, look = table["value"].astype(float), self._look(colour)
+        return go.Scatter(
+            x=value, y=[self.places[key] + shift for key in table[_ROW]], mode="markers", marker=look["marker"],
+            error_x={
+                "type": "data", "symmetric": False, "array": (ends["high"] - value).fillna(0).clip(lower=0),
+                "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": look["line"]["color"],
+                "thickness": 1.2, "width": 0,
+            },
+            text=[self.words[self.places[key]] for key in table[_ROW]],
+            customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
+            hovertemplate="%{text}<br>%{x:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>n = %{customdata[2]}"
+            "<extra></extra>",
+            name="" if colour is None else self.forest.names.get(colour, str(colour)),
+            legendgroup=str(colour), showlegend=False,
+        )  # fmt: skip
+
+    def _null(self, name: str, mark: Null) -> Iterator[go.Scatter]:
+        rows = self.rows[name]
+        for number, kind in enumerate(_kinds(rows, mark)):
+            level = (
+                Sample.means(rows, (_ROW,)).null(kind, rows).reindex(columns=[_ROW, "null_low", "null_high"])
+            )
+            for key, low, high in level.dropna().itertuples(index=False):
+                y = self.places[key]
+                yield as_null(band([low, high], [y - 0.34] * 2, [y + 0.34] * 2, NULL_BAND), number)
+
+    def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
+        """A diamond for each published number of a row, and its paper."""
+        if mark.rows is None:
+            return
+        rows = (
+            mark.rows[mark.rows[self.forest.panel] == name] if self.forest.panel in mark.rows else mark.rows
+        )
+        known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
+        rows = rows[rows["value"].notna()]
+        for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
+            if (head, short_name(value)) in known:
+                yield (
+                    published_trace([row["value"]], [known[head, short_name(value)]], [row]),
+                    str(row.get("paper") or ""),
+                )
+
+    def _key(self) -> Iterator[go.Scatter]:
+        for colour in self.colours:
+            if colour is not None:
+                yield key_entry(
+                    self.forest.names.get(colour, str(colour)), mode="markers", **self._look(colour)
+                )
+        counts = [int(n) for table in self.tables.values() for n in table["n"].dropna()]
+        look = self._look(None) if self.colours == [None] else {
+            "marker": {"color": NEUTRAL, "symbol": "circle", "size": 5.5}, "line": {"color": NEUTRAL, "width": 1.2}
+        }  # fmt: skip
+        yield key_entry(self.interval.says(counts), mode="lines+markers", **look)
+        for mark in self.forest.marks:
+            if isinstance(mark, Null):
+                for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
+                    yield as_null(key_swatch(f"{null_name(kind)} (95 % of the mean)", NULL_BAND), number)
+            elif isinstance(mark, Published):
+                papers = dict.fromkeys(
+                    paper for name in self.titles for _, paper in self._published(name, mark)
+                )
+                if papers:
+                    named = f" ({', '.join(filter(None, papers))})" if any(papers) else ""
+                    yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
+            elif isinstance(mark, Rule):
+                yield from mark.key([], {})
+
+
+def _kinds(rows: pd.DataFrame, mark: Null) -> list[str | None]:
+    return [kind for kind in null_kinds(rows) if mark.kind is None or kind == mark.kind]
+
+
+def _reach(trace: go.Scatter) -> list[float]:
+    """Every x that a trace covers, its error bars included."""
+    found = [float(x) for x in trace.x]
+    bars = trace.error_x
+    if bars.array is not None:
+        found += [float(x + up) for x, up in zip(trace.x, bars.array, strict=True)]
+        found += [float(x - down) for x, down in zip(trace.x, bars.arrayminus, strict=True)]
+    return found
