@@ -38,7 +38,7 @@ figure = go.Figure(go.Scatter(x=[1, 2, 3], y=eigenvalues.mean(axis=0)))
 figure.update_layout(xaxis_title="Rank", yaxis_title="Eigenvalue")
 save_figure(
     figure, {name!r}, data=data, caption="Eigenvalues of a Gram matrix.", alt="Three points, falling.",
-    parameters={{"n": n, "seed": seed, "scale": scale}}, out=out,
+    out=out,
 )
 """
 

@@ -37,7 +37,7 @@ capture = workbench.capture(model, digits)
 assert capture[3].attn.shape == (2, 3, 65, 65)
 frame = workbench.analyze("attention-map", model=model, inputs=digits)
 assert len(attention_summary_figure(frame).data) > 2 and len(attention_heatmap_figure(capture).data) == 12
-workbench.save_figure(attention_summary_figure(frame), "maps", data=frame, caption="Maps.", alt="Maps.", parameters={})
+workbench.save_figure(attention_summary_figure(frame), "maps", data=frame)
 """
 ASKED = """
 import workbench

@@ -1,5 +1,6 @@
 """Every figure notebook runs with its quick preset, and is stored as a notebook should be."""
 
+import ast
 import json
 import re
 
@@ -55,6 +56,10 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
     "attention_in_one_hour_members": "bundled:prose-tost",
     "attention_in_one_hour_other": "bundled:digits-bilateral",
 }
+VIEWS = {  # figures that the explorer saves, with the address of what they show
+    "explorer",
+    *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
+} - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
 
@@ -69,6 +74,20 @@ def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
             assert cell.outputs == []
             assert cell.execution_count is None
     assert [cell.metadata.get("tags") for cell in notebook.cells].count(["parameters"]) == 1
+
+
+@pytest.mark.parametrize("path", PATHS, ids=NAMES)
+def test_every_figure_is_described_and_names_no_parameters(path):
+    """The render and the running notebook know the parameters."""
+    sources = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    calls = [
+        {keyword.arg for keyword in node.keywords}
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "workbench.save_figure"
+    ]
+    assert [call for call in calls if not call >= {"data", "caption", "alt"} or "parameters" in call] == []
+    assert calls or any(".save(" in source for source in sources)
 
 
 @pytest.mark.parametrize("notebook", find_notebooks(), ids=lambda notebook: notebook.name)
@@ -105,6 +124,7 @@ def test_every_notebook_renders_with_the_quick_preset(rendered):
     assert {re.sub(r"_\d$", "", figure) for figure in outcome.figures} == figures_of(outcome.name)
     for figure in outcome.figures:
         provenance = json.loads((rendered.out / f"{figure}.json").read_text())
+        assert provenance["parameters_from"] == ("call" if figure in VIEWS else "render")
         if "seed" not in ABSENT.get(outcome.name, set()):
             assert provenance["seed"] == provenance["parameters"]["seed"] == 0
         assert len(pd.read_csv(rendered.out / f"{figure}.csv")) > 0

@@ -146,6 +146,7 @@ def test_the_provenance_of_an_old_figure_has_todays_names(suffix):
     assert read["data"] == held["data"]
     assert read["figure"] == held["figure"]
     assert read["schema"] == 1
+    assert read["parameters_from"] == "call"
 
 
 def test_an_old_figure_is_drawn_again_by_todays_parameters(tmp_path):

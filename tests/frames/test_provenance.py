@@ -3,7 +3,10 @@
 import json
 import re
 
+import nbclient
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from workbench._version import __version__
 from workbench.core.errors import InputError
@@ -50,6 +53,54 @@ def test_the_notebook_is_what_the_render_says(monkeypatch):
     monkeypatch.setenv("WORKBENCH_PRESET", "quick")
     assert built()["notebook"]["parameters"] == {"n": 5}
     assert built()["preset"] == "quick"
+
+
+CELLS = [
+    ("n, layers = 3, (0, 1)\nseed: int = 0\nout = None", ["parameters"]),
+    (
+        "from workbench.frames.provenance import notebook_parameters\nn, other = 5, 2\nprint(notebook_parameters())",
+        [],
+    ),
+    ("n, layers = 7, object\ndel seed\nprint(notebook_parameters())", []),
+]
+
+
+def test_in_an_interactive_notebook_the_variables_are_read_as_they_are_when_asked(tmp_path, monkeypatch):
+    """Those that the tagged cell assigns, in the file that the kernel's session names; elsewhere there are none."""
+    cells = [new_code_cell(source, metadata={"tags": tags}) for source, tags in CELLS]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "mine.ipynb")
+    monkeypatch.delenv(provenance.PARAMETERS, raising=False)
+
+    def said(path):
+        monkeypatch.setenv("JPY_SESSION_NAME", str(path))
+        notebook = nbformat.read(tmp_path / "mine.ipynb", as_version=4)
+        nbclient.execute(notebook, cwd=tmp_path)
+        return [cell.outputs[0].text.strip() for cell in notebook.cells[1:]]
+
+    assert said(tmp_path / "mine.ipynb") == [
+        "({'n': 5, 'layers': (0, 1), 'seed': 0}, 'variables')",
+        "({'n': 7, 'layers': <class 'object'>}, 'variables')",
+    ]
+    assert said(tmp_path / "renamed.ipynb") == ["({}, None)"] * 2
+
+
+def test_a_script_has_no_parameters_but_those_it_names(monkeypatch):
+    monkeypatch.delenv(provenance.PARAMETERS, raising=False)
+    told = {"figure": {}, "data": {}}
+    held = provenance.build_provenance("name", [], None, **told)
+    assert (held["parameters"], held["parameters_from"]) == ({}, None)
+    held = provenance.build_provenance("name", [], {"n": 2}, **told)
+    assert (held["parameters"], held["parameters_from"]) == ({"n": 2}, "call")
+    monkeypatch.setenv(provenance.PARAMETERS, '{"n": 4, "seed": 1}')
+    held = provenance.build_provenance("name", [], None, **told)
+    assert (held["parameters"], held["parameters_from"]) == ({"n": 4, "seed": 1}, "render")
+    assert held["seed"] == 1
+
+
+def test_a_file_of_schema_2_named_its_parameters_itself():
+    held = {name: value for name, value in built().items() if name != "parameters_from"} | {"schema": 2}
+    held["parameters"] = {"draws": 3}  # a name of the reader's own by then
+    assert provenance.upgraded(held) == held | {"parameters_from": "call"}
 
 
 def test_it_survives_markup(tmp_path):

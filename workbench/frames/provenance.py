@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import importlib.metadata
 import io
@@ -11,6 +12,7 @@ import platform
 import re
 import struct
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -22,7 +24,10 @@ from workbench.core.errors import InputError
 from workbench.core.files import jsonable, sha256_file
 from workbench.core.renamed import new_settings, new_values
 
-SCHEMA_VERSION = 2  # 2 has new names of options and parameters; older ones are renamed where they are read
+SCHEMA_VERSION = 3
+"""2 has new names of options and parameters; 3 says what the parameters were read from."""
+PARAMETERS = "WORKBENCH_PARAMETERS"
+"""The variable by which a render tells a kernel the parameters that its notebook runs with."""
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
 PDF_KEY = "/Workbench"
@@ -75,10 +80,44 @@ def notebook_run() -> dict[str, Any] | None:
     return json.loads(held) if held.startswith("{") else {"name": held}
 
 
+def notebook_parameters() -> tuple[dict[str, Any], str | None]:
+    """The parameters of the notebook that runs here, and what they were read from.
+
+    "render": the values with which `workbench render` runs it. "variables": in JupyterLab and VS Code, which tell a
+    kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now. A
+    script has none, nor has a notebook whose file is not known; that is None.
+    """
+    if held := os.environ.get(PARAMETERS):
+        return json.loads(held), "render"
+    ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
+    variables = getattr(ipython.get_ipython() if ipython else None, "user_ns", {})
+    file = variables.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
+    if not variables or not file:
+        return {}, None
+    found = {name: variables[name] for name in _tagged_names(Path(file)) if name in variables}
+    return (found, "variables") if found else ({}, None)
+
+
+def _tagged_names(path: Path) -> list[str]:
+    """Names that the cell tagged "parameters" assigns, less that of the output folder; none where none can be read."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        tagged = [
+            "".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", ())
+        ]
+        names = [
+            node for source in tagged for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError):
+        return []  # to save a figure is what was asked for, whatever the session's file holds
+    names.sort(key=lambda name: (name.lineno, name.col_offset))
+    return [name.id for name in names if isinstance(name.ctx, ast.Store) and name.id != "out"]
+
+
 def build_provenance(
     name: str,
     runs: Iterable[Mapping[str, Any]],
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Any] | None,
     *,
     figure: Mapping[str, Any],
     data: Mapping[str, Any],
@@ -89,7 +128,7 @@ def build_provenance(
     Args:
         name: the figure's name.
         runs: provenance of the frames it shows (`frame.attrs["provenance"]`): analysis, model, inputs, seed.
-        parameters: the notebook's parameters, as the figure's reader should see them.
+        parameters: what was asked for, where the caller names it; None for `notebook_parameters`.
         figure: caption, alt text, size, theme and hash of the drawing.
         data: rows, columns and hash of the CSV.
         records: committed files that the figure draws; each is named with its hash.
@@ -98,7 +137,8 @@ def build_provenance(
         InputError: a record that is no file.
     """
     runs = [jsonable(run) for run in runs]
-    named = jsonable(parameters)
+    asked, source = notebook_parameters() if parameters is None else (parameters, "call")
+    named = jsonable(asked)
     seeds = [run.get("seed") for run in runs if run.get("seed") is not None]
     return {
         "schema": SCHEMA_VERSION,
@@ -106,6 +146,7 @@ def build_provenance(
         "notebook": notebook_run(),
         "preset": os.environ.get("WORKBENCH_PRESET") or None,
         "parameters": named,
+        "parameters_from": source,
         "models": _distinct(run.get("model") for run in runs),
         "inputs": _distinct(run.get("inputs") for run in runs),
         "seed": named.get("seed", seeds[0] if seeds else None),
@@ -256,10 +297,10 @@ def upgraded(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Provenance of any known schema in today's names; its ``schema`` stays the one that was written."""
     if provenance["schema"] == SCHEMA_VERSION:
         return dict(provenance)
-    held = {
-        name: new_settings(value) if name in ("parameters", "inputs", "runs") else value
-        for name, value in provenance.items()
-    }
+    held: dict[str, Any] = {**provenance, "parameters_from": "call"}  # there was no other way
+    if provenance["schema"] == 2:
+        return held
+    held |= {name: new_settings(held[name]) for name in ("parameters", "inputs", "runs") if name in held}
     notebook = held.get("notebook")
     if (
         notebook and "parameters" in notebook

@@ -64,7 +64,8 @@ def test_one_failure_is_named_with_its_cause_and_does_not_stop_the_others(render
 
 def test_the_preset_reaches_the_notebook_and_its_provenance(rendered):
     held = read_provenance(rendered[0].out / "works.json")
-    assert held["parameters"]["n"] == 3
+    assert held["parameters"] == {"n": 3, "seed": 0, "scale": 1, "label": None}
+    assert held["parameters_from"] == "render"
     assert held["preset"] == "quick"
     assert held["notebook"]["parameters"] == {"n": 3}
     assert len(pd.read_csv(rendered[0].out / "works.csv")) == 3 * 3
@@ -211,7 +212,6 @@ def test_a_figure_without_a_notebook_cannot_be_reproduced(tmp_path, monkeypatch)
         data=data,
         caption="c",
         alt="a",
-        parameters={},
         out=tmp_path,
         formats=[],
     )

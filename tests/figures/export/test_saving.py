@@ -145,6 +145,28 @@ def test_half_a_figure_is_refused_before_anything_is_written(tmp_path, changes):
     assert not (tmp_path / "figures").exists()
 
 
+def test_a_figure_and_a_name_are_enough(tmp_path):
+    """The data are the points drawn, the title is the caption, and the caption what is read aloud."""
+    fig = go.Figure(go.Scatter(x=["a", "b"], y=[1.0, 2.5], name="<b>line</b>"))
+    fig.add_trace(go.Heatmap(z=[[1, 2, 3], [4, 5, 6]], y=["first", "second"]))
+    fig.update_layout(title="What <i>is</i><br>drawn")
+    save_figure(fig, "f", out=tmp_path, formats=[])
+    assert (tmp_path / "f.csv").read_text().splitlines() == [
+        "trace,x,y,z", "line,a,1.0,", "line,b,2.5,",
+        "1,0,first,1.0", "1,1,first,2.0", "1,2,first,3.0", "1,0,second,4.0", "1,1,second,5.0", "1,2,second,6.0",
+    ]  # fmt: skip
+    held = read_provenance(tmp_path / "f.json")
+    assert (held["figure"]["caption"], held["figure"]["alt"]) == ("What is drawn", "What is drawn")
+    fig.update_layout(title=None)
+    save_figure(fig, "two_lines", out=tmp_path, formats=[])
+    assert read_provenance(tmp_path / "two_lines.json")["figure"]["caption"] == "two lines"
+
+
+def test_a_figure_of_a_picture_alone_needs_its_numbers(tmp_path):
+    with pytest.raises(InputError, match="data="):
+        save_figure(go.Figure(go.Image(z=[[[1, 2, 3], [4, 5, 6]]])), "f", out=tmp_path, formats=[])
+
+
 def test_one_format_may_be_given_by_its_name():
     assert check_formats("svg") == ["svg"]
     assert check_formats(("svg", "pdf")) == ["pdf", "svg"]

@@ -32,9 +32,7 @@ def notebooks(as_json: bool) -> None:
     rows = []
     for path in bundled_notebooks().values():
         notebook = read_notebook(path)
-        defaults = {
-            name: parameter.default for name, parameter in notebook.parameters.items() if name != "out"
-        }
+        defaults = notebook.filled({})
         shown = defaults if as_json else " ".join(f"{name}={value!r}" for name, value in defaults.items())
         rows.append({"notebook": notebook.name, "title": notebook.title, "parameters": shown})
     print_table(rows, "Figure notebooks (`workbench render NOTEBOOK -p KEY VALUE` sets a parameter)", as_json)

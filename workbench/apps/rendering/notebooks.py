@@ -69,6 +69,14 @@ class Notebook:
             return name
         return next((new for new in PARAMETERS.get(name, ()) if new in self.parameters), name)
 
+    def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Every parameter with its value in a run, given or by default; without the output folder."""
+        return {
+            name: values.get(name, parameter.default)
+            for name, parameter in self.parameters.items()
+            if name != "out"
+        }
+
     def check(self, values: Mapping[str, Any], source: str) -> None:
         """Raise `InputError` or `UnknownName` for a value that the notebook does not take."""
         for name, value in values.items():

@@ -34,7 +34,7 @@ from workbench.figures.export.page import write_html
 from workbench.figures.export.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
 from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
-from workbench.frames.provenance import dump
+from workbench.frames.provenance import PARAMETERS, dump
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
 _STOP_SECONDS = 10
@@ -286,6 +286,7 @@ class _Render:
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "WORKBENCH_NOTEBOOK": dump(facts),
+            PARAMETERS: dump(notebook.filled(values)),
             "WORKBENCH_PRESET": self.preset,
             "WORKBENCH_THEME": self.theme,
             OUT: str(self.out),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -37,6 +38,7 @@ DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
 ALLOWED = "WORKBENCH_FORMATS"
 # Files of the gallery itself, which a figure of the same name would overwrite.
+_AXES = ("x", "y", "z", "r", "theta", "labels", "values")
 _RESERVED = {"index", "report"}
 
 
@@ -44,10 +46,10 @@ def save_figure(
     fig: go.Figure,
     name: str,
     *,
-    data: pd.DataFrame,
-    caption: str,
-    alt: str,
-    parameters: Mapping[str, Any],
+    data: pd.DataFrame | None = None,
+    caption: str | None = None,
+    alt: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     width: str | None = None,
     height: float | None = None,
@@ -61,6 +63,10 @@ def save_figure(
     ``.figure.json`` (plotly specification) and ``.json`` (provenance, also inside PDF, SVG, PNG and HTML).
     Every file is whole or absent.
 
+    The provenance holds the parameters of the notebook that saves the figure: in a render those it runs with, in
+    JupyterLab and VS Code the variables that its cell tagged "parameters" assigns, as they are at this moment.
+    ``parameters_from`` says which: "render", "variables", "call" for what `parameters` gives; null in a script.
+
     In a render the three static formats are left to the render process: ``WORKBENCH_DEFER_EXPORT`` names a file
     to which each saved figure is appended. Without Chrome or the extra "figures" a warning says how to get it, and
     the rest is written.
@@ -68,10 +74,10 @@ def save_figure(
     Args:
         fig: any plotly figure; it is not changed.
         name: file name without folder or suffix: letters, digits, "_" and "-".
-        data: the numbers that the figure shows.
-        caption: one or two sentences, as under a figure in print.
-        alt: what the figure shows, for readers who cannot see it.
-        parameters: what was asked for (model, inputs, n, seed, …).
+        data: the numbers that the figure shows; by default the points of its traces.
+        caption: one or two sentences, as under a figure in print; by default the figure's title, else its name.
+        alt: what the figure shows, for readers who cannot see it; by default the caption.
+        parameters: what was asked for (model, inputs, n, seed, …), in the place of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
         width: "column" (3.25 in), "page" (6.75 in), or a venue's (`workbench.figures.theme.WIDTHS`); by default the one
             that the figure was made for, else "column".
@@ -86,7 +92,11 @@ def save_figure(
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
-    _check(fig, name, data, caption, alt)
+    _check_figure(fig, name)
+    data = _points(fig) if data is None else data
+    caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
+    alt = caption if alt is None else alt
+    _check_told(name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
     theme = theme_of(width)
@@ -177,7 +187,39 @@ def check_formats(formats: Sequence[str] | None) -> list[str]:
     return [format for format in FORMATS if format in asked]
 
 
-def _check(fig: go.Figure, name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
+def _points(fig: go.Figure) -> pd.DataFrame:
+    """The numbers of a figure's traces, one row per point or cell."""
+    frames = []
+    for number, trace in enumerate(fig.data):
+        drawn = {axis: trace[axis] for axis in _AXES if axis in trace}
+        held = {axis: values for axis, values in drawn.items() if values is not None and np.ndim(values) < 3}
+        z = np.asarray(held.get("z", ()))
+        if z.ndim == 2:
+            rows, columns = (
+                held[axis] if len(held.get(axis, ())) == size else range(size)
+                for axis, size in zip("yx", z.shape, strict=True)
+            )
+            grid = [
+                (x, y, value)
+                for y, line in zip(rows, z, strict=True)
+                for x, value in zip(columns, line, strict=True)
+            ]
+            points = pd.DataFrame(grid, columns=["x", "y", "z"])
+        else:
+            points = pd.DataFrame(
+                {axis: pd.Series(np.asarray(values).tolist()) for axis, values in held.items()}
+            )
+        points.insert(0, "trace", _text(trace.name) or str(number))
+        frames.append(points)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _text(marked: str | None) -> str:
+    """What a title or a name says, without plotly's marks."""
+    return " ".join(re.sub(r"<[^>]*>", " ", marked or "").split())
+
+
+def _check_figure(fig: go.Figure, name: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", name):
         raise InputError(
             f"{name!r} is not a figure name; give up to 100 letters, digits, '_' or '-', without folder or suffix"
@@ -188,9 +230,12 @@ def _check(fig: go.Figure, name: str, data: pd.DataFrame, caption: str, alt: str
         raise InputError(f"save_figure takes a plotly Figure; got {type(fig).__name__}")
     if not fig.data and not fig.layout.images:
         raise InputError(f"the figure {name!r} has no traces: there is nothing to draw")
+
+
+def _check_told(name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
     if not isinstance(data, pd.DataFrame) or data.empty:
         what = "an empty frame" if isinstance(data, pd.DataFrame) else type(data).__name__
-        raise InputError(f"data of {name!r} must be a DataFrame with the numbers shown; got {what}")
+        raise InputError(f"{name!r} needs data=FRAME, a DataFrame with the numbers shown; got {what}")
     for label, text in (("caption", caption), ("alt", alt)):
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{name!r} needs a {label}: one sentence of text")
