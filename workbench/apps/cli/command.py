@@ -45,6 +45,7 @@ def cli(debug: bool) -> None:
     """Look inside any transformer's attention, test what papers claim, print the figure.
 
     \b
+    workbench demo                                     every head of a small model, in a page of its own
     workbench explore                                  look inside a layer, in JupyterLab
     workbench render                                   every figure, into figures/index.html
     workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -o spectrum.csv
@@ -52,9 +53,9 @@ def cli(debug: bool) -> None:
 
 
 for command in (
-    look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze, look.capture, look.compare,
-    look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep, look.cache, study.study,
-    completion.completion,
+    figures.demo, look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze,
+    look.capture, look.compare, look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep, look.cache,
+    study.study, completion.completion,
 ):  # fmt: skip
     cli.add_command(command)
 

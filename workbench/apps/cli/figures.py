@@ -11,12 +11,34 @@ from workbench.apps.cli.options import (
     FORMATS,
     NOTEBOOK,
     json_option,
+    out_file,
     out_folder,
     restart_option,
     theme_option,
     workers_option,
 )  # fmt: skip
-from workbench.apps.cli.printing import print_table
+from workbench.apps.cli.printing import check_out, print_table
+
+
+@click.command()
+@out_file("Where the page goes: .html. [default: a new folder for temporary files]")
+@click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
+def demo(out: str | None, no_browser: bool) -> None:
+    """Show every attention head of a small bundled model on images of digits, in one page that needs no network.
+
+    \b
+    workbench demo
+    """
+    import tempfile
+    import webbrowser
+    from pathlib import Path
+
+    from workbench.apps.demo import write_demo
+
+    check_out(out, "the demo is", ".html")
+    page = write_demo(out or Path(tempfile.mkdtemp(prefix="workbench-")) / "demo.html").resolve()
+    opened = not no_browser and webbrowser.open(page.as_uri())
+    click.echo(f"Every head of the model is in {page}" + ("" if opened else ": open it in a browser"))
 
 
 @click.command()
