@@ -54,8 +54,8 @@ def cli(debug: bool) -> None:
 
 for command in (
     figures.demo, look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze,
-    look.capture, look.compare, look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep, look.cache,
-    study.study, completion.completion,
+    look.capture, look.compare, look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep,
+    look.cache, study.study, completion.completion,
 ):  # fmt: skip
     cli.add_command(command)
 
