@@ -60,7 +60,7 @@ def _index() -> str:
         raise ValueError("README.md has no table with the columns notebook and shows")
     linked = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](\1.md) |", table[0], flags=re.MULTILINE)
     return (
-        "# Notebooks\n\nEach is parameters, a call, figures, and a reading computed from the numbers; "
+        "# Notebooks\n\nEach is parameters, a call, figures, and an interpretation computed from the numbers; "
         "[Figures and notebooks](../figures.md) says how they are rendered.\n\n" + linked
     )
 

@@ -240,7 +240,7 @@ def test_a_profile_is_taken_over_the_ranks_of_the_mean_spectrum():
     held = [
         (
             Layer(LayerRecord(index, "path"), ["a", "b"], None, 0),
-            Measurement("eigenvalue_profile", spectra, ("input", "head", "rank"), form="held"),
+            Measurement("eigenvalue_profile", spectra, ("input", "head", "rank"), form="intermediate"),
         )
         for index, spectra in enumerate(values)
     ]
@@ -262,7 +262,7 @@ def test_a_profile_is_taken_over_the_ranks_of_the_mean_spectrum():
 def test_ranks_that_no_head_of_an_input_has_are_no_part_of_its_profile():
     spectra = torch.tensor([[[4.0, 2.0, 1.0, math.nan]], [[8.0, math.nan, math.nan, math.nan]]])
     layer = Layer(LayerRecord(0, "path"), ["a", "b"], None, 0)
-    held = Measurement("eigenvalue_profile", spectra, ("input", "head", "rank"), form="held")
+    held = Measurement("eigenvalue_profile", spectra, ("input", "head", "rank"), form="intermediate")
     found = {part.columns["statistic"]: part.values.tolist() for part in across([(layer, held)], Options())}
     assert found == {"max": [4, 8], "min": [1, 8], "mean": [7 / 3, 8], "median": [2, 8]}
 

@@ -30,6 +30,19 @@ def test_a_claim_shows_what_was_published_measured_and_the_null():
     assert "–" in text
 
 
+def test_the_interpretation_that_counts_is_marked_where_there_are_several():
+    words = "entry for entry in at least half of the heads of all layers; our threshold"
+    interpretations = [("up to rotation", False), (words, True)]
+    rows = [claims(interpretation=text, primary=primary).iloc[:1] for text, primary in interpretations]
+    text = titles(claims_figure(pd.concat(rows)))
+    assert "up to rotation" in text
+    (marked,) = [line for line in text if line.startswith("<b>Primary:</b> entry for entry")]
+    whole = text[text.index(marked) :]
+    assert " ".join(whole).removeprefix("<b>Primary:</b> ").startswith(words)
+    alone = titles(claims_figure(rows[1]))
+    assert any(line.startswith("entry for entry") for line in alone)
+
+
 def test_a_verdict_has_a_marker_a_colour_and_its_reason_under_the_pointer():
     (marks,) = claims_figure(claims()).data
     assert list(marks.marker.symbol) == [VERDICTS[name][1] for name in ("fails", "not tested at this scale")]

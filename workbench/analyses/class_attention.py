@@ -273,9 +273,9 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
         query = "last"
     if query == "auto":
         kinds = [layer.token_kinds(queries, number) for number in range(batch)]
-        if not all("class" in held for held in kinds):
+        if not all("class" in own for own in kinds):
             raise NotApplicable(f"has no class token, and is not causal; {_CHOOSE}")
-        chosen = torch.tensor([held.index("class") for held in kinds])
+        chosen = torch.tensor([own.index("class") for own in kinds])
         return "class", (places == chosen[:, None]).double()
     ends = {
         "first": places.masked_fill(~real, queries).amin(-1),
@@ -351,7 +351,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     )
 
     def marked(*wanted: str) -> Tensor:
-        places = [[kind in wanted for kind in held] for held in kinds]
+        places = [[kind in wanted for kind in own] for own in kinds]
         return torch.tensor(places, device=found[HEAD].device)[:, None]
 
     special, padding = marked(*SPECIAL), marked("padding")

@@ -325,11 +325,11 @@ def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> 
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie in (0, 1]; got {share}")
-    held = spectrum_share(spectrum).nan_to_num(nan=0.0).cumsum(-1)
+    summed = spectrum_share(spectrum).nan_to_num(nan=0.0).cumsum(-1)
     # the last sum is 1 only up to rounding
-    enough = held >= share * held[..., -1:] * (1 - held.shape[-1] * EPSILON)
+    enough = summed >= share * summed[..., -1:] * (1 - summed.shape[-1] * EPSILON)
     first = enough.to(torch.int8).argmax(-1) + 1
-    return torch.where(held[..., -1] > 0, first, torch.zeros_like(first)).double()
+    return torch.where(summed[..., -1] > 0, first, torch.zeros_like(first)).double()
 
 
 def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
@@ -369,7 +369,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         columns = standardized | layer.window_column
         yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
     top = layer.per_input(spectrum.product()[..., : k.shape[-1]])
-    yield Measurement(EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="held")
+    yield Measurement(
+        EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="intermediate"
+    )
 
 
 def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> Iterator[Measurement]:
@@ -377,10 +379,10 @@ def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> I
 
     saritas2025 App. B.1, which takes absolute values first; μ_d is never negative here.
     """
-    held = [measurement for _, measurement in measured if measurement.form == "held"]
-    ranks = max(measurement.values.shape[-1] for measurement in held)
+    profiles = [measurement for _, measurement in measured if measurement.form == "intermediate"]
+    ranks = max(measurement.values.shape[-1] for measurement in profiles)
     total = count = torch.zeros((), dtype=torch.float64)
-    for measurement in held:
+    for measurement in profiles:
         values = measurement.values.double()
         values = torch.nn.functional.pad(values, (0, ranks - values.shape[-1]), value=math.nan)
         total, count = total + values.nansum(1), count + (~values.isnan()).sum(1)
@@ -393,7 +395,7 @@ def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> I
         "median": profile.gather(-1, (known - 1).clamp(min=0) // 2),
     }
     for statistic, values in statistics.items():
-        columns = held[0].columns | {"statistic": statistic}
+        columns = profiles[0].columns | {"statistic": statistic}
         yield Measurement(EIGENVALUE_PROFILE, values[:, 0], ("input",), columns=columns, form="across")
 
 
@@ -420,7 +422,7 @@ def _null_spectra(layer: Layer, k: Tensor, scale: float | Tensor, null_samples: 
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How many spectra are zero, and how many too small to be held."""
+    """How many spectra are zero, and how many too small for a number."""
     trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
     equal = int((trace == -math.inf).sum())
     tiny = int((trace < SMALLEST).sum()) - equal

@@ -350,9 +350,9 @@ def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int
     """
     places = [place for place, kind in enumerate(kinds) if kind == "patch"]
     if grid is None or not places:
-        held = ", ".join(sorted(set(kinds))) or "nothing"
+        found = ", ".join(sorted(set(kinds))) or "nothing"
         raise InputError(
-            f"there is no patch grid: the tokens are {held}; maps and masks of patches need an image model and images"
+            f"there is no patch grid: the tokens are {found}; maps and masks of patches need an image model and images"
         )
     if len(places) != grid[0] * grid[1]:
         raise InputError(f"{len(places)} patches do not fill a grid of {grid[0]} × {grid[1]}")

@@ -100,7 +100,7 @@ class Analysis:
     perturb: Callable[[Inputs, Any, int], Inputs] | None = None
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
     together: Callable[[Any], bool] = lambda options: False
-    """Whether a layer is measured beside others of its batch, which must then all be held at once."""
+    """Whether a layer is measured beside others of its batch, which are then all in memory at once."""
     per: Per | None = None
     """What a row is of, where it yields rows."""
     finer: tuple[Analysis, ...] = ()

@@ -44,7 +44,8 @@ class Options(OfInputs):
     ] = 20
     sites: Annotated[
         Literal["resid_post", "input", "resid_mid", "all"],
-        "where: hidden (after the block), input (of the attention), resid_mid, or all three",
+        "where: resid_post (after the block), input (of the attention), resid_mid (between attention and MLP), or all "
+        "three",
     ] = "resid_post"
     special_tokens: Annotated[
         Alternatives, "special tokens (class, distillation, register): keep, remove or both"

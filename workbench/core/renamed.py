@@ -41,6 +41,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "option": {"draws": "null_samples", "prefix": "special_tokens"},
             "capture entry": {"softmax_rows": "rows_sum_to_one"},
             "accumulator entry": {"tally": "counts"},
+            "recipe entry": {"pictures": "images"},
             "column of claims": {"reading": "interpretation"},
             "word of claims": {"twin": "baseline", "chance": "null"},
         }.items()

@@ -91,7 +91,7 @@ def ablation_figure(
 
 
 def _named(references: list[str]) -> str:
-    """The rows that the others are held against, in the first line of their words."""
+    """The rows that the others are compared with, in the first line of their words."""
     return " or ".join(label.partition("<br>")[0] for label in references) or "the reference"
 
 

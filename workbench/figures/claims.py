@@ -27,6 +27,7 @@ _WORDS, _WIDE_WORDS, _PUBLISHED = 238, 360, 58  # px; wide where one model leave
 _MOST = 3  # models beside each other
 _LETTER = 4.9  # px that a letter takes on average
 _MARGIN = 8
+_PRIMARY = "Primary:"
 PAGE_HEIGHT = 850  # px, 8.9 in: what a printed page has room for above a caption
 
 
@@ -34,7 +35,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """A heading per claim, under it a line per interpretation: published value, and verdict and numbers of each model.
 
     Measured values stand with their interval, the null distribution with its band. The verdict has a marker, a colour
-    and a word.
+    and a word. Of several interpretations the one that counts is marked as primary.
 
     Args:
         frame: the result of `workbench.claims`, for one model or several under one another; `claim_pages` cuts it
@@ -85,8 +86,9 @@ def _checked(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     for verdict in frame["verdict"].unique():
         if verdict not in VERDICTS:
             raise UnknownName("verdict", str(verdict), VERDICTS)
+    absent = {"interpretation": "", "primary": False}
     return frame.assign(
-        interpretation=frame["interpretation"].fillna("") if "interpretation" in frame else ""
+        **{name: frame[name].fillna(value) if name in frame else value for name, value in absent.items()}
     ), models
 
 
@@ -108,11 +110,14 @@ class _Block:
         heading = _wrap(f"{place}: {first['claim']}", edges[-1] * 0.95)
         self.heading = [f"<b>{line}</b>" for line in heading]
         self.lines = []
-        for interpretation, own in rows.groupby("interpretation", sort=False):
+        interpretations = rows.groupby("interpretation", sort=False)
+        for interpretation, own in interpretations:
             by_model = [own[own["model"] == model] for model in models]
             found = [None if part.empty else part.iloc[0] for part in by_model]
             cells = [
-                _wrap(str(interpretation), edges[1] - 10),
+                _marked(
+                    str(interpretation), len(interpretations) > 1 and own["primary"].any(), edges[1] - 10
+                ),
                 _published(own["published"]),
                 *([] if row is None else _result(row, edges[3] - edges[2]) for row in found),
             ]
@@ -135,6 +140,14 @@ def _tall(cells: list[list[str]]) -> float:
 
 def _wrap(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, max(int((width - 8) / _LETTER), 8))
+
+
+def _marked(interpretation: str, primary: bool, width: float) -> list[str]:
+    """The interpretation, which begins with a bold word where it is the one of several that counts."""
+    if not primary:
+        return _wrap(interpretation, width)
+    first, *rest = _wrap(f"{_PRIMARY} {interpretation}", width)
+    return [f"<b>{_PRIMARY}</b>{first.removeprefix(_PRIMARY)}", *rest]
 
 
 def _result(row: pd.Series, width: float) -> list[str]:

@@ -56,9 +56,9 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
     need_columns(frame, COLUMNS, SOURCE)
     patches = frame[frame["kind"] == "patch"]
     if patches.empty:
-        held = ", ".join(sorted(frame["kind"].unique()))
+        found = ", ".join(sorted(frame["kind"].unique()))
         raise InputError(
-            f"there are no patches to map: the tokens are {held}; `class_attention_text_figure` shows texts"
+            f"there are no patches to map: the tokens are {found}; `class_attention_text_figure` shows texts"
         )
     titles, order = _titles(patches)
     titled = patches.assign(title=pd.Categorical(titles, order))

@@ -36,19 +36,21 @@ def corruptions_figure(
         InputError: no ratios of these variants.
     """
     rows = ratios[ratios["ratio"].notna()].assign(kind=ratios["kind"].fillna(ALL))
-    held = {
+    panels = {
         title: [name for name in in_order(names) if (rows["attention"] == name).any()]
         for title, names in groups.items()
     }
-    held = {title: names for title, names in held.items() if names}
-    if not held:
+    panels = {title: names for title, names in panels.items() if names}
+    if not panels:
         raise InputError(
             "no errors relative to a baseline; give the result of `ratios_to_baseline` for corruption_error"
         )
     kinds = [kind for kind in dict.fromkeys(rows["kind"]) if kind != ALL] + [ALL]
     places = {kind: len(kinds) - 1 - number for number, kind in enumerate(kinds)}
-    fig = make_subplots(1, len(held), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(held))
-    for column, names in enumerate(held.values(), start=1):
+    fig = make_subplots(
+        1, len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels)
+    )
+    for column, names in enumerate(panels.values(), start=1):
         step = 0.7 / (len(names) + 1)
         for number, name in enumerate(names):
             shift = step * ((len(names) - 1) / 2 - number)
@@ -61,7 +63,7 @@ def corruptions_figure(
         fig.add_vline(x=1, line={"color": GREY, "width": 0.75, "dash": "dot"}, row=1, col=column)
     words = [f"{ratio:g}" for ratio in _RATIOS]
     fig.update_xaxes(type="log", tickmode="array", tickvals=_RATIOS, ticktext=words, tickangle=0)
-    fig.update_xaxes(title_text="Error relative to baseline (ratio)", row=1, col=(len(held) + 1) // 2)
+    fig.update_xaxes(title_text="Error relative to baseline (ratio)", row=1, col=(len(panels) + 1) // 2)
     fig.update_yaxes(
         tickmode="array", tickvals=list(places.values()), ticktext=list(places), range=[-0.6, len(kinds) - 0.4],
         ticks="", showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,

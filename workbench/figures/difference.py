@@ -24,7 +24,7 @@ from workbench.figures.tokens import (
     view_tokens,
 )
 
-Pictures = np.ndarray | Sequence[np.ndarray | None] | None
+Images = np.ndarray | Sequence[np.ndarray | None] | None
 
 
 def difference_figure(
@@ -32,7 +32,7 @@ def difference_figure(
     second: Any,
     names: tuple[str, str],
     tokens: tuple[Any, Any] = (None, None),
-    image: Pictures = None,
+    image: Images = None,
     token: int | None = None,
     input: int = 0,
 ) -> go.Figure:
@@ -118,7 +118,7 @@ def _maps(
     weights: Sequence[np.ndarray],
     view: TokenView,
     names: tuple[str, str],
-    image: Pictures,
+    image: Images,
     place: int | None,
     notes: list[str],
 ) -> go.Figure:

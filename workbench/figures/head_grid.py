@@ -149,10 +149,10 @@ def _ends(
     metric: str, values: np.ndarray, null_level: float | None, by_data: bool
 ) -> tuple[float, float, bool]:
     """Where the colours begin and end, and whether they go by the logarithm."""
-    held = (
-        values[~np.isnan(values)] if null_level is None else np.append(values[~np.isnan(values)], null_level)
-    )
-    lowest, highest = float(held.min()), float(held.max())
+    known_values = values[~np.isnan(values)]
+    if null_level is not None:
+        known_values = np.append(known_values, null_level)
+    lowest, highest = float(known_values.min()), float(known_values.max())
     known = METRICS.get(metric)
     if known is not None and np.isfinite([known.low, known.high]).all() and not by_data:
         return (0.0 if known.low < 0 <= lowest else known.low), known.high, False
@@ -170,14 +170,14 @@ class _NullLevel(NamedTuple):
 
 
 def _null_levels(rows: pd.DataFrame, shape: tuple[int, int]) -> list[_NullLevel]:
-    held = rows[rows["null_mean"].notna()]
-    names = held["null"].astype(object).where(held["null"].notna(), "")
-    single = held["input"].nunique() <= 1  # z of a mean is not the mean of z
+    rows = rows[rows["null_mean"].notna()]
+    names = rows["null"].astype(object).where(rows["null"].notna(), "")
+    single = rows["input"].nunique() <= 1  # z of a mean is not the mean of z
     return [
         _NullLevel(
             f"null distribution, {name}" if name else "null distribution",
-            _means(held[names == name], "null_mean", shape),
-            _means(held[names == name], "z", shape) if single else None,
+            _means(rows[names == name], "null_mean", shape),
+            _means(rows[names == name], "z", shape) if single else None,
         )
         for name in names.unique()
     ]
@@ -209,10 +209,10 @@ def _words(
 
 def _absence(row: np.ndarray) -> str:
     """Why a layer has cells without a value."""
-    held = np.flatnonzero(~np.isnan(row)).tolist()
-    if not held:
+    heads = np.flatnonzero(~np.isnan(row)).tolist()
+    if not heads:
         return "no value: the analysis leaves this layer out"
-    return f"no value: this layer has heads {ranges(held)} (heads that share keys count once)"
+    return f"no value: this layer has heads {ranges(heads)} (heads that share keys count once)"
 
 
 def _ticks(scale: np.ndarray, by_log: bool, null_level: float | None, room: float) -> dict:

@@ -84,9 +84,9 @@ def robustness_figure(
                 fig.add_trace(trace, **place)
             shown.add(name)
         if now is not None:
-            held = _curve(now[now["metric"] == "accuracy_top1"], protocol)
-            if not held.empty:
-                fig.add_trace(_stars(held, now, "now" not in shown), **place)
+            curve = _curve(now[now["metric"] == "accuracy_top1"], protocol)
+            if not curve.empty:
+                fig.add_trace(_stars(curve, now, "now" not in shown), **place)
                 shown.add("now")
         pad = 0.03 * reach
         ticks = {"dtick": 1} if protocol == "corruptions" else {"nticks": 4}

@@ -61,9 +61,9 @@ def token_attention_figure(
     shown = page(view, place, max_lines)
     highest = largest(*(panel.values[shown] for panel in panels))
     if len(shown) < len(view.real):
-        held = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
+        share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
-            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {held:.0%} of the attention"
+            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {share:.0%} of the attention"
             f" {panels[0].title.partition(':')[0]}."
         )
     scale = flat_scale(OVERLAY, (0.0, highest), title, notes=notes)

@@ -32,7 +32,7 @@ class Measurement:
     ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds what the same number came to under
     chance, by the name of the chance level, with a last axis for the draws. ``form`` says what becomes of it: "rows" is
     one row per value, or aggregated rows where the run asks for those; "across" is the same of what belongs to no
-    single layer; "held" makes no row: what an analysis says of all layers together is computed from it.
+    single layer; "intermediate" makes no row: what an analysis says of all layers together is computed from it.
     """
 
     metric: Metric | str
@@ -41,7 +41,7 @@ class Measurement:
     null: Null | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     null_samples: Mapping[str, Tensor] = field(default_factory=dict)
-    form: Literal["rows", "across", "held"] = "rows"
+    form: Literal["rows", "across", "intermediate"] = "rows"
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
-from workbench.core.renamed import new_settings
+from workbench.core.renamed import new_keys, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models.source import ImageFormat, Source, require_file, seeded
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
-FORMAT = 2
+FORMAT = 3
 """Of checkpoints and of ``model.json``. 2 has new names of attention's options; files of format 1 are read."""
 METADATA_KEY = "workbench"
 """Key of the safetensors metadata whose value is the checkpoint's JSON."""
@@ -91,10 +91,11 @@ def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str,
 
 
 def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of attention, which alone have other names now, in a description and in those inside it."""
+    """Options of attention and tables of a recipe, which alone have other names now, here and in what is inside."""
     return {
         name: new_settings(value) if name == "attention_options" and value
-        else _with_new_options(value) if name in ("architecture", "recipe")
+        else _with_new_options(value) if name == "architecture"
+        else new_keys("recipe entry", _with_new_options(value)) if name == "recipe"
         else value
         for name, value in about.items()
     }  # fmt: skip

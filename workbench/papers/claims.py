@@ -96,7 +96,7 @@ def claims(
                     try:
                         frames[run] = _measure(run, model, inputs, settings)
                     except NoImages as reason:
-                        raise _NotTested(f"it is about pictures ({reason})") from None
+                        raise _NotTested(f"it is about images ({reason})") from None
             found = _judge(claim, [frames[run] for run in runs], expected)
             strange = _other_scale(claim, model)
             if strange:
@@ -109,8 +109,8 @@ def claims(
         rows.append({**claim, **found, "published": expected, "model": model, "inputs": inputs})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     made = list(frames.values())
-    frame.attrs["provenance"] = [source for held in made for source in provenance_of(held)]
-    frame.attrs["notes"] = list(dict.fromkeys(note for held in made for note in held.attrs.get("notes", ())))
+    frame.attrs["provenance"] = [source for part in made for source in provenance_of(part)]
+    frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
     return frame
 
 

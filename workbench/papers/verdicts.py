@@ -198,7 +198,7 @@ def weakest(findings: list[Finding], allowed: tuple[float, float] | None) -> tup
     Of several with the same verdict it is the one whose interval leaves least room inside the allowed range.
     """
     judged = [(decide(finding, allowed), finding) for finding in findings]
-    worst = next(verdict for verdict in (FAILS, UNDECIDED, HOLDS) if verdict in {held for held, _ in judged})
+    worst = next(verdict for verdict in (FAILS, UNDECIDED, HOLDS) if verdict in {one for one, _ in judged})
     low, high = allowed or (-math.inf, math.inf)
-    held = [finding for verdict, finding in judged if verdict == worst]
-    return min(held, key=lambda finding: min(finding.low - low, high - finding.high)), worst
+    worst_findings = [finding for verdict, finding in judged if verdict == worst]
+    return min(worst_findings, key=lambda finding: min(finding.low - low, high - finding.high)), worst

@@ -92,7 +92,7 @@ def accumulate(
                 if isinstance(measurement, pd.DataFrame):
                     into.rows.append(measurement)
                     continue
-                if measurement.form != "held":
+                if measurement.form != "intermediate":
                     into.add(measurement, layer)
                 if analysis.across is not None:
                     place = LayerRecord(layer.index, layer.record.path)  # its tensors are let go
@@ -127,7 +127,7 @@ def each_layer(
 ) -> None:
     """Hand every layer of every batch to ``use`` as soon as the model has run it, with what it needs to be read.
 
-    With ``hold`` the layers before it in its batch come along (``layer.before``), which are then all held at once.
+    With ``hold`` the layers before it in its batch come along (``layer.before``), which are then all in memory at once.
     """
     done = _Done(source, progress)
     counted = Counts() if counts is None else counts

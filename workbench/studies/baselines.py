@@ -104,7 +104,7 @@ def recorded_curves(
     Args:
         pairs: (baseline, inputs): a bundled model, and the bundled inputs of its task, for instance
             ("bundled:digits-vit", "bundled:digits"). ``frame.attrs["baselines"]`` is ``{task: baseline}``; one that is
-            not on record is listed in ``frame.attrs["absent"]``, ``{model: reason}``.
+            without data is listed in ``frame.attrs["absent"]``, ``{model: reason}``.
         variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. The baseline
             is always there.
         seed: the first seed to take.

@@ -111,14 +111,14 @@ def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
 
 def _trained(name: str) -> pd.DataFrame:
     if name not in trained_models():
-        raise MissingResource(f"the training of {name} is not on record; make it with: make train")
+        raise MissingResource(f"no data on the training of {name}; make it with: make train")
     return training_record(name)
 
 
 def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     rows = frame[frame["model"] == f"bundled:{name}"]
     if rows.empty:
-        raise MissingResource(f"the evaluation of {name} is not on record; make it with: make records")
+        raise MissingResource(f"no data on the evaluation of {name}; make it with: make records")
     return rows
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from workbench.attention import VARIANTS
 from workbench.core.errors import InputError, UnknownName
+from workbench.models.checkpoints import upgraded
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
 from workbench.studies.training.tasks import TASKS
@@ -65,7 +66,7 @@ def test_what_an_architecture_has_by_itself_takes_the_place_of_softmax():
 def test_keys_that_say_nothing_are_left_out_and_those_of_the_first_recipes_are_not():
     plain = parse_recipe(VALID).as_dict()
     assert {"weight_decay", "warmup", "clip_norm", "checkpoints", "augmentation"} <= set(plain)
-    assert not {"pictures", "mixup", "ksvd_weight", "label_smoothing"} & set(plain)
+    assert not {"images", "mixup", "ksvd_weight", "label_smoothing"} & set(plain)
     assert parse_recipe({**VALID, "mixup": 0.5}).as_dict() == {**plain, "mixup": 0.5}
 
 
@@ -164,10 +165,10 @@ def test_with_epochs_changes_nothing_else():
         ({"architecture": {"depth": 2}}, InputError, r"\[architecture\] needs a name"),
         ({"label_smoothing": 1.0}, InputError, "label_smoothing is a share"),
         ({"mixup": -0.1}, InputError, "mixup must not be negative"),
-        ({"pictures": {"flip": 2}}, InputError, r"\[pictures\] flip is a share from 0 to 1"),
-        ({"pictures": {"smallest_crop": 0}}, InputError, "smallest_crop is a share above 0"),
-        ({"pictures": {"workers": 1.5}}, InputError, "workers must be a whole number"),
-        ({"pictures": {"croop": 1}}, UnknownName, r"\[pictures\]"),
+        ({"images": {"flip": 2}}, InputError, r"\[images\] flip is a share from 0 to 1"),
+        ({"images": {"smallest_crop": 0}}, InputError, "smallest_crop is a share above 0"),
+        ({"images": {"workers": 1.5}}, InputError, "workers must be a whole number"),
+        ({"images": {"croop": 1}}, UnknownName, r"\[images\]"),
         ({"attention": {"rpc": {}}}, UnknownName, "unknown attention variant in recipe 'rpc'"),
         ({"attention": {"tssa": 3}}, InputError, r"\[attention.tssa\] must be a table"),
         ({"attention": {"tssa": {"layers": 3}}}, InputError, "layers must be text"),
@@ -201,3 +202,12 @@ def test_a_recipe_file_of_ones_own(tmp_path):
         load_recipe(path)
     with pytest.raises(InputError, match="no recipe at"):
         load_recipe(tmp_path / "none.toml")
+
+
+def test_the_table_of_images_is_read_by_its_old_name_too():
+    recipe = load_recipe("images")
+    assert recipe.images.flip > 0
+    old = {{"images": "pictures"}.get(name, name): value for name, value in recipe.as_dict().items()}
+    assert parse_recipe(old) == recipe
+    saved = upgraded({"format": 2, "recipe": old})
+    assert saved["recipe"] == recipe.as_dict()

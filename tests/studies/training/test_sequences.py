@@ -278,7 +278,7 @@ def test_what_changes_pictures_is_refused(tmp_path):
     for change in ({"augmentation": Augmentation(shift=0.1)}, {"mixup": 0.2}):
         recipe = recipe_of("series", architecture=architecture, **change)
         with pytest.raises(
-            InputError, match="change pictures, and task 'series' has sequences; leave them out"
+            InputError, match="change images, and task 'series' has sequences; leave them out"
         ):
             Trainer(task, recipe, 0, "cpu")
 

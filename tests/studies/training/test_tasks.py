@@ -5,7 +5,7 @@ from PIL import Image
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.tokenizer import SPECIAL, character_tokenizer
-from workbench.studies.training.recipes import Pictures
+from workbench.studies.training.recipes import Images
 from workbench.studies.training.tasks import TASKS, load_task
 from workbench.studies.training.tasks.images import TEST_TILES, TILES, _cuts_of
 from workbench.studies.training.tasks.texts import HELD_OUT, Windows
@@ -107,8 +107,8 @@ def folder(tmp_path):
 
 
 def test_a_folder_of_pictures(folder):
-    pictures = Pictures(smallest_crop=0.2, flip=0.5, random_erasing=1.0)
-    task = load_task("images", 4, data=folder, architecture={"img_size": 8}, pictures=pictures)
+    images = Images(smallest_crop=0.2, flip=0.5, random_erasing=1.0)
+    task = load_task("images", 4, data=folder, architecture={"img_size": 8}, images=images)
     assert task.classes == ("cat", "dog")
     assert task.architecture == {"num_classes": 2, "in_chans": 3}
     assert (len(task.train), len(task.test)) == (4, 4)

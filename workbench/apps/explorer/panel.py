@@ -114,7 +114,7 @@ class Panel:
         self.token = widgets.Dropdown(options=[("all queries", ALL)], value=ALL, description="token", **wide)
         self.picture = widgets.FileUpload(
             accept="image/*", description="Upload a picture", layout=widgets.Layout(width="150px"),
-            tooltip="A picture of yours, for a model of pictures; it stays on this machine",
+            tooltip="An image of yours, for a model of images; it stays on this machine",
         )  # fmt: skip
         self.text = widgets.Textarea(
             placeholder="Type or paste a text, one a line, for a model of texts",

@@ -174,8 +174,8 @@ def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]
 
 def _allowed() -> Sequence[str]:
     """Formats that the render writes at all: ``WORKBENCH_FORMATS``, "pdf,html"; every format outside a render."""
-    held = os.environ.get(ALLOWED)
-    return FORMATS if held is None else held.split(",")
+    asked = os.environ.get(ALLOWED)
+    return FORMATS if asked is None else asked.split(",")
 
 
 def check_formats(formats: Sequence[str] | None) -> list[str]:

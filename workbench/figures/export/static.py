@@ -326,10 +326,10 @@ def _fonts(page: Any) -> dict[str, bool]:
                 font["/DescendantFonts"].get_object()[0].get_object() if "/DescendantFonts" in font else font
             )
             descriptor = inner.get("/FontDescriptor")
-            held = descriptor.get_object() if descriptor is not None else {}
+            entries = descriptor.get_object() if descriptor is not None else {}
             # A Type 3 font's glyphs are drawings inside the PDF itself.
             embedded = font.get("/Subtype") == "/Type3" or any(
-                key in held for key in ("/FontFile", "/FontFile2", "/FontFile3")
+                key in entries for key in ("/FontFile", "/FontFile2", "/FontFile3")
             )
             found[str(font.get("/BaseFont", "unnamed"))] = embedded
         forms = resources.get("/XObject")

@@ -58,7 +58,7 @@ class Trainer:
         self._mix = Mixing(recipe, len(task.classes))
         if task.collate is not None and (self._mix.in_pairs or recipe.augmentation != Augmentation()):
             raise InputError(
-                f"recipe: mixup, cutmix and [augmentation] change pictures, and task {task.name!r} has sequences; "
+                f"recipe: mixup, cutmix and [augmentation] change images, and task {task.name!r} has sequences; "
                 "leave them out"
             )
         self._primal = primal_layers(self.module) if recipe.ksvd_weight else []

@@ -62,7 +62,7 @@ def train(
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
     require("training", "accelerate")
     chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
-    loaded = load_task(task, limit, data=data, architecture=chosen.architecture, pictures=chosen.pictures)
+    loaded = load_task(task, limit, data=data, architecture=chosen.architecture, images=chosen.images)
     chosen = chosen.completed(loaded.architecture)
     flags = _flags(attention, layers, options, boost, recipe, data, limit)
     if isinstance(recipe, Recipe):

@@ -13,6 +13,7 @@ from typing import Any
 from workbench.attention import SHARED_OPTIONS, VARIANTS, find_variant
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Numbers, parse_numbers
+from workbench.core.renamed import new_keys
 from workbench.models.architectures import ATTENTION_KEYS, attention_of
 
 _FOLDER = Path(__file__).parent
@@ -38,40 +39,38 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """How the pictures of a folder are read (by timm): cut and changed at random in training, not in tests."""
+class Images:
+    """How the images of a folder are read (by timm): cut and changed at random in training, not in tests."""
 
     smallest_crop: float = 1.0
-    """Smallest share of a picture's area in a random cut; 1: no random cuts."""
+    """Smallest share of a image's area in a random cut; 1: no random cuts."""
     flip: float = 0.0
-    """Share of pictures mirrored left to right."""
+    """Share of images mirrored left to right."""
     color_jitter: float = 0.0
     """Largest relative change of brightness, contrast and saturation; not beside auto_augment."""
     auto_augment: str = ""
     """A policy in timm's words, such as "rand-m9-mstd0.5-inc1"."""
     random_erasing: float = 0.0
-    """Share of pictures with a rectangle of noise."""
+    """Share of images with a rectangle of noise."""
     test_crop: float = 1.0
-    """Side of the central cut of a test picture, as a share of its shorter side."""
+    """Side of the central cut of a test image, as a share of its shorter side."""
     workers: int = 0
-    """Processes that read pictures; 0: the one that trains."""
+    """Processes that read images; 0: the one that trains."""
 
     def __post_init__(self) -> None:
         for name in ("flip", "random_erasing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(
-                    f"recipe: [pictures] {name} is a share from 0 to 1, got {getattr(self, name)!r}"
+                    f"recipe: [images] {name} is a share from 0 to 1, got {getattr(self, name)!r}"
                 )
         for name in ("smallest_crop", "test_crop"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(
-                    f"recipe: [pictures] {name} is a share above 0, at most 1, got {getattr(self, name)!r}"
+                    f"recipe: [images] {name} is a share above 0, at most 1, got {getattr(self, name)!r}"
                 )
         for name in ("color_jitter", "workers"):
             if getattr(self, name) < 0:
-                raise InputError(
-                    f"recipe: [pictures] {name} must not be negative, got {getattr(self, name)!r}"
-                )
+                raise InputError(f"recipe: [images] {name} must not be negative, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Recipe:
     checkpoints: tuple[int, ...] = ()
     """Epochs whose weights are kept; epoch 0 (before training) and the last one always are."""
     augmentation: Augmentation = Augmentation()
-    pictures: Pictures = Pictures()
+    images: Images = Images()
     label_smoothing: float = 0.0
     mixup: float = 0.0
     """Parameter α of mixup: pairs of images are added up; 0: never."""
@@ -192,7 +191,7 @@ _ALWAYS = ("weight_decay", "warmup", "clip_norm", "checkpoints", "augmentation")
 
 def _defaults() -> dict[str, Any]:
     given = {item.name: item.default for item in dataclasses.fields(Recipe)}
-    given["pictures"] = dataclasses.asdict(Pictures())
+    given["images"] = dataclasses.asdict(Images())
     return {key: value for key, value in given.items() if value is not dataclasses.MISSING}
 
 
@@ -237,7 +236,7 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
 
 def parse_recipe(table: Mapping[str, Any], origin: str = "recipe", attention: str | None = None) -> Recipe:
     """A recipe from the table of its TOML file; `origin` names it in errors."""
-    values = _checked(table, _TYPES, origin)
+    values = _checked(new_keys("recipe entry", table), _TYPES, origin)
     tables = {
         name: _attention_table(given, name, origin) for name, given in values.pop("attention", {}).items()
     }
@@ -281,14 +280,14 @@ _TYPES: dict[str, type] = {
     "clip_norm": float,
     "checkpoints": tuple,
     "augmentation": dict,
-    "pictures": dict,
+    "images": dict,
     "label_smoothing": float,
     "mixup": float,
     "cutmix": float,
     "drop_path": float,
     "ksvd_weight": float,
 }
-_TABLES: dict[str, type[Augmentation] | type[Pictures]] = {"augmentation": Augmentation, "pictures": Pictures}
+_TABLES: dict[str, type[Augmentation] | type[Images]] = {"augmentation": Augmentation, "images": Images}
 _WANTED: dict[str, type] = {"float": float, "int": int, "str": str}
 _WORDS: dict[type, str] = {
     str: "text",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.studies.training.recipes import Pictures, load_recipe, recipe_names
+from workbench.studies.training.recipes import Images, load_recipe, recipe_names
 from workbench.studies.training.tasks import images, sequences, texts
 from workbench.studies.training.tasks.base import Asked, Task
 
@@ -102,11 +102,11 @@ def load_task(
     *,
     data: str | Path | None = None,
     architecture: Mapping[str, Any] | None = None,
-    pictures: Pictures | None = None,
+    images: Images | None = None,
 ) -> Task:
     """A task by name; ``limit`` keeps only that many training examples, for trying things out.
 
-    ``architecture`` and ``pictures`` are those of a recipe, which cut the data to its size: unless given,
+    ``architecture`` and ``images`` are those of a recipe, which cut the data to its size: unless given,
     those of the recipe with the task's name.
 
     Raises UnknownName for a task that does not exist, InputError for a limit below 1 and for data that are
@@ -115,8 +115,8 @@ def load_task(
     entry, path = find_task(name), check_data(name, data)
     if limit is not None and limit < 1:
         raise InputError(f"limit: keep at least one training example, got {limit}")
-    if architecture is None or pictures is None:
+    if architecture is None or images is None:
         usual = load_recipe(name) if name in recipe_names() else None
         architecture = architecture or (usual.architecture if usual else {})
-        pictures = pictures or (usual.pictures if usual else Pictures())
-    return entry.load(Asked(limit, path, dict(architecture), pictures))
+        images = images or (usual.images if usual else Images())
+    return entry.load(Asked(limit, path, dict(architecture), images))

@@ -60,8 +60,8 @@ class Asked:
     data: Path | None
     architecture: dict[str, Any]
     """Of the recipe: the size of images, the length of texts."""
-    pictures: Any = None
-    """Of the recipe: how the pictures of a folder are read."""
+    images: Any = None
+    """Of the recipe: how the images of a folder are read."""
 
     def number(self, name: str) -> int:
         """A whole number of the architecture; InputError where the recipe does not say it."""

@@ -135,7 +135,7 @@ def folder(asked: Asked) -> Task:
     """A folder with ``train/CLASS/IMAGE``, and ``val`` (or ``test``) likewise, read by torchvision and timm."""
     from timm.data import create_transform
 
-    size, options = asked.number("img_size"), asked.pictures
+    size, options = asked.number("img_size"), asked.images
     plain: Any = create_transform(size, crop_pct=options.test_crop, mean=MEAN, std=STD)
     changing: Any = create_transform(
         size,
@@ -206,7 +206,7 @@ def _open_picture(path: str) -> Image.Image:
 
 
 def folder_identity(images: Any, numbers: Any) -> dict[str, Any]:
-    """Names and sizes of the files, in order: reading a million pictures to know them would take an hour."""
+    """Names and sizes of the files, in order: reading a million images to know them would take an hour."""
     digest = hashlib.sha256()
     root = Path(images.root)
     for number in numbers:

@@ -292,7 +292,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str], str]]:
 
 
 def pixels(asked: Asked) -> Task:
-    """Pictures in train/CLASS/ and val/ or test/, as grey levels in reading order, one token each."""
+    """Images in train/CLASS/ and val/ or test/, as grey levels in reading order, one token each."""
     context = asked.number("context")
     side = math.isqrt(context)
     if side**2 != context:
@@ -315,7 +315,7 @@ def pixels(asked: Asked) -> Task:
             "test": folder_identity(test, range(len(test))),
         },
         architecture={"vocabulary": len(SPECIAL) + BYTES},
-        workers=asked.pictures.workers,
+        workers=asked.images.workers,
     )
 
 
