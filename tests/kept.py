@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workbench.core.hashing import content_sha256
 from workbench.frames.results import make_frame
+from workbench.runs.cache import content_sha256
 
 
 def number_frame(number, rows=50):

@@ -46,11 +46,6 @@ def test_a_setting_that_only_the_folder_has_counts_where_the_identity_is_a_table
         store.open(SETTINGS)
 
 
-def test_who_does_not_go_on_is_told_of_the_same_run(store):
-    with pytest.raises(InputError, match="holds this trial already"):
-        store.open(SETTINGS, resume=False)
-
-
 def test_beginning_anew_moves_everything_aside_and_deletes_nothing(store):
     (store.path / "parts").mkdir()
     (store.path / "parts" / "0.csv").write_text("1")

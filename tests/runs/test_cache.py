@@ -19,10 +19,9 @@ from workbench.analyses import registry
 from workbench.apps import cli
 from workbench.captures.registry import BLOCKS, Block, class_path
 from workbench.core.errors import InputError
-from workbench.core.hashing import Unhashable, content_sha256
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching
-from workbench.runs.cache import Store, module_content, size_limit
+from workbench.runs.cache import Store, Unhashable, content_sha256, module_content, size_limit
 from workbench.runs.loop import model_source
 from workbench.runs.settings import RunSettings
 

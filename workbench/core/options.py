@@ -64,7 +64,7 @@ class Option:
 def options_of(kind: type) -> Mapping[str, Option]:
     """The options that a dataclass lists, its own before those that it inherits."""
     hints = get_type_hints(kind, include_extras=True)
-    listed = {field.name: field for field in fields(kind)}  # ty: ignore[invalid-argument-type]  # a dataclass
+    listed = {field.name: field for field in fields(kind)}  # ty: ignore[invalid-argument-type] - a dataclass
     own = [name for name in inspect.get_annotations(kind) if name in listed]
     found = {}
     for name in dict.fromkeys([*own, *listed]):

@@ -59,18 +59,13 @@ class RunStore:
         self.unversioned, self.unknown, self.upgrade = unversioned, unknown, upgrade
 
     def open(
-        self,
-        identity: Mapping[str, Any],
-        restart: bool = False,
-        *,
-        ignored: Iterable[str] = (),
-        resume: bool = True,
+        self, identity: Mapping[str, Any], restart: bool = False, *, ignored: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Make sure that the folder holds this run, or nothing; returns what its file holds, {} where there is none.
 
         ``ignored`` are entries of the identity that may differ. With ``restart`` what is there is moved aside first.
-        Without ``resume`` the same run is refused as well. Raises `InputError` for another run, naming every setting
-        that differs as it is there and as it is asked for, and `MissingResource` where the folder cannot be made.
+        Raises `InputError` for another run, naming every setting that differs as it is there and as it is asked for,
+        and `MissingResource` where the folder cannot be made.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file; give a folder")
@@ -94,8 +89,6 @@ class RunStore:
                 f"{self.path} holds a {self.what} with other settings ({both}): give another folder (--out), or begin "
                 "anew (--restart), which moves the old one aside"
             )
-        if not resume:
-            raise InputError(f"{self.path} holds this {self.what} already; give another folder")
         return held
 
     def held(self) -> dict[str, Any] | None:

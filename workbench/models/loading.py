@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
-from workbench.core.hashing import tensor_bytes
 from workbench.core.showing import card
 from workbench.models import catalog, hub
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
     from workbench.models.source import ImageFormat
@@ -145,6 +144,14 @@ class LoadedModel:
             "found in": self.origin,
         }
         return card(f"Model {self._title}", facts)
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor's values in reading order; seen as bytes, because numpy has no bfloat16."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def load(

@@ -8,19 +8,22 @@ all that its numbers depend on; a file is there whole or not at all, whatever ot
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import functools
+import hashlib
 import importlib.metadata
 import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
@@ -30,9 +33,9 @@ from workbench.captures.registry import class_path
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
-from workbench.core.hashing import Unhashable, content_sha256
 from workbench.frames.provenance import versions
 from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, write_frame
+from workbench.models.loading import tensor_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +51,10 @@ LIBRARIES = {"builtins", "torch", "timm", "transformers", "workbench"}
 _NUMBERS = ("scipy", "scikit-learn", "scikit-image", "torchvision", "pillow")
 _OF_MODULES = set(vars(nn.Module())) - {"training"}
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+class Unhashable(TypeError):
+    """A value whose content cannot be identified by its bytes: an object of unknown kind, a function."""
 
 
 class CacheEntry:
@@ -101,6 +108,57 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
             "content": _told(source.content, "the input"),
         }
     )
+
+
+def content_sha256(value: Any, where: str = "it", other: Callable[[Any], Any] | None = None) -> str:
+    """Hexadecimal SHA-256 over a value: numbers, texts, arrays, tensors, dataclasses, lists and dicts of these.
+
+    Equal values have equal hashes, in every process. A tensor counts with its type, shape and values, wherever it is;
+    a dict with its order. ``other`` makes such values of anything else, or returns None. Raises `Unhashable` then,
+    naming what it is and ``where``.
+    """
+    digest = hashlib.sha256()
+    _add(digest, value, where, other)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any, where: str, other: Callable[[Any], Any] | None) -> None:
+    """Feed a value with its kind and its length, so that no two values give the same bytes."""
+    if value is None or isinstance(value, bool | int | float | complex | str | Path):
+        text = repr(value).encode()
+        digest.update(f"{type(value).__name__} {len(text)}\n".encode() + text)
+    elif isinstance(value, bytes):
+        digest.update(f"bytes {len(value)}\n".encode() + value)
+    elif isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise Unhashable(f"{where} is an array of Python objects")
+        digest.update(f"array {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        digest.update(f"tensor {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(tensor_bytes(value))
+    elif isinstance(value, Mapping):
+        digest.update(f"dict {len(value)}\n".encode())
+        for key, item in value.items():
+            _add(digest, key, f"a key of {where}", other)
+            _add(digest, item, f"{where}[{key!r}]", other)
+    elif isinstance(value, list | tuple):
+        digest.update(f"list {len(value)}\n".encode())
+        for number, item in enumerate(value):
+            _add(digest, item, f"{where}[{number}]", other)
+    elif isinstance(value, set | frozenset):
+        _add(digest, sorted(content_sha256(item, where, other) for item in value), where, other)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        digest.update(f"{type(value).__module__}.{type(value).__qualname__}\n".encode())
+        for field in dataclasses.fields(value):
+            _add(digest, field.name, where, other)
+            _add(digest, getattr(value, field.name), f"{where}.{field.name}", other)
+    elif other is not None and (plain := other(value)) is not None:
+        digest.update(b"other\n")
+        _add(digest, plain, where, other)
+    else:
+        raise Unhashable(f"{where} is a {type(value).__name__}, whose content cannot be identified")
 
 
 def module_content(module: nn.Module) -> list[Any]:

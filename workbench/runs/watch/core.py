@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
 from workbench.core.errors import InputError
-from workbench.core.hashing import content_sha256
 from workbench.frames.results import conform, provenance_of
 from workbench.runs.analyze import analyze
+from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
 from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
