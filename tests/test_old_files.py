@@ -149,7 +149,7 @@ def test_the_provenance_of_an_old_figure_has_todays_names(suffix):
     assert read["parameters_from"] == "call"
 
 
-def test_an_old_figure_is_drawn_again_by_todays_parameters(tmp_path):
+def test_an_old_figure_is_drawn_again_by_todays_parameters(warm):
     again = workbench.reproduce(OLD / "render" / "projection_error.json")
     assert again.difference is not None, again.compared
     assert again.difference < 1e-4

@@ -5,7 +5,7 @@ from tests.runs.watch.loops import pictures, train, vit
 from workbench.apps.rendering import render
 
 
-def test_it_draws_a_watch(tmp_path):
+def test_it_draws_a_watch(warm, tmp_path):
     model = vit()
     analyses = {"projection-error": {"null_samples": 0}}
     watch = workbench.watch(
