@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,6 @@ import click
 import pandas as pd
 import pytest
 
-import workbench
 from workbench._version import __version__
 from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
@@ -203,29 +201,6 @@ def test_a_script_for_bash_completes_in_bash(tmp_path):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == "info", done.stderr
-
-
-def test_without_the_studies_the_other_commands_work_and_study_says_so(tmp_path):
-    package = tmp_path / "workbench"
-    shutil.copytree(
-        Path(workbench.__file__).parent, package, ignore=shutil.ignore_patterns("studies", "__pycache__")
-    )
-    for name in ("data", "notebooks"):
-        (tmp_path / name).symlink_to(Path(workbench.__file__).parents[1] / name)
-
-    def ask(*words):
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-m", "workbench", *words]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-
-    assert ask("study", "--help").returncode == 0
-    refused = ask("study", "train", "digits")
-    assert refused.returncode == 3
-    assert "this installation has no studies" in refused.stderr
-    done = ask("analyze", "gram-spectrum", *BUNDLED, "-n", "1", "-o", "spectrum.csv")
-    assert done.returncode == 0, done.stderr
-    done = ask("claims", "--paper", "saritas2025", "-n", "2", "-s", "null_samples=2")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

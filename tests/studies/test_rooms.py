@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import workbench
 from workbench.core.paths import data_dir, notebooks_dir
 
@@ -60,6 +58,7 @@ print(*drawn, sep="\\n")
 LIBRARY = """
 import importlib, pkgutil
 import workbench
+from workbench.apps.cli import main
 from workbench.apps.explorer.views import VIEWS
 from workbench.figures import spectrum_figure
 
@@ -70,24 +69,25 @@ for name in workbench.__all__:
     getattr(workbench, name)
 frame = workbench.analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits", n=2)
 print(len(frame), len(spectrum_figure(frame).data), len(VIEWS))
-"""
 
-
-COMMANDS = """
-from workbench.apps.cli import main
-
-for words in (["--help"], ["models"], ["claims", "--paper", "wu2025", "-n", "2", "--json"]):
+for words in (
+    ["--help"],
+    ["models"],
+    ["claims", "--paper", "wu2025", "-n", "2", "--json"],
+    ["analyze", "gram-spectrum", "-m", "bundled:digits-vit", "-i", "bundled:digits", "-n", "1", "-o", "one.csv"],
+    ["study", "--help"],
+    ["study", "train", "digits"],
+):
+    print("next")
     try:
         main(words)
     except SystemExit as end:
-        assert not end.code, end.code
-    if words[0] != "claims":
-        print("next")
+        print("status", end.code or 0)
 """
 
 
-def _run(code: str, folder: Path, *arguments: str) -> list[str]:
-    """The lines that a fresh interpreter prints, which finds the package in a folder."""
+def _run(code: str, folder: Path, *arguments: str) -> tuple[list[str], str]:
+    """The lines that a fresh interpreter prints, which finds the package in a folder; and what it says of errors."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
@@ -96,40 +96,33 @@ def _run(code: str, folder: Path, *arguments: str) -> list[str]:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return done.stdout.splitlines(), done.stderr
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """A folder with the package, less its studies."""
-    folder = tmp_path_factory.mktemp("library")
-    package = Path(workbench.__file__).parent
-    shutil.copytree(package, folder / "workbench", ignore=shutil.ignore_patterns("studies", "__pycache__"))
-    for place in (data_dir(), notebooks_dir()):
-        if not (folder / "workbench" / "_bundled").exists():
-            (folder / place.name).symlink_to(place)
-    return folder
-
-
-def test_the_library_works_with_the_studies_removed(library):
-    assert all(map(int, _run(LIBRARY, library)[-1].split()))
-
-
-def test_commands_that_look_at_models_work_with_the_studies_removed(library):
+def test_the_library_works_with_the_studies_removed(tmp_path):
     """All in one process, since each would import for longer than it works."""
-    shown = "\n".join(_run(COMMANDS, library)).split("next\n")
-    for word, text in zip(("analyze", "digits-vit", "undecided"), shown, strict=True):
+    package = Path(workbench.__file__).parent
+    shutil.copytree(package, tmp_path / "workbench", ignore=shutil.ignore_patterns("studies", "__pycache__"))
+    for place in (data_dir(), notebooks_dir()):
+        if not (tmp_path / "workbench" / "_bundled").exists():
+            (tmp_path / place.name).symlink_to(place)
+    lines, refused = _run(LIBRARY, tmp_path)
+    counts, *shown = "\n".join(lines).split("next\n")
+    assert all(map(int, counts.splitlines()[-1].split()))
+    words = ("analyze", "digits-vit", "undecided", "one.csv", "train", "")
+    for word, status, text in zip(words, (0, 0, 0, 0, 0, 3), shown, strict=True):
         assert word in text
+        assert text.splitlines()[-1] == f"status {status}"
+    assert "this installation has no studies" in refused
+    assert (tmp_path / "one.csv").is_file()
 
 
-def test_what_is_committed_is_read_and_drawn_without_torch():
-    points, evaluations = _run(WITHOUT_TORCH + DRAWN, data_dir().parent)[-1].split()
+def test_what_is_committed_is_read_and_drawn_without_torch_also_by_its_notebook():
+    lines, _ = _run(
+        WITHOUT_TORCH + DRAWN + NOTEBOOK, data_dir().parent, str(notebooks_dir() / "training_curves.ipynb")
+    )
+    counts, *drawn = lines
+    points, evaluations = counts.split()
     assert int(points) > 900
     assert int(evaluations) > 100
-
-
-@pytest.mark.parametrize("name", ["training_curves"])
-def test_notebooks_of_records_draw_all_they_have_without_torch(name):
-    notebook = notebooks_dir() / f"{name}.ipynb"
-    drawn = _run(WITHOUT_TORCH + NOTEBOOK, data_dir().parent, str(notebook))
-    assert sum(line.startswith(name) for line in drawn) >= 4
+    assert sum(line.startswith("training_curves") for line in drawn) >= 4
