@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -16,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.pages import blocks_of
 from workbench.analyses.registry import ANALYSES
+from workbench.apps.rendering import render
 from workbench.captures import registry as families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
@@ -176,22 +176,20 @@ def test_a_table_is_still_a_table(monkeypatch):
     assert ANALYSES.get("none") is None
 
 
-USE = """
-import json, sys
-{use}
-print(json.dumps({{
+TOLD = """
+import json
+from workbench.apps.doctor import examine
+
+print(json.dumps({
     "values": frame["value"].tolist(), "metric": frame["metric"].unique().tolist(), "options":
     frame.attrs["provenance"]["options"], "attention": attention.unique().tolist(), "layers": len(squared),
-}}))
-from workbench.apps.rendering import render
-report = render([sys.argv[1]], formats=("html",), out=sys.argv[2], progress=False)
-print(json.dumps([str(outcome) for outcome in report.failed]))
-from workbench.apps.doctor import examine
-print(json.dumps([finding.found for finding in examine() if finding.check == "plug-in"]))
+    "found": [finding.found for finding in examine() if finding.check == "plug-in"],
+}))
 """
 
 
-def test_the_worked_example(tmp_path):
+def test_the_worked_example(tmp_path, cold, monkeypatch):
+    """In the kernel of its notebook, whose interpreter finds the package that is installed."""
     blocks = blocks_of(PAGE)
     files = {block.title: block.code for block in blocks if block.language == "python" and block.title}
     (project,) = [tomllib.loads(block.code)["project"] for block in blocks if block.language == "toml"]
@@ -203,25 +201,23 @@ def test_the_worked_example(tmp_path):
         block.code for block in blocks if block.language == "python" and not block.title
     ]
     cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), new_code_cell(figure)]
+    cells += [new_code_cell(use), new_code_cell(TOLD)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(new_notebook(cells=cells, metadata=kernel), tmp_path / "mine.ipynb")
-    path = ":".join([str(place), str(Path(__file__).parents[2])])
-    done = subprocess.run(
-        [sys.executable, "-c", USE.format(use=use), str(tmp_path / "mine.ipynb"), str(tmp_path / "figures")],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    result, failed, told = (
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))
-    )
-    assert result["metric"] == ["value_norm"]
-    assert result["options"] == {"order": 1.0, "per_input": True}
-    assert min(result["values"]) > 0
-    assert result["attention"] == pytest.approx([1 / 65])
-    assert result["layers"] == 1
-    assert failed == []
+    path = tmp_path / "mine.ipynb"
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(Path(__file__).parents[2])]))
+    report = render([path], formats=("html",), out=tmp_path / "figures", progress=False)
+    assert [str(outcome) for outcome in report.failed] == []
     assert (tmp_path / "figures" / "value_norms.html").is_file()
-    assert [text.split(" (")[0] for text in told] == [
+    executed = nbformat.read(report.out / "notebooks" / "mine.ipynb", as_version=4)
+    (said,) = [output.text for output in executed.cells[-1].outputs if output.get("name") == "stdout"]
+    told = json.loads(said)
+    assert told["metric"] == ["value_norm"]
+    assert told["options"] == {"order": 1.0, "per_input": True}
+    assert min(told["values"]) > 0
+    assert told["attention"] == pytest.approx([1 / 65])
+    assert told["layers"] == 1
+    assert [text.split(" (")[0] for text in told["found"]] == [
         "analysis 'value-norm' of speckles 0.3",
         "metric 'reaction_time' of speckles 0.3",
         "family 'squared' of speckles 0.3",

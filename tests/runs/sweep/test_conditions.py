@@ -252,12 +252,12 @@ def wait_for(folder, count, process, seconds=600):
 def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_path, how):
     out = tmp_path / "sweep"
     words = f"sweep run -m {MODEL} -i bundled:digits -a token-similarity"
-    numbers = "-n 120 --shards 30 --batch-size 4"
+    numbers = "-n 24 --shards 6 --batch-size 4"
     command = [sys.executable, "-c", STALLED, *words.split(), *numbers.split(), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for(out, 2, process)
     with pytest.raises(InputError, match="another sweep is writing"):
-        run(n=120, shards=30)
+        run(n=24, shards=6)
     process.send_signal(how)
     told = process.communicate(timeout=120)[1].decode()
     if how == signal.SIGINT:
@@ -265,11 +265,11 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
         assert "what was finished is kept" in told
     parts = {part: part.stat().st_mtime_ns for part in out.rglob("shard-*.parquet")}
     assert len(parts) == 2
-    status = run(n=120, shards=30)  # the lock of the dead process is no obstacle
-    assert status.done == 30
+    status = run(n=24, shards=6)  # the lock of the dead process is no obstacle
+    assert status.done == 6
     kept = [part for part, when in parts.items() if part.stat().st_mtime_ns == when]
     assert len(kept) == len(parts)
-    same_numbers(read(status), read(run("whole", n=120, shards=1)))
+    same_numbers(read(status), read(run("whole", n=24, shards=1)))
     shutil.rmtree(out)
 
 

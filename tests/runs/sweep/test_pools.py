@@ -75,7 +75,9 @@ def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run)
     from distributed import LocalCluster
 
     whole = read(run("whole", shards=1))
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+    # Workers in threads, reached through the network as any: what other processes must import, joblib's have imported.
+    local = {"processes": False, "protocol": "tcp://", "dashboard_address": None}
+    with LocalCluster(n_workers=2, threads_per_worker=1, **local) as cluster:
         status = run("dask", backend="dask", scheduler=cluster.scheduler_address)
     assert (status.done, status.failed) == (3, 0)
     same_numbers(read(status), whole)
