@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 import workbench as wb
+from tests.figures.drawn import bands, ends, key, lines
 from tests.figures.rendered import outside, overlapping, render, words_of
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
@@ -65,29 +66,6 @@ def means(layers=4, inputs=5, kinds=("gaussian", "permutation")):
     return conform(pd.DataFrame(rows))
 
 
-def lines(fig):
-    """Estimates that are drawn, not those of the key."""
-    return [
-        trace
-        for trace in fig.data
-        if "lines" in (trace.mode or "") and trace.fill is None and trace.x[0] is not None
-    ]
-
-
-def bands(fig, colour):
-    return [trace for trace in fig.data if trace.fillcolor == colour and trace.x[0] is not None]
-
-
-def key(fig):
-    return [trace.name for trace in fig.data if trace.showlegend]
-
-
-def _ends(trace):
-    """x, low and high of a band, which is one polygon."""
-    half = len(trace.x) // 2
-    return list(trace.x[:half]), np.array(trace.y[half:][::-1]), np.array(trace.y[:half])
-
-
 def test_the_line_is_the_mean_of_all_values_at_each_layer():
     held = frame()
     (line,) = lines(Plot(held).metric("attention_diversity").add(Line()).figure())
@@ -100,7 +78,7 @@ def test_the_band_is_the_confidence_interval_over_the_means_of_inputs():
     held = frame()
     fig = Plot(held).metric("attention_diversity").add(Band(ci=95, over="input")).figure()
     (band,) = bands(fig, translucent("#004488", 0.2))
-    places, low, high = _ends(band)
+    places, low, high = ends(band)
     for place, least, most in zip(places, low, high, strict=True):
         found = mean_interval(held[held["layer"] == place].groupby("input")["value"].mean())
         assert (least, most) == pytest.approx((found.low, found.high))
@@ -112,7 +90,7 @@ def test_the_interquartile_band_is_of_all_values_or_of_a_units_means():
     colour = translucent("#004488", 0.2)
     for over in (None, "input"):
         fig = Plot(held).metric("attention_diversity").add(Band(quantiles=(25, 75), over=over)).figure()
-        _, low, high = _ends(bands(fig, colour)[0])
+        _, low, high = ends(bands(fig, colour)[0])
         first = held[held["layer"] == 0]
         values = first["value"] if over is None else first.groupby(over)["value"].mean()
         assert (low[0], high[0]) == pytest.approx(tuple(values.quantile([0.25, 0.75])))
@@ -122,7 +100,7 @@ def test_the_interquartile_band_is_of_all_values_or_of_a_units_means():
 def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
     held = frame()
     fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
-    _, low, high = _ends(bands(fig, NULL_BAND)[0])
+    _, low, high = ends(bands(fig, NULL_BAND)[0])
     expected = held.groupby("layer")[["null_low", "null_high"]].mean()
     np.testing.assert_allclose(low, expected["null_low"])
     np.testing.assert_allclose(high, expected["null_high"])
@@ -135,7 +113,7 @@ def test_a_frame_of_means_is_drawn_by_layer_with_the_null_of_the_mean():
     by_layer = held[held["layer"].notna() & (held["null"] == "gaussian")]
     line = lines(fig)[-1]
     np.testing.assert_allclose(line.y, by_layer["value"])
-    _, low, high = _ends(bands(fig, NULL_BAND)[0])
+    _, low, high = ends(bands(fig, NULL_BAND)[0])
     np.testing.assert_allclose(np.c_[low, high], by_layer[["null_low", "null_high"]])
     assert key(fig) == [
         "mean over inputs",
@@ -152,7 +130,7 @@ def test_the_null_of_several_series_reaches_from_the_least_to_the_largest():
     fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
     (band,) = bands(fig, NULL_BAND)
     per_model = held.groupby(["model", "layer"])[["null_low", "null_high"]].mean()
-    _, low, high = _ends(band)
+    _, low, high = ends(band)
     np.testing.assert_allclose(low, per_model["null_low"].groupby("layer").min())
     np.testing.assert_allclose(high, per_model["null_high"].groupby("layer").max())
 
@@ -271,7 +249,7 @@ def test_a_panel_for_each_value_has_the_same_axis_and_only_data():
     )
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert fig.layout.yaxis2.showticklabels is False
-    assert len(lines(fig)) == 3 + 2  # a rule in each panel
+    assert len(lines(fig)) == 3
     assert key(fig).count("chance") == 1
 
 

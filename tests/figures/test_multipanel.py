@@ -9,8 +9,9 @@ import pytest
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures import multipanel
+from workbench.figures import Band, Line, Plot, multipanel
 from workbench.figures.theme import PANEL_LETTER
+from workbench.frames.results import make_frame
 
 
 def line(*names):
@@ -164,3 +165,17 @@ def test_the_figures_given_are_not_changed():
 def test_what_cannot_be_a_plate_is_refused(figures, arguments):
     with pytest.raises(InputError):
         multipanel(figures, **arguments)
+
+
+def test_a_figure_of_the_grammar_keeps_its_key_above_its_own_panel():
+    frame = make_frame(
+        np.ones((3, 2)) * [[1], [2], [3]], "attention_entropy", {"input": range(3), "layer": [0, 1]}
+    )
+    plot = Plot(frame.assign(model="m")).metric("attention_entropy").add(Line(), Band())
+    fig = multipanel([plot.figure(), plot.figure()], columns=2)
+    shown = [(trace.legend, trace.name) for trace in fig.data if trace.showlegend]
+    assert [name for _, name in shown] == ["mean over 3 inputs", "95 % CI over inputs"] * 2
+    left, right = (fig.layout[shown[place][0]].x for place in (0, 2))
+    assert left < 0.1
+    assert right == pytest.approx(left + 0.5)
+    assert len({name for name, _ in shown}) == 2

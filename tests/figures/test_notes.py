@@ -1,8 +1,13 @@
 """What could not be drawn is said in its place."""
 
+import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
+import pytest
 
-from workbench.figures import absent_notes, note_figure, with_absent
+from workbench.figures import absent_notes, note_figure, similarity_depth_figure, with_absent
+from workbench.figures.measuring import text_width
+from workbench.frames.results import make_frame
 
 
 def test_nothing_absent_leaves_the_figure_as_it_is():
@@ -10,30 +15,38 @@ def test_nothing_absent_leaves_the_figure_as_it_is():
     assert with_absent(fig, {}) is fig
 
 
-def test_a_missing_model_has_a_panel_of_its_own_that_says_why():
-    fig = go.Figure(go.Scatter(x=[1, 2], y=[2, 3]))
-    both = with_absent(fig, {"some-model": "it is not here\n  tried: a folder of this machine"})
-    (note,) = [note for note in both.layout.annotations if "some-model" in note.text]
-    assert "it is not here" in note.text.replace("<br>", " ")
-    assert "folder" not in note.text
-    assert (note.xref, note.yref) == ("x2 domain", "y2 domain")
-    assert both.layout.xaxis2.domain[0] > both.layout.xaxis.domain[1]
-    assert both.layout.xaxis2.visible is False
-
-
 def test_a_long_sentence_is_wrapped_to_the_width_of_a_column():
     (note,) = note_figure("word " * 40).layout.annotations
     assert max(len(line) for line in note.text.split("<br>")) <= 44
 
 
-def test_a_note_below_a_page_is_a_line_under_the_plot():
+def test_a_missing_model_has_a_line_under_the_plot_that_says_why():
     fig = go.Figure(go.Scatter(x=[1, 2], y=[2, 3])).update_layout(height=200, margin={"l": 50, "b": 30})
-    noted = with_absent(fig, {"some-model": "it is not here"}, below=True)
+    noted = with_absent(fig, {"some-model": "it is not here\n  tried: a folder of this machine"})
     (note,) = noted.layout.annotations
     assert note.text == "some-model is not shown: it is not here"
     assert (note.yref, note.yshift, note.xshift) == ("paper", -30, 8 - 50)
-    assert noted.layout.height - 200 == noted.layout.margin.b - 30 > 14
+    assert noted.layout.height - 200 == pytest.approx(noted.layout.margin.b - 30, abs=0.5)
+    assert noted.layout.height > 214
     assert not fig.layout.annotations
+
+
+def test_a_note_keeps_the_key_where_it_was():
+    frame = pd.concat(
+        make_frame(
+            np.linspace(0, 0.5, 6).reshape(3, 2),
+            "token_cosine",
+            {"input": range(3), "layer": [0, 1]},
+            model=name,
+        )
+        for name in ("a", "b")
+    )
+    fig = similarity_depth_figure(frame)
+    noted = with_absent(fig, {"some-model": "it is not here"})
+    above = [(1 - one.layout.legend2.y) * one.layout.height for one in (fig, noted)]
+    assert above[0] == pytest.approx(above[1], abs=0.1)
+    note = noted.layout.annotations[-1]
+    assert max(text_width(line, 8 / 0.75) for line in note.text.split("<br>")) < fig.layout.width
 
 
 def test_models_absent_for_the_same_reason_share_a_sentence():

@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, similarity_sites_figure
+from workbench.figures.theme import NULL_BAND
 from workbench.frames.results import make_frame
 
 
@@ -19,7 +21,7 @@ def cosines(layers=5, inputs=7, model="bundled:digits-vit", **more):
 def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
     frame = cosines()
     fig = similarity_depth_figure(frame)
-    line = next(trace for trace in fig.data if trace.name == "digits-vit")
+    (line,) = lines(fig)
     band = next(trace for trace in fig.data if trace.fill == "toself")
     at = frame[frame["layer"] == 3]["value"]
     assert line.y[3] == pytest.approx(at.mean(), rel=1e-12)
@@ -30,9 +32,8 @@ def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
 def test_models_are_told_apart_by_more_than_colour():
     both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
     fig = similarity_depth_figure(both)
-    drawn = [trace for trace in fig.data if trace.name]
-    assert [trace.name for trace in drawn] == ["digits-vit", "bert-base-uncased"]
-    assert all(trace.showlegend for trace in drawn)
+    drawn = lines(fig)
+    assert [trace.name for trace in drawn] == ["digits-vit", "bert-base-uncased"] == key(fig)[:2]
     assert drawn[0].line.dash != drawn[1].line.dash
     assert drawn[0].marker.symbol != drawn[1].marker.symbol
 
@@ -40,31 +41,24 @@ def test_models_are_told_apart_by_more_than_colour():
 def test_relative_depth_ends_at_one_for_every_model():
     both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
     fig = similarity_depth_figure(both, relative=True)
-    assert {trace.x[-1] for trace in fig.data if trace.name} == {1.0}
+    assert {trace.x[-1] for trace in lines(fig)} == {1.0}
 
 
 def test_checkpoints_of_one_model_are_named():
     both = pd.concat([cosines(checkpoint="epoch-000"), cosines(checkpoint="epoch-030")])
-    assert [trace.name for trace in similarity_depth_figure(both).data if trace.name] == [
+    assert [trace.name for trace in lines(similarity_depth_figure(both))] == [
         "digits-vit epoch-000",
         "digits-vit epoch-030",
     ]
 
 
-def test_chance_is_drawn_where_the_frame_carries_it():
-    frame = cosines().assign(null_mean=0.1, null_low=0.05, null_high=0.15)
+def test_the_null_distribution_is_drawn_where_the_frame_carries_it():
+    frame = cosines().assign(null="isotropic", null_mean=0.1, null_low=0.05, null_high=0.15)
     fig = similarity_depth_figure(frame)
-    null_level = next(trace for trace in fig.data if trace.name == "null distribution")
-    assert list(null_level.y) == pytest.approx([0.1] * 5)
-    assert max(max(trace.y) for trace in fig.data[:1]) == pytest.approx(0.15)
-    assert not [
-        trace for trace in similarity_depth_figure(cosines()).data if trace.name == "null distribution"
-    ]
-
-
-def test_the_scale_holds_zero_and_one():
-    low, high = similarity_depth_figure(cosines()).layout.yaxis.range
-    assert low < 0 < 1 < high
+    (band,) = bands(fig, NULL_BAND)
+    assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.15))
+    assert "null: isotropic (95 % of one input)" in key(fig)
+    assert not bands(similarity_depth_figure(cosines()), NULL_BAND)
 
 
 def test_a_frame_without_layers_is_refused():
@@ -93,7 +87,7 @@ def by_site(model="bundled:digits-vit", layers=4):
 
 def test_of_several_sites_the_depth_figure_draws_the_blocks_with_all_their_tokens():
     fig = similarity_depth_figure(by_site())
-    line = next(trace for trace in fig.data if trace.name == "digits-vit")
+    (line,) = lines(fig)
     expected = cosines(4)
     assert list(line.y) == pytest.approx(list(expected.groupby("layer")["value"].mean() + 8))
 
@@ -101,32 +95,32 @@ def test_of_several_sites_the_depth_figure_draws_the_blocks_with_all_their_token
 def test_a_column_per_site_and_a_row_per_variant_that_is_there():
     frame = pd.concat([by_site(), by_site("bundled:b", layers=6)])
     fig = similarity_sites_figure(frame)
-    lines = [trace for trace in fig.data if trace.name == "digits-vit"]
-    assert len(lines) == 4 * 3
-    assert [trace.showlegend for trace in lines] == [True] + [False] * 11
+    drawn = [trace for trace in lines(fig) if trace.name == "digits-vit"]
+    assert len(drawn) == 4 * 3
+    assert key(fig).count("digits-vit") == 1
     base = cosines(4).groupby("layer")["value"].mean().to_numpy()
     # by row, then site; the frame has them by site, then variant
     expected = [base + 4 * site + variant for variant in range(4) for site in range(3)]
-    for trace, level in zip(lines, expected, strict=True):
+    for trace, level in zip(drawn, expected, strict=True):
         assert list(trace.y) == pytest.approx(list(level))
     titles = [note.text for note in fig.layout.annotations]
     assert titles == ["attention's input", "after attention", "after the block"]
     few = similarity_sites_figure(frame[frame["metric"] == "effective_rank"])
-    assert len([trace for trace in few.data if trace.name == "b"]) == 3
+    assert len([trace for trace in lines(few) if trace.name == "b"]) == 3
     with pytest.raises(InputError, match="candidate"):
         similarity_sites_figure(cosines())
 
 
-def test_of_moments_the_band_is_the_deviation_around_the_mean():
-    index = {"layer": range(3), "statistic": ["mean", "std", "low", "high"]}
+def test_of_moments_the_band_is_their_interquartile_range_around_the_mean():
+    index = {"layer": range(3), "statistic": ["mean", "std", "q25", "q75"]}
     value = np.array([[0.3, 0.1, 0.29, 0.31]] * 3)
     frame = make_frame(
         value, "token_cosine", index, model="bundled:a", candidate="resid_post", null_mean=None
     )
-    frame.loc[frame["statistic"] == "mean", "null_mean"] = 0.0
+    frame.loc[frame["statistic"] == "mean", ["null_mean", "null"]] = 0.0, "isotropic"
     fig = similarity_depth_figure(frame)
-    line = next(trace for trace in fig.data if trace.name == "a")
+    line = next(trace for trace in lines(fig) if trace.name)
     assert list(line.y) == pytest.approx([0.3] * 3)
     band = next(trace for trace in fig.data if trace.fill == "toself")
-    assert list(band.y) == pytest.approx([0.4] * 3 + [0.2] * 3)
-    assert next(trace for trace in fig.data if trace.name == "null distribution").y[0] == 0
+    assert list(band.y) == pytest.approx([0.31] * 3 + [0.29] * 3)
+    assert "null: isotropic" in key(fig)

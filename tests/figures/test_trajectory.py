@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, trajectory_figure
 from workbench.frames.results import make_frame
@@ -20,34 +21,26 @@ def frames():
     return cosine, rate
 
 
-def curves(fig):
-    return [trace for trace in fig.data if trace.mode == "lines+markers"]
-
-
 def test_each_panel_is_the_figure_of_its_metric():
     cosine, rate = frames()
     fig = trajectory_figure(pd.concat([cosine, rate.assign(candidate="input", value=0.0), rate]), 2)
-    for drawn, frame, metric in zip(
-        curves(fig), (cosine, rate), ("token_cosine", "coding_rate"), strict=True
-    ):
-        (alone,) = curves(similarity_depth_figure(frame, metric))
+    for drawn, frame, metric in zip(lines(fig), (cosine, rate), ("token_cosine", "coding_rate"), strict=True):
+        (alone,) = lines(similarity_depth_figure(frame, metric))
         np.testing.assert_allclose(drawn.y, alone.y)
         np.testing.assert_allclose(drawn.y, frame.groupby("layer")["value"].mean())
-    assert [trace.yaxis for trace in curves(fig)] == ["y", "y2"]
-    assert sum(trace.name == "null distribution" for trace in fig.data) == 1
+    assert [trace.yaxis for trace in lines(fig)] == ["y", "y2"]
+    assert len(key(fig)) == len(set(key(fig)))
 
 
-@pytest.mark.parametrize(("layer", "side"), [(0, "left"), (3, "right")])
-def test_the_line_stands_at_the_layer_and_is_labelled_towards_the_middle(layer, side):
-    fig = trajectory_figure(pd.concat(frames()), layer)
-    (line,), (label,) = fig.layout.shapes, fig.layout.annotations
-    assert line.x0 == line.x1 == label.x == layer
-    assert (label.text, label.xanchor) == (f"layer {layer}", side)
+def test_the_line_stands_at_the_layer_and_is_named_in_the_key():
+    fig = trajectory_figure(pd.concat(frames()), 3)
+    assert [(line.x0, line.x1) for line in fig.layout.shapes] == [(3, 3), (3, 3)]
+    assert "layer 3" in key(fig)
 
 
 def test_a_metric_that_is_missing_has_no_panel():
     cosine, rate = frames()
-    assert len(curves(trajectory_figure(rate, 1))) == 1
+    assert len(lines(trajectory_figure(rate, 1))) == 1
     assert "yaxis2" not in trajectory_figure(cosine, 1).layout
 
 

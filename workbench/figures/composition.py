@@ -250,7 +250,7 @@ class _Page:
         domains = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain"}
         layout["annotations"] += [{**axes, "showarrow": False, **note} for note in panel.notes]
         layout["images"] += [{**axes, **image} for image in panel.images]
-        layout["shapes"] += [{**axes, **shape} for shape in panel.shapes]
+        layout["shapes"] += [{**axes, **shape, **self._whole(shape, domains)} for shape in panel.shapes]
         if panel.title:
             layout["annotations"].append(
                 {
@@ -276,6 +276,10 @@ class _Page:
                 if holder is not None and isinstance(holder[name], (int, float)):
                     holder[name] *= factor
         return trace
+
+    def _whole(self, shape: dict[str, Any], domains: dict[str, str]) -> dict[str, str]:
+        """The reference of a shape that goes through its whole panel."""
+        return {name: domains[name] for name in domains if shape.get(name) == "domain"}
 
     def _partner(self, letter: str, number: int) -> str | None:
         """The axis that this one is linked with: of x the first of all, of y the first of its row."""

@@ -31,6 +31,7 @@ _WAYS = (
     "model", "checkpoint", "axis", "statistic", "convention", "standardize", "candidate", "rank", "noise",
     "severity", "protocol", "epsilon", "split", "attention",
 )  # fmt: skip
+_OF_SERIES = ("model", "checkpoint", "standardize")  # these may be empty
 _STATISTICS = ("mean", "std", "low", "high", "min", "max", "q25", "median", "q75")
 _QUANTILES = {0: "min", 25: "q25", 50: "median", 75: "q75", 100: "max"}
 
@@ -41,7 +42,8 @@ def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: S
     Raises:
         InputError: no such rows, or several ways of measuring that neither ``kept`` nor ``apart`` names.
     """
-    rows = rows_of(frame, metric, needs=[name for name in apart if name not in kept])
+    needed = [name for name in apart if name not in kept and name not in _OF_SERIES]
+    rows = rows_of(frame, metric, needs=needed)
     for column, wanted in kept.items():
         if column not in rows:
             raise InputError(f"the frame has no column {column!r}; its columns: {', '.join(frame.columns)}")

@@ -96,6 +96,14 @@ def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return groups
 
 
+def series_labels(frame: pd.DataFrame) -> pd.Series:
+    """What `series_of` calls the series of each row."""
+    labels = pd.Series("", index=range(len(frame)), dtype=object)
+    for label, rows in series_of(frame.reset_index(drop=True)):
+        labels[rows.index] = label
+    return labels.set_axis(frame.index)
+
+
 def model_pages(frame: pd.DataFrame, most: int) -> list[pd.DataFrame]:
     """Parts of a frame with at most `most` models each, so that a figure of many models fits its pages."""
     models = list(dict.fromkeys(frame["model"]))

@@ -24,7 +24,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.estimates import NULLS, UNITS, Sample, input_count, null_kinds, quantity
-from workbench.figures.frames import UNTRAINED, band, short_name, without_provenance
+from workbench.figures.frames import UNTRAINED, band, series_labels, short_name, without_provenance
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import (
     GREY,
@@ -41,6 +41,7 @@ from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.results import RANDOM_WEIGHTS
 
+SERIES = "series"  # the column of models with their checkpoints, as `series_of` names them
 NEUTRAL = "#444444"  # of a key's entry that holds for all colours
 TITLES = {
     "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",
@@ -314,6 +315,18 @@ class Rule(Mark):
             yield key_entry(self.name, mode="lines", line=RULE_LINE)
 
 
+@dataclass(frozen=True)
+class At(Mark):
+    """One place along x that is marked, as the layer one looks at: a dashed line through the panel."""
+
+    place: float = 0.0
+    name: str = ""
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=AT_LINE)
+
+
+AT_LINE = {"color": GREY, "dash": "dash", "width": 1}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
 
 
@@ -324,9 +337,11 @@ class Plot:
     Args:
         frame: a result frame, of `workbench.analyze` and its like.
         x: the column along the axis; "depth" is the layer as a share of the model's layers.
-        color: the column whose values have a colour each; by default the model, where the frame holds several.
+        color: the column whose values have a colour each; by default "series": the models, with their checkpoint where
+            a model has several, and if asked for by this name with what was standardised.
         panel: the column whose values have a panel each.
-        names: what the key and the titles say of a value, and in this order: {"resid_post": "after the block"}.
+        names: what the key and the titles say of a value or a metric, and in this order: {"resid_post": "after the
+            block"}.
     """
 
     frame: pd.DataFrame
@@ -414,11 +429,17 @@ class _Drawing:
         if plot.x == "depth":
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
             frame = frame.assign(depth=frame["layer"].astype(float) / deepest.astype(float))
-        self.color = plot.color
-        if self.color is None and plot.panel != "model" and "model" in frame and frame["model"].nunique() > 1:
-            self.color = "model"
-        apart = [name for name in (plot.x, self.color, plot.panel) if name is not None]
-        self.rows = {metric: quantity(frame, metric, plot.kept, apart) for metric in plot.metrics}
+        self.color = plot.color or (None if plot.panel in ("model", SERIES) else SERIES)
+        seen = [name for name in (plot.x, plot.color, plot.panel) if name is not None]
+        apart = [name for name in seen if name != SERIES] + ["model", "checkpoint"] * ("model" in frame)
+        apart += ["standardize"] if SERIES in seen else []
+        kept = [name for name in dict.fromkeys(apart) if name in frame]
+        self.rows = {metric: quantity(frame, metric, plot.kept, kept) for metric in plot.metrics}
+        if SERIES in (self.color, plot.panel):
+            labels = series_labels(pd.concat([*self.rows.values()], ignore_index=True)).to_numpy()
+            for metric, rows in self.rows.items():
+                self.rows[metric] = rows.assign(series=labels[: len(rows)])
+                labels = labels[len(rows) :]
         self.units = {metric: _unit(metric, rows) for metric, rows in self.rows.items()}
         everything = pd.concat([*self.rows.values()])
         self.colours = self._values(self.color, everything)
@@ -443,6 +464,8 @@ class _Drawing:
             return ""
         if value in self.plot.names:
             return self.plot.names[value]
+        if column == SERIES:
+            return str(value)
         if column == "model":
             random = "checkpoint" in rows and set(rows.loc[rows["model"] == value, "checkpoint"]) == {
                 RANDOM_WEIGHTS
@@ -514,10 +537,25 @@ class _Drawing:
         by_metric: dict[Any, list[tuple[float, float]]] = {}
         for (metric, _), own in traces.items():
             by_metric.setdefault(metric, []).append(_reach(own))
+        shapes = [
+            {
+                "type": "line",
+                "x0": mark.place,
+                "x1": mark.place,
+                "y0": 0,
+                "y1": 1,
+                "yref": "domain",
+                "line": AT_LINE,
+            }
+            for mark in marks
+            if isinstance(mark, At)
+        ]
+        titled, alone = self.plot.metrics[0], across != len(self.panels)
         panels = [
             Panel(
                 own, self._x_axis([*traces.values()]), self._y_axis(cell[0], by_metric[cell[0]]),
-                self._label(self.plot.panel, cell[1], self.rows[cell[0]]), ends=at_ends.get(cell, ()),
+                self._label(self.plot.panel, cell[1], self.rows[cell[0]]) if cell[0] == titled or alone else "",
+                shapes=shapes, ends=at_ends.get(cell, ()),
             )
             for cell, own in traces.items()
         ]  # fmt: skip
@@ -572,7 +610,7 @@ class _Drawing:
 
     def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]]) -> Axis:
         known = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
-        known = replace(known, unit=self.units[metric])
+        known = replace(known, unit=self.units[metric], label=self.plot.names.get(metric, known.label))
         return metric_axis(known, reaches, **{
             name.removeprefix("y_"): value for name, value in self.plot.scales.items() if name.startswith("y_")
         })  # fmt: skip

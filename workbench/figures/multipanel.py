@@ -95,7 +95,7 @@ def multipanel(
     total = sum(heights) + top
 
     merged: dict[str, Any] = {"data": [], "layout": {}}
-    counters = {"x": 0, "y": 0, "coloraxis": 0, **dict.fromkeys(_REGIONS, 0)}
+    counters = {"x": 0, "y": 0, "coloraxis": 0, "legend": 1, **dict.fromkeys(_REGIONS, 0)}
     notes: list[dict[str, Any]] = []
     above = float(top)
     for number, source in enumerate(sources):
@@ -171,7 +171,8 @@ def _merge_legends(sources: list[dict[str, Any]]) -> int:
     A figure with one trace has no legend of its own unless it asks for one, and does not get one here.
     """
     seen: set[str] = set()
-    for number, source in enumerate(sources):
+    merged = [source for source in sources if not _keys(source)]
+    for number, source in enumerate(merged):
         able = [trace for trace in source["data"] if trace["type"] in _LEGEND_TRACES]
         listed = [trace for trace in able if trace.get("showlegend") is not False]
         asked = source["layout"].get("showlegend")
@@ -189,7 +190,19 @@ def _merge_legends(sources: list[dict[str, Any]]) -> int:
                 seen.add(key)
             elif trace.get("legendgroup"):
                 trace["legendgroup"] = f"{number}|{trace['legendgroup']}"
-    return sum(bool(trace.get("showlegend")) for source in sources for trace in source["data"])
+    return sum(bool(trace.get("showlegend")) for source in merged for trace in source["data"])
+
+
+def _keys(source: dict[str, Any]) -> list[str]:
+    """The legends of a figure that has them in rows of their own, as the grammar composes them: it keeps these."""
+    layout = source["layout"]
+    return [
+        name
+        for name in layout
+        if name.startswith("legend")
+        and layout[name].get("yref") == "container"
+        and layout["margin"].get("autoexpand") is False
+    ]
 
 
 def _fix_look(trace: dict[str, Any], index: int) -> None:
@@ -226,6 +239,10 @@ class _Panel:
     def add(self, source: dict[str, Any], merged: dict[str, Any]) -> None:
         layout, into = source["layout"], merged["layout"]
         self._number_axes(source)
+        for key in _keys(source):
+            self.names[key] = self._next("legend")
+            moved = {"x": self.place("x", layout[key]["x"]), "y": self.place("y", layout[key]["y"])}
+            into[self.names[key]] = {**layout[key], **moved}
         for key, value in layout.items():
             match = _AXIS.match(key)
             region = re.match(r"^([a-z]+?)(\d*)$", key)
@@ -336,6 +353,8 @@ class _Panel:
         if _cartesian(trace):
             trace["xaxis"] = self.names[trace.get("xaxis", "x")]
             trace["yaxis"] = self.names[trace.get("yaxis", "y")]
+        if trace.get("legend", "legend") in self.names:
+            trace["legend"] = self.names[trace.get("legend", "legend")]
         for attribute in {*_REGIONS.values()}:
             if trace.get(attribute) in self.names:
                 trace[attribute] = self.names[trace[attribute]]

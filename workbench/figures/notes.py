@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from workbench.figures.multipanel import multipanel
+from workbench.figures.measuring import line_count, wrap
+from workbench.figures.theme import theme_of, width_of
 
 _LINE = 44  # characters that fit the width of a column in 8 pt
-_PAGE_LINE = 112  # and of a page
 
 
 def note_figure(text: str, height: int = 160) -> go.Figure:
@@ -37,28 +37,30 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
     ]
 
 
-def with_absent(fig: go.Figure, absent: Mapping[str, str], below: bool = False) -> go.Figure:
-    """The figure itself, or with it a note for every model that is not on this machine, saying why.
+def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
+    """The figure itself, or with a line under it for every model that is not on this machine, saying why.
 
     ``absent`` is what `workbench.analyze_many` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
     line of a reason is shown, once for all models that share it; the rest concerns the machine rather than the figure.
-    A note is a panel beside the figure, or with ``below`` a line under it, for a figure that takes the whole width of a
-    page.
     """
     if not absent:
         return fig
-    notes = absent_notes(absent)
-    if not below:
-        return multipanel([fig, *map(note_figure, notes)], columns=2)
-    lines = [line for note in notes for line in textwrap.wrap(note, _PAGE_LINE)]
-    room = 14 * len(lines) + 6
     noted = go.Figure(fig)
+    theme = theme_of(width_of(fig))
+    text = "<br>".join(
+        wrap(note, theme.widths[width_of(fig)] - 2 * theme.font, theme.font) for note in absent_notes(absent)
+    )
+    room = 1.3 * theme.font * line_count(text) + theme.font / 2
     margin = noted.layout.margin
-    bottom, left = (36 if side is None else side for side in (margin.b, margin.l))
+    bottom, left = (usual if side is None else side for side, usual in ((margin.b, 36), (margin.l, 44)))
     noted.add_annotation(
-        text="<br>".join(lines), x=0, y=0, xref="paper", yref="paper", xanchor="left", yanchor="top",
-        xshift=8 - left, yshift=-bottom, align="left", showarrow=False,
+        text=text, x=0, y=0, xref="paper", yref="paper", xanchor="left", yanchor="top",
+        xshift=8 - left, yshift=-bottom, align="left", showarrow=False, borderpad=0,
     )  # fmt: skip
+    height = noted.layout.height or 272
+    for name in (name for name in noted.layout if name.startswith("legend")):
+        if noted.layout[name].yref == "container":
+            noted.layout[name].y = 1 - (1 - noted.layout[name].y) * height / (height + room)
     return noted.update_layout(
-        height=(noted.layout.height or 272) + room, margin={**margin.to_plotly_json(), "b": bottom + room}
+        height=round(height + room), margin={**margin.to_plotly_json(), "b": bottom + room}
     )

@@ -1,0 +1,33 @@
+"""What a figure of the grammar draws, apart from the entries of its key."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.figures.theme import GREY
+
+
+def lines(fig):
+    """Estimates that are drawn: neither a null distribution or rule, which are grey, nor the key."""
+    return [
+        trace
+        for trace in fig.data
+        if "lines" in (trace.mode or "")
+        and trace.fill is None
+        and trace.line.color != GREY
+        and trace.x[0] is not None
+    ]
+
+
+def bands(fig, colour):
+    return [trace for trace in fig.data if trace.fillcolor == colour and trace.x[0] is not None]
+
+
+def key(fig):
+    return [trace.name for trace in fig.data if trace.showlegend]
+
+
+def ends(trace):
+    """x, low and high of a band, which is one polygon."""
+    half = len(trace.x) // 2
+    return list(trace.x[:half]), np.array(trace.y[half:][::-1]), np.array(trace.y[:half])
