@@ -40,11 +40,11 @@ lint: $(READY) ## style, types, spelling, notebooks without outputs
 	@$(BIN)/python -m ty check workbench
 	@$(BIN)/lint-imports --no-cache --config pyproject.toml >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(BIN)/python -m codespell_lib workbench tests benchmarks docs notebooks scripts *.md
-	@$(BIN)/python -m nbstripout --verify --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb
+	@$(BIN)/python -m nbstripout --verify --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb notebooks/*/*.ipynb
 
 format: $(READY) ## rewrite the code in the project's style
 	@$(BIN)/python -m ruff check --fix . ; $(BIN)/python -m ruff format .
-	@$(BIN)/python -m nbstripout --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb
+	@$(BIN)/python -m nbstripout --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb notebooks/*/*.ipynb
 
 bench: $(READY) ## print the speed table: ratios measured in one run
 	@sh scripts/ensure-chrome

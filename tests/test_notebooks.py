@@ -10,10 +10,10 @@ import pytest
 
 from workbench.apps.rendering import render
 from workbench.apps.rendering.notebooks import find_notebooks
-from workbench.core.paths import notebooks_dir
+from workbench.core.paths import bundled_notebooks, notebooks_dir
 
-PATHS = sorted(notebooks_dir().glob("*.ipynb"))
-NAMES = [path.stem for path in PATHS]
+NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=True))
+STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
@@ -74,6 +74,19 @@ def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
             assert cell.outputs == []
             assert cell.execution_count is None
     assert [cell.metadata.get("tags") for cell in notebook.cells].count(["parameters"]) == 1
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=[path.stem for path in STUDIES])
+def test_a_study_says_first_what_it_draws_and_how_that_is_made_again(path):
+    cells = nbformat.read(path, as_version=4).cells
+    _, first, *_ = cells[0].source.split("\n\n")
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    makefile = (notebooks_dir().parent / "Makefile").read_text(encoding="utf-8")
+    makes = set(re.findall(r"`make (\w+)`", first))
+    assert makes <= set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    # a notebook that draws records hands them to its figures, or reads the study of operators
+    assert bool(makes) == ("records=" in code or "scaling_record" in code)
+    assert ("committed record" in first) == bool(makes)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)

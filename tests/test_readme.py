@@ -3,7 +3,7 @@
 import re
 
 from tests.pages import ROOT
-from workbench.core.paths import notebooks_dir
+from workbench.core.paths import bundled_notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -12,4 +12,4 @@ def test_it_lists_every_make_target_and_notebook():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     told = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
     assert {name for name in told if f"`{name}`" not in README and f"make {name}" not in README} == set()
-    assert {path.stem for path in notebooks_dir().glob("*.ipynb") if f"`{path.stem}`" not in README} == set()
+    assert {name for name in bundled_notebooks() if f"`{name}`" not in README} == set()

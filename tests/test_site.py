@@ -17,7 +17,7 @@ import pytest
 
 from tests.pages import ROOT
 from workbench import analyses
-from workbench.core.paths import notebooks_dir
+from workbench.core.paths import bundled_notebooks
 from workbench.figures.export.chrome import find_chrome, missing_chrome
 from workbench.papers.published import PAPERS, stated_claims
 
@@ -41,7 +41,7 @@ def site(tmp_path_factory):
 
 def test_every_page_is_there_and_none_fetches_from_another_host(site):
     pages = list(site.rglob("*.html"))
-    assert {path.stem for path in notebooks_dir().glob("*.ipynb")} <= {page.parent.name for page in pages}
+    assert set(bundled_notebooks()) <= {page.parent.name for page in pages}
     assert {
         page: found
         for page in pages
@@ -150,7 +150,7 @@ def test_a_notebook_s_page_shows_what_was_drawn(tmp_path):
     assert {name: [picture.name for picture in held] for name, held in drawn.items()} == {
         "gram_spectra": ["gram.png"]
     }
-    page = notebooks._page(notebooks_dir() / "gram_spectra.ipynb", drawn["gram_spectra"])
+    page = notebooks._page(bundled_notebooks()["gram_spectra"], drawn["gram_spectra"])
     assert "![Lines falling.](figures/gram.png)\n\n*gram.* Spectra of 3 inputs." in page
     assert "```sh\nworkbench render gram_spectra\n```" in page
-    assert "make figures" in notebooks._page(notebooks_dir() / "gram_spectra.ipynb", {})
+    assert "make figures" in notebooks._page(bundled_notebooks()["gram_spectra"], {})

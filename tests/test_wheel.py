@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.paths import bundled_notebooks, notebooks_dir
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -70,6 +72,12 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "figures" / "index.html").is_file()
     assert (tmp_path / "figures" / "cosine_decay.csv").is_file()
+
+
+def test_every_notebook_travels(installed):
+    held = installed / "workbench" / "_bundled" / "notebooks"
+    ours = {path.relative_to(notebooks_dir()) for path in bundled_notebooks().values()}
+    assert {path.relative_to(held) for path in held.rglob("*.ipynb")} == ours
 
 
 def test_the_templates_travel(installed):

@@ -13,10 +13,11 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from workbench.apps.rendering.notebooks import Notebook, read_notebook
+from workbench.core.paths import bundled_notebooks
 from workbench.papers.published import PAPERS
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NAMES = bundled_notebooks()
 SECTION = "Notebooks"
 
 
@@ -31,9 +32,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages, their index, and the pictures they show."""
     drawn = _drawn(ROOT / "figures")
     files.append(File.generated(config, "notebooks/index.md", content=_index()))
-    for name in NAMES:
+    for name, path in NAMES.items():
         shown = drawn.get(name, {})
-        content = _page(ROOT / "notebooks" / f"{name}.ipynb", shown)
+        content = _page(path, shown)
         files.append(File.generated(config, f"notebooks/{name}.md", content=content))
         for picture in shown:
             address = f"notebooks/figures/{picture.name}"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import workbench
-from workbench.core.paths import data_dir, notebooks_dir
+from workbench.core.paths import bundled_notebooks, data_dir, notebooks_dir
 
 WITHOUT_TORCH = """
 import sys
@@ -119,7 +119,7 @@ def test_the_library_works_with_the_studies_removed(tmp_path):
 
 def test_what_is_committed_is_read_and_drawn_without_torch_also_by_its_notebook():
     lines, _ = _run(
-        WITHOUT_TORCH + DRAWN + NOTEBOOK, data_dir().parent, str(notebooks_dir() / "training_curves.ipynb")
+        WITHOUT_TORCH + DRAWN + NOTEBOOK, data_dir().parent, str(bundled_notebooks()["training_curves"])
     )
     counts, *drawn = lines
     points, evaluations = counts.split()

@@ -109,7 +109,7 @@ def _bundled() -> Iterator[Finding]:
         yield Finding(
             "bundled models", "missing", f"none in {folder}", "make train, or install again", needed=True
         )
-    notebooks = sorted(path.stem for path in paths.notebooks_dir().glob("*.ipynb"))
+    notebooks = paths.bundled_notebooks()
     state = "ok" if notebooks else "missing"
     yield Finding(
         "notebooks", state, ", ".join(notebooks) or "none", "" if notebooks else "install again", needed=True

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from workbench.core.errors import InputError
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -26,6 +28,23 @@ def data_dir() -> Path:
 def notebooks_dir() -> Path:
     """Folder of the figure notebooks."""
     return _root() / "notebooks"
+
+
+def bundled_notebooks() -> dict[str, Path]:
+    """The figure notebooks by name: those of their folder and of the folders in it.
+
+    Raises:
+        InputError: two of one name, whose figures would overwrite each other.
+    """
+    found: dict[str, Path] = {}
+    folder = notebooks_dir()
+    for path in (*folder.glob("*.ipynb"), *folder.glob("[!.]*/*.ipynb")):  # hidden ones are Jupyter's copies
+        if path.stem in found:
+            raise InputError(
+                f"two notebooks are called {path.stem!r}: {found[path.stem]} and {path}; rename or remove one"
+            )
+        found[path.stem] = path
+    return dict(sorted(found.items()))
 
 
 def cache_dir() -> Path:

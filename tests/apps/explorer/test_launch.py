@@ -137,9 +137,9 @@ def test_a_kernel_of_the_servers_shows_a_figure(tmp_path, monkeypatch):
     assert "application/vnd.plotly.v1+json" in shown
 
 
-@pytest.mark.parametrize("folder", [".", "notebooks"])
+@pytest.mark.parametrize("folder", [".", "notebooks", "notebooks/studies"])
 def test_a_checkouts_notebooks_are_not_written_to(tmp_path, monkeypatch, folder):
-    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "studies").mkdir(parents=True)
     (tmp_path / "pyproject.toml").touch()
     tracked = tmp_path / "notebooks" / "explorer.ipynb"
     tracked.write_text("{}")

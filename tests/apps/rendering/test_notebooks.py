@@ -5,14 +5,15 @@ import json
 import pytest
 
 from tests.figure_notebooks import write_notebook
-from workbench.apps.rendering import find_notebooks, notebooks, read_notebook, read_parameters, render
+from workbench.apps.rendering import find_notebooks, read_notebook, read_parameters, render
 from workbench.apps.rendering.notebooks import resolve_parameters
+from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "notebooks_dir", lambda: tmp_path)
+    monkeypatch.setattr(paths, "notebooks_dir", lambda: tmp_path)
     return tmp_path
 
 
@@ -47,6 +48,29 @@ def test_an_unknown_parameter_offers_the_nearest_and_nothing_runs(tmp_path):
     with pytest.raises(UnknownName, match="'seed'"):
         render([path], parameters={"sed": 1}, out=tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
+
+
+def test_notebooks_in_folders_are_found_by_their_names_alone(folder):
+    for place in (
+        "studies",
+        ".ipynb_checkpoints",
+        "figures/notebooks",
+    ):  # a study, Jupyter's copy, a render's copy
+        (folder / place).mkdir(parents=True)
+        write_notebook(folder / place, "two")
+    write_notebook(folder, "one")
+    assert list(paths.bundled_notebooks()) == ["one", "two"]
+    (found,) = find_notebooks(["two"])
+    assert found.path == folder / "studies" / "two.ipynb"
+    assert [notebook.name for notebook in find_notebooks()] == ["one", "two"]
+
+
+def test_two_bundled_notebooks_of_one_name_are_refused(folder):
+    (folder / "studies").mkdir()
+    for place in (folder, folder / "studies"):
+        write_notebook(place, "one")
+    with pytest.raises(InputError, match=r"called 'one': .*studies.*rename"):
+        find_notebooks()
 
 
 def test_a_named_notebook_takes_every_parameter_or_none_runs(folder):

@@ -133,12 +133,11 @@ def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """A package whose one notebook is `works`, a figure of it, and the folder of that figure."""
+    """A package whose one notebook is `works`, in a folder of its notebooks; a figure of it; the folder of that."""
     folder, out = tmp_path / "package", tmp_path / "figures"
-    folder.mkdir()
-    path = write_notebook(folder, "works")
-    for module in ("apps.rendering.notebooks", "core.paths"):
-        monkeypatch.setattr(f"workbench.{module}.notebooks_dir", lambda: folder)
+    (folder / "studies").mkdir(parents=True)
+    path = write_notebook(folder / "studies", "works")
+    monkeypatch.setattr("workbench.core.paths.notebooks_dir", lambda: folder)
     monkeypatch.chdir(tmp_path)
     render(["works"], out=out, formats=[], progress=False)
     return path, out

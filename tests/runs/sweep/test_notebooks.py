@@ -8,7 +8,7 @@ import pytest
 import workbench
 from tests.runs.sweep.conftest import INPUTS, MODEL
 from workbench.core.errors import InputError
-from workbench.core.paths import notebooks_dir
+from workbench.core.paths import bundled_notebooks
 
 N = 5
 EVERYTHING = {
@@ -39,7 +39,7 @@ def cells(name, monkeypatch, parameters):
         return Shown()
 
     monkeypatch.setattr(workbench, "save_figure", save)
-    notebook, names = json.loads((notebooks_dir() / f"{name}.ipynb").read_text(encoding="utf-8")), {}
+    notebook, names = json.loads(bundled_notebooks()[name].read_text(encoding="utf-8")), {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)

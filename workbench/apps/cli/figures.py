@@ -49,7 +49,8 @@ def notebooks(as_json: bool) -> None:
     \b
     workbench notebooks
     """
-    from workbench.apps.rendering.notebooks import bundled_notebooks, read_notebook
+    from workbench.apps.rendering.notebooks import read_notebook
+    from workbench.core.paths import bundled_notebooks
 
     rows = []
     for path in bundled_notebooks().values():

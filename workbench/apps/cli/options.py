@@ -84,9 +84,9 @@ def _inputs() -> Iterable[str]:
 
 
 def _notebooks() -> Iterable[str]:
-    from workbench.core.paths import notebooks_dir
+    from workbench.core.paths import bundled_notebooks
 
-    return sorted(path.stem for path in notebooks_dir().glob("*.ipynb"))
+    return bundled_notebooks()
 
 
 def _recipes() -> Iterable[str]:

@@ -204,11 +204,11 @@ def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None)
     """A copy of the explorer notebook in `folder`, for JupyterLab to save into; one that is there already is kept.
 
     The copy for a saved ``figure`` is ``explorer-NAME.ipynb``, with the parameters that lead to what it shows.
-    The notebooks of a checkout are never opened themselves: started in their folder, the copy lies beside it.
+    The notebooks of a checkout are never opened themselves: started among them, the copy lies beside their folder.
     """
     source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
-    if folder.resolve() == source.parent.resolve():
-        folder = folder.parent
+    if folder.resolve().is_relative_to(source.parent.resolve()):
+        folder = source.parent.parent
     target = folder / (source.name if figure is None else f"{NOTEBOOK}-{Path(figure).stem}.ipynb")
     address = None if figure is None else address_of_figure(figure)
     if not target.exists():

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.options import read_typed
-from workbench.core.paths import notebooks_dir
 from workbench.core.renamed import PARAMETERS, new_values
 
 PRESETS = ("quick", "default", "paper")
@@ -223,11 +223,6 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
     return ANY
 
 
-def bundled_notebooks() -> dict[str, Path]:
-    """The package's own notebooks, by name."""
-    return {path.stem: path for path in sorted(notebooks_dir().glob("*.ipynb"))}
-
-
 def find_notebooks(
     names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
 ) -> list[Notebook]:
@@ -237,10 +232,10 @@ def find_notebooks(
         UnknownName: a name that is neither (the nearest ones are offered).
         InputError: a file that is no notebook, or two of one name.
     """
-    bundled = bundled_notebooks()
+    bundled = paths.bundled_notebooks()
     if names is None:
         if not bundled:
-            raise InputError(f"there are no notebooks in {notebooks_dir()}; name one by its path")
+            raise InputError(f"there are no notebooks in {paths.notebooks_dir()}; name one by its path")
         return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
     found: dict[str, Notebook] = {}
     for name in [names] if isinstance(names, str | os.PathLike) else names:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.apps.rendering.notebooks import bundled_notebooks, read_notebook
+from workbench.apps.rendering.notebooks import read_notebook
 from workbench.apps.rendering.run import render
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.paths import bundled_notebooks
 from workbench.figures.export import FORMATS
 from workbench.frames.provenance import read_provenance, sha256_file
 from workbench.frames.results import with_new_names

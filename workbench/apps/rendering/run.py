@@ -270,7 +270,7 @@ class _Render:
         self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
     ) -> dict[str, str]:
         write_kernel(scratch / "jupyter")
-        own = notebook.path.parent != paths.notebooks_dir().resolve()
+        own = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
         facts = {
             "name": notebook.name,
             "sha256": notebook.sha256,
