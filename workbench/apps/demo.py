@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from workbench.captures import Capture
-    from workbench.figures.theme import Width
 
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits"
 IMAGES = 6
@@ -79,7 +78,7 @@ def write_demo(out: str | os.PathLike[str]) -> Path:
     return atomic_write(out, page.encode())
 
 
-def _specification(figure: go.Figure, width: Width) -> dict[str, Any]:
+def _specification(figure: go.Figure, width: str) -> dict[str, Any]:
     """A figure in its theme as JSON has it."""
     from workbench.figures import apply_theme
 

@@ -26,13 +26,7 @@ from .forest import Verdict as Verdict
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
 from .frames import quartiles as quartiles
-from .grammar import Band as Band
-from .grammar import Dots as Dots
-from .grammar import Line as Line
-from .grammar import Null as Null
 from .grammar import Plot as Plot
-from .grammar import Published as Published
-from .grammar import Rule as Rule
 from .grammar import plot as plot
 from .head_grid import head_grid_figure as head_grid_figure
 from .head_spectra import head_spectrum_figure as head_spectrum_figure
@@ -41,6 +35,13 @@ from .kernel_svd import attention_rank_figure as attention_rank_figure
 from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .language import perplexity_figure as perplexity_figure
 from .maps import Maps as Maps
+from .marks import At as At
+from .marks import Band as Band
+from .marks import Dots as Dots
+from .marks import Line as Line
+from .marks import Null as Null
+from .marks import Published as Published
+from .marks import Rule as Rule
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
 from .membership import token_membership_figure as token_membership_figure

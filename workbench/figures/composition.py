@@ -248,7 +248,9 @@ class _Page:
             }  # fmt: skip
         axes = {"xref": f"x{suffix}", "yref": f"y{suffix}"}
         domains = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain"}
-        layout["annotations"] += [{**axes, "showarrow": False, **note} for note in panel.notes]
+        layout["annotations"] += [
+            {**axes, "showarrow": False, **note, **self._whole(note, domains)} for note in panel.notes
+        ]
         layout["images"] += [{**axes, **image} for image in panel.images]
         layout["shapes"] += [{**axes, **shape, **self._whole(shape, domains)} for shape in panel.shapes]
         if panel.title:
@@ -278,7 +280,7 @@ class _Page:
         return trace
 
     def _whole(self, shape: dict[str, Any], domains: dict[str, str]) -> dict[str, str]:
-        """The reference of a shape that goes through its whole panel."""
+        """The references of what stands in its panel, whatever its axes are."""
         return {name: domains[name] for name in domains if shape.get(name) == "domain"}
 
     def _partner(self, letter: str, number: int) -> str | None:

@@ -19,7 +19,7 @@ from workbench.figures.frames import rows_of
 from workbench.figures.levels import values_once
 from workbench.frames.results import provenance_of
 
-UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers"}
+UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
 """The columns over which values are sampled, in words."""
 NULLS = {
     "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "isotropic", "uniform": "uniform attention",

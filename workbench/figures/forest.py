@@ -15,7 +15,8 @@ from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import UNITS, Sample, null_kinds, quantity
 from workbench.figures.frames import band, short_name, without_provenance
-from workbench.figures.grammar import (
+from workbench.figures.grammar import metric_axis
+from workbench.figures.marks import (
     NEUTRAL,
     RULE_LINE,
     Mark,
@@ -25,7 +26,6 @@ from workbench.figures.grammar import (
     as_null,
     key_entry,
     key_swatch,
-    metric_axis,
     null_name,
     published_trace,
 )

@@ -6,7 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.frames import rows_of
-from workbench.figures.grammar import Band, Line, Null, Plot
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Band, Line, Null
 
 SITES = {"input": "attention's input", "resid_mid": "after attention", "resid_post": "after the block"}
 # What a row of panels shows: metric, axis, standardize.

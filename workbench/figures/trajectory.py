@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.frames import without_provenance
-from workbench.figures.grammar import At, Band, Line, Null, Plot
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import At, Band, Line, Null
 
 METRICS = ("token_cosine", "coding_rate")
 

@@ -1,0 +1,387 @@
+"""Marks of a figure: what is drawn of a series of rows, and what the key says of it.
+
+Estimates are drawn in the colour of their series; a null distribution is always grey and named with its kind; published
+numbers are always open diamonds of one colour, with paper and table in their hover text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.core.errors import InputError
+from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds
+from workbench.figures.frames import band, short_name
+from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, translucent
+
+NEUTRAL = "#444444"  # of a key's entry that holds for all colours
+
+
+@dataclass(frozen=True)
+class Series:
+    """The rows of one colour in one panel, and how they look."""
+
+    rows: pd.DataFrame
+    x: str
+    label: str
+    style: dict[str, Any]
+    group: str
+    unit: str = ""
+    inputs: int | None = None
+
+    @property
+    def colour(self) -> str:
+        return self.style["line"]["color"]
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many places that a marker on each would hide the line."""
+        return self.rows[self.x].nunique() > 26
+
+    def named(self, trace: go.Scatter) -> go.Scatter:
+        """A trace that belongs to this series."""
+        return trace.update(name=self.label, legendgroup=self.group)
+
+    def sample(self, over: str | None = None, *more: str) -> Sample:
+        return Sample.of(self.rows, (self.x, *more), over)
+
+    def hover(self, words: str) -> str:
+        name = f"{self.label}<br>" if self.label else ""
+        return f"{name}{words}<br>{self.x} %{{x}}: %{{y:.4g}} {self.unit}".rstrip() + "<extra></extra>"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something drawn of every series: its traces, and its entries in the key."""
+
+    depth: ClassVar[int] = 0
+    """What lies behind what, from 0."""
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        """What is drawn of one series."""
+        yield from ()
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        """What is drawn of all series of a panel: by default each by itself."""
+        for series in panel:
+            yield from map(series.named, self.traces(series))
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        """Entries of the key, in the style that stands for all series."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Line(Mark):
+    """The estimate against x: ``mean`` or ``median`` of all values at each place.
+
+    Where the rows are estimates already, ``words`` say of what. ``hollow`` names a column whose true values have an
+    open marker, and says what that means: ("negative", "negative: its size").
+    """
+
+    estimator: Literal["mean", "median"] = "mean"
+    markers: bool = True
+    words: str = ""
+    hollow: tuple[str, str] | None = None
+    depth: ClassVar[int] = 3
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        level = series.sample().estimate(self.estimator)
+        if len(level):
+            mode = "lines+markers" if self.markers and not series.many else "lines"
+            words = self._words(series)
+            marker = series.style["marker"]
+            if self.hollow is not None:
+                opened = series.rows.groupby(series.x)[self.hollow[0]].any().reindex(level[series.x]).tolist()
+                plain = marker["symbol"].removesuffix("-open")
+                marker = {
+                    **marker, "symbol": [f"{plain}-open" if one else plain for one in opened],
+                    "line": {"width": [1.2 if one else 0 for one in opened], "color": series.colour},
+                }  # fmt: skip
+            yield go.Scatter(
+                x=level[series.x], y=level["value"], mode=mode, line=series.style["line"], marker=marker,
+                hovertemplate=series.hover(words), customdata=level["n"],
+            )  # fmt: skip
+
+    def _words(self, series: Series) -> str:
+        return self.words or f"{self.estimator} over {series.sample().counts(series.inputs)}"
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        words = _common([self._words(series) for series in drawn])
+        bare = not self.markers or all(series.many for series in drawn)
+        yield key_entry(words, mode="lines" if bare else "lines+markers", **style)
+        if self.hollow is not None and any(series.rows[self.hollow[0]].any() for series in drawn):
+            marker = {"symbol": "circle-open", "color": NEUTRAL, "line": {"width": 1.2, "color": NEUTRAL}}
+            yield key_entry(self.hollow[1], mode="markers", marker=marker)
+
+
+@dataclass(frozen=True)
+class Band(Mark):
+    """The spread of an estimate: the 95 % confidence interval of its mean over a unit, or with ``quantiles`` a range.
+
+    Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) is the interquartile range. With
+    ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``first_and_last`` only these
+    series have one, since many would hide each other.
+    """
+
+    ci: float | None = 95
+    over: str | None = None
+    quantiles: tuple[float, float] | None = None
+    columns: tuple[str, str] | None = None
+    words: str = ""
+    alpha: float = 0.2
+    first_and_last: bool = False
+    depth: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.ci not in (95, None):
+            raise InputError(f"ci is {self.ci!r}; intervals here are 95 % confidence intervals")
+
+    def ends(self, series: Series, *more: str) -> pd.DataFrame:
+        """Columns ``low`` and ``high`` at each place."""
+        if self.columns is not None:
+            held = series.rows.rename(columns=dict(zip(self.columns, ("low", "high"), strict=True)))
+            return held.groupby(series.x)[["low", "high"]].mean().dropna().reset_index()
+        if self.quantiles is not None:
+            return series.sample(self.over, *more).quantiles(self.quantiles, self.over)
+        over = self.over or "input"
+        return series.sample(over, *more).interval(over)
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        for series in [panel[0], panel[-1]][: len(panel)] if self.first_and_last else panel:
+            yield from map(series.named, self.traces(series))
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        ends = self.ends(series)
+        if (ends["high"] > ends["low"]).any():
+            yield band(ends[series.x], ends["low"], ends["high"], translucent(series.colour, self.alpha))
+
+    def says(self, series: Series) -> str:
+        """What the band is, in words."""
+        if self.words or self.columns is not None:
+            return self.words or "interval of the frame"
+        if self.quantiles is None:
+            return f"95 % CI over {UNITS.get(self.over or 'input', self.over)}"
+        sample = series.sample(self.over)
+        over = UNITS[self.over] if self.over else sample.counts(series.inputs)
+        low, high = self.quantiles
+        known = {(25, 75): "IQR", (0, 100): "range"}
+        return f"{known.get((low, high), f'{low:g} to {high:g} %')} over {over}"
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        if any((ends["high"] > ends["low"]).any() for ends in map(self.ends, drawn)):
+            words = _common([self.says(series) for series in drawn])
+            words += " (first and last)" if self.first_and_last and len(drawn) > 2 else ""
+            yield key_swatch(words, translucent(style["line"]["color"], self.alpha + 0.1))
+
+
+@dataclass(frozen=True)
+class Dots(Mark):
+    """A dot for each value of a column, as for each head: the mean over everything else."""
+
+    by: str = "head"
+    depth: ClassVar[int] = 2
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        level = self._level(series)
+        if len(level):
+            yield go.Scatter(
+                x=level[series.x], y=level["value"], mode="markers", customdata=level[self.by],
+                marker=_dot(series.colour), hovertemplate=series.hover(f"{self.by} %{{customdata}}"),
+            )  # fmt: skip
+
+    def _level(self, series: Series) -> pd.DataFrame:
+        if self.by not in series.rows or series.rows[self.by].isna().all():
+            return pd.DataFrame()
+        return series.sample(None, self.by).estimate("mean")
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        if any(len(self._level(series)) for series in drawn):
+            yield key_entry(f"one {self.by}", mode="markers", marker=_dot(style["line"]["color"]))
+
+
+@dataclass(frozen=True)
+class Null(Mark):
+    """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
+
+    Of several series the band reaches from the least end to the largest. ``kind`` keeps one kind of several; a second
+    kind is outlined.
+    """
+
+    kind: str | None = None
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        for number, kind in enumerate(self.kinds(panel)):
+            level = self.level(panel, kind)
+            if {"null_low", "null_high"} <= set(level) and level["null_low"].notna().any():
+                ends = level.dropna(subset=["null_low", "null_high"])
+                yield as_null(band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND), number)
+            if len(panel) == 1 or not level.get("null_low", pd.Series(dtype=float)).notna().any():
+                yield go.Scatter(
+                    x=level[panel[0].x], y=level["null_mean"], mode="lines", line={"color": GREY, "dash": "dot"},
+                    hovertemplate=f"{null_name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
+                )  # fmt: skip
+
+    def level(self, panel: Sequence[Series], kind: str | None) -> pd.DataFrame:
+        """Mean, low and high of the null at each place: of several series the widest band."""
+        tables = [series.sample().null(kind, series.rows) for series in panel]
+        level = pd.concat([table for table in tables if len(table)])
+        how = {"null_mean": "mean", "null_low": "min", "null_high": "max"}
+        return level.groupby(panel[0].x).agg({name: how[name] for name in level if name in how}).reset_index()
+
+    def kinds(self, panel: Sequence[Series]) -> list[str | None]:
+        found = dict.fromkeys(kind for series in panel for kind in null_kinds(series.rows))
+        return [kind for kind in found if self.kind is None or kind == self.kind]
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        for number, kind in enumerate(self.kinds(drawn)):
+            own = [series for series in drawn if kind in null_kinds(series.rows)]
+            if not any("null_low" in series.rows and series.rows["null_low"].notna().any() for series in own):
+                yield key_entry(null_name(kind), mode="lines", line={"color": GREY, "dash": "dot"})
+                continue
+            units = own[0].sample().units
+            what = f" of one {units[-1]}" if units else " of the mean"
+            yield as_null(key_swatch(f"{null_name(kind)} (95 %{what})", NULL_BAND), number)
+
+
+@dataclass(frozen=True)
+class Published(Mark):
+    """What papers print: an open diamond at its place, a thin line where a number holds for every x.
+
+    ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
+    The hover text names paper, table and row.
+    """
+
+    rows: pd.DataFrame | None = None
+    depth: ClassVar[int] = 4
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        for series in panel:
+            for place, own in self.matching(series):
+                x = [place] if place is not None else sorted(series.rows[series.x].dropna().unique())[:1]
+                for row in own.to_dict("records"):
+                    yield published_trace(x, [row["value"]] * len(x), [row] * len(x))
+
+    def matching(self, series: Series) -> Iterator[tuple[Any, pd.DataFrame]]:
+        """The rows about this series, place by place; None for every place."""
+        if self.rows is None or self.rows.empty:
+            return
+        own = self.rows[self.rows["metric"].isin(series.rows["metric"].unique()) & self.rows["value"].notna()]
+        if "model" in own and own["model"].notna().any():
+            own = own[own["model"].map(short_name).isin(series.rows["model"].map(short_name).unique())]
+        for column in ("axis", "statistic", "convention", "candidate", "standardize"):
+            if column in own and column in series.rows:
+                own = own[own[column].isna() | own[column].isin(series.rows[column].dropna().unique())]
+        if series.x in own:
+            for place, at in own.groupby(series.x, dropna=False):
+                yield (None if pd.isna(place) else place), at
+        elif len(own):
+            yield None, own
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        papers = [
+            str(name) for series in drawn for _, own in self.matching(series) for name in own.get("paper", ())
+        ]
+        if any(True for series in drawn for _ in self.matching(series)):
+            names = ", ".join(dict.fromkeys(papers))
+            yield key_entry(
+                f"published ({names})" if names else "published", mode="markers", marker=PUBLISHED
+            )
+
+
+@dataclass(frozen=True)
+class Rule(Mark):
+    """A level that is the same everywhere, as chance or no change: a thin line with its name in the key.
+
+    With ``column`` each panel has its own, the largest value of that column; where it is empty there is none.
+    """
+
+    value: float = 0.0
+    name: str = ""
+    column: str | None = None
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        if self._there(panel):
+            level = self.value if self.column is None else max(one.rows[self.column].max() for one in panel)
+            places = [float(place) for series in panel for place in series.rows[series.x].dropna().unique()]
+            yield go.Scatter(
+                x=[min(places), max(places)], y=[level] * 2, mode="lines", line=RULE_LINE, hoverinfo="skip"
+            )  # fmt: skip
+
+    def _there(self, panel: Sequence[Series]) -> bool:
+        return self.column is None or any(series.rows[self.column].notna().any() for series in panel)
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        if self.name and self._there(drawn):
+            yield key_entry(self.name, mode="lines", line=RULE_LINE)
+
+
+@dataclass(frozen=True)
+class At(Mark):
+    """One place along x that is marked, as the layer one looks at: a dashed line through the panel."""
+
+    place: float = 0.0
+    name: str = ""
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=AT_LINE)
+
+
+AT_LINE = {"color": GREY, "dash": "dash", "width": 1}
+RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
+
+
+def _common(words: Sequence[str]) -> str:
+    """What all say; of several sayings the shortest beginning they share, or the first with 'or' the others."""
+    said = list(dict.fromkeys(words))
+    return (
+        said[0]
+        if len(said) == 1
+        else f"{said[0]} (or {'; '.join(each.split(' over ')[-1] for each in said[1:])})"
+    )
+
+
+def key_entry(name: str, **look: Any) -> go.Scatter:
+    """An entry of the key: a trace that is nowhere."""
+    return go.Scatter(x=[None], y=[None], name=name, hoverinfo="skip", **look)
+
+
+def key_swatch(name: str, colour: str, **look: Any) -> go.Scatter:
+    """An entry of the key for a band."""
+    return key_entry(
+        name, mode="lines", fill="toself", fillcolor=colour, line={"width": 0, "color": colour}, **look
+    )
+
+
+def _dot(colour: str) -> dict[str, Any]:
+    return {"color": translucent(colour, 0.5), "size": 3.5, "symbol": "circle", "line": {"width": 0}}
+
+
+def as_null(trace: go.Scatter, number: int) -> go.Scatter:
+    """A band in the look of a null distribution: the first plain grey, a second one in outline."""
+    if number:
+        return trace.update(
+            fillcolor="rgba(120,120,120,0.05)", line={"width": 0.8, "color": "#8A8A8A", "dash": "solid"}
+        )
+    return trace.update(fillcolor=NULL_BAND, line={"width": 0, "color": NULL_BAND})
+
+
+def null_name(kind: str | None) -> str:
+    """A null distribution as a key calls it."""
+    return f"null: {NULLS.get(kind, kind.replace('_', ' '))}" if kind else "null distribution"
+
+
+def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
+    """Published numbers in their one look, with paper, table and row in the hover text."""
+    said = [
+        ", ".join(str(row[name]) for name in ("paper", "table", "row") if not pd.isna(row.get(name)))
+        for row in rows
+    ]
+    return go.Scatter(
+        x=x, y=y, mode="markers", marker=PUBLISHED, text=said, cliponaxis=False, showlegend=False,
+        hovertemplate="published: %{text}<br>%{y:.4g}<extra></extra>",
+    )  # fmt: skip
