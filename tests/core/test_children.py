@@ -12,6 +12,7 @@ import workbench
 from benchmarks.bench_memory import _in_process
 from tests.apps.explorer.browser import LAB_ADDRESS, free_port, serve
 from tests.figure_notebooks import write_notebook
+from workbench.apps.rendering import render
 from workbench.apps.rendering.warm import POSSIBLE, warm_kernels
 
 ROOT = Path(workbench.__file__).parents[1]
@@ -46,21 +47,29 @@ def run(*words):
     return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.parametrize("count", [1, 3], ids=["each by itself", "forked"])
-def test_render(hostile, count):
-    """Its notebooks find helpers that lie beside them, after what is installed."""
+def notebooks(hostile, count):
+    """Some in a folder with modules of the same names, which find helpers that lie there, after what is installed."""
     beside = hostile / "kept"
     beside.mkdir()
     plant(beside)
     (beside / "helper.py").write_text("x = 1\n")
     (hostile / "nearby.py").write_text("x = 2\n")
-    paths = [
+    return [
         write_notebook(beside, f"n{i}", extra="import helper, nearby; assert (helper.x, nearby.x) == (1, 2)")
         for i in range(count)
     ]
-    done = run("render", *map(str, paths), "--formats", "html")
-    assert imported(hostile) == imported(beside) == []
-    assert f"{count} of {count} notebooks done" in done.stdout, done.stdout + done.stderr
+
+
+def test_render_of_one(hostile, cold):
+    report = render(notebooks(hostile, 1), formats=("html",), progress=False)
+    assert imported(hostile) == imported(hostile / "kept") == []
+    assert [outcome.status for outcome in report.outcomes] == ["done"]
+
+
+def test_render_of_several_whose_kernels_are_forked(hostile, cold):
+    done = run("render", *map(str, notebooks(hostile, 3)), "--formats", "html")
+    assert imported(hostile) == imported(hostile / "kept") == []
+    assert "3 of 3 notebooks done" in done.stdout, done.stdout + done.stderr
 
 
 def test_sweep(hostile):

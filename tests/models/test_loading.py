@@ -354,26 +354,6 @@ def test_an_image_model_has_no_tokenizer(tmp_path):
 
 # The hub ----------------------------------------------------------------------------------------------------
 
-ASK = """
-import workbench.models.loading
-for spec in ("timm:vit_tiny_patch16_224", "bert-base-uncased", "hf:some/model"):
-    try:
-        workbench.models.loading.load(spec)
-    except Exception as error:
-        print(type(error).__name__, error.exit_code, "not reached" in str(error))
-"""
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
-    return {**kept, "HF_HOME": str(folder), **more}
-
-
-def test_an_unreachable_hub_is_told(tmp_path):
-    env = environment(tmp_path, HF_ENDPOINT=CLOSED)
-    done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:3] == ["MissingResource 3 True"] * 3, done.stdout + done.stderr
-
 
 @pytest.fixture
 def refusing_hub(monkeypatch, tmp_path):
@@ -458,29 +438,44 @@ def cache_repo(home: Path, repo: str, files: dict[str, bytes], kind: str = "mode
         path.write_bytes(content)
 
 
-def test_cached_weights_load_without_the_hub(bert, tmp_path):
+# The cache's folder is read at import: a process of its own, first with nothing in it, then with three models.
+UNREACHED = """
+import os, shutil, sys
+from workbench.models.loading import list_models, load
+
+for spec in ("timm:vit_tiny_patch16_224", "bert-base-uncased", "hf:some/model"):
+    try:
+        load(spec)
+    except Exception as error:
+        print(type(error).__name__, error.exit_code, "not reached" in str(error))
+shutil.copytree(sys.argv[1], os.environ["HF_HOME"] + "/hub", dirs_exist_ok=True)
+for name in ("vit_tiny_patch16_224", "bert-base-uncased", "roberta-base"):
+    print(load(name).identity["sha256"])
+assert load("bert-base").tokenizer.cls_token == "[CLS]"
+print(*[row["alias"] for row in list_models() if row["weights"] == "cached"])
+"""
+
+
+def test_an_unreachable_hub_is_told_and_what_is_cached_loads_without_it(bert, tmp_path):
     import timm
 
     torch.manual_seed(0)
     vit = timm.create_model("vit_tiny_patch16_224")
     save_file(vit.state_dict(), tmp_path / "vit.safetensors")
     weights = {"model.safetensors": (tmp_path / "vit.safetensors").read_bytes()}
-    cache_repo(tmp_path, "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights)
+    cache_repo(tmp_path / "later", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights)
     files = {path.name: path.read_bytes() for path in bert.iterdir()}
-    cache_repo(tmp_path, "google-bert/bert-base-uncased", files)
-    cache_repo(tmp_path, "roberta-base", files)  # as older releases cached it
-    code = (
-        "from workbench.models.loading import load, list_models\n"
-        "for name in ('vit_tiny_patch16_224', 'bert-base-uncased', 'roberta-base'):\n"
-        "    print(load(name).identity['sha256'])\n"
-        "assert load('bert-base').tokenizer.cls_token == '[CLS]'\n"
-        "print(*[row['alias'] for row in list_models() if row['weights'] == 'cached'])"
-    )
-    env = environment(tmp_path, HF_ENDPOINT=CLOSED)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    cache_repo(tmp_path / "later", "google-bert/bert-base-uncased", files)
+    cache_repo(tmp_path / "later", "roberta-base", files)  # as older releases cached it
+    (tmp_path / "home").mkdir()
+    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    env = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": CLOSED}
+    command = [sys.executable, "-c", UNREACHED, str(tmp_path / "later" / "hub")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.split("\n")
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["MissingResource 3 True"] * 3, done.stdout + done.stderr
     own = load("vit_tiny_patch16_224", checkpoint=str(tmp_path / "vit.safetensors"))
     same = load(f"hf:{bert}").fingerprint
-    assert lines[:3] == [own.fingerprint, same, same]
-    assert lines[3] == "vit_tiny_patch16_224 bert-base-uncased roberta-base"
+    assert lines[3:6] == [own.fingerprint, same, same]
+    assert lines[6] == "vit_tiny_patch16_224 bert-base-uncased roberta-base"
