@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from workbench.apps.rendering.run import NotebookProcesses
 
 # A shell starts background jobs with this signal ignored, and children inherit that: a program that a test interrupts
 # would go on.
@@ -90,31 +93,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _warm_process() -> Iterator[dict[str, str]]:
-    """A process that has imported what notebooks need, and the variables that lead to it."""
-    from workbench.apps.rendering.warm import ADDRESS, POSSIBLE, WarmProcess, short_folder
+def _notebook_processes() -> Iterator[NotebookProcesses]:
+    """Processes that run notebooks, whose kernels are forked; they stay from one render to the next."""
+    from workbench.apps.rendering.kernels import POSSIBLE
+    from workbench.apps.rendering.run import NotebookProcesses
 
-    given = {"OMP_NUM_THREADS": "1"}  # the other cores have their own tests
-    if not POSSIBLE:
-        yield given
-        return
-    with (
-        tempfile.TemporaryDirectory(dir=short_folder()) as folder,
-        WarmProcess(Path(folder), {**os.environ, **given}, ["papermill"]) as process,
-    ):
-        yield {**given, ADDRESS: process.address}
+    processes = NotebookProcesses(forked=POSSIBLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "close", lambda: None)
+        yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="module")
-def warm(_warm_process: dict[str, str]) -> Iterator[None]:
-    """Notebooks start in a process that has imported already, as in a render of several: in a second, not in ten."""
+def warm(_notebook_processes: NotebookProcesses) -> Iterator[None]:
+    """Kernels start with everything imported, as in a render of several: in a second, not in ten."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _warm_process.items():
-            patch.setenv(name, value)
+        patch.setenv("OMP_NUM_THREADS", "1")  # the other cores have their own tests
+        patch.setattr("workbench.apps.rendering.run.NotebookProcesses", lambda **given: _notebook_processes)
         yield
 
 
 @pytest.fixture
-def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+def cold(_notebook_processes: NotebookProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """This one starts with its imports, as a single notebook does."""
-    monkeypatch.delenv("WORKBENCH_WARM", raising=False)
+    monkeypatch.setattr("workbench.apps.rendering.run.NotebookProcesses", type(_notebook_processes))

@@ -13,7 +13,7 @@ from benchmarks.bench_memory import _in_process
 from tests.apps.explorer.browser import LAB_ADDRESS, free_port, serve
 from tests.figure_notebooks import write_notebook
 from workbench.apps.rendering import render
-from workbench.apps.rendering.warm import POSSIBLE, warm_kernels
+from workbench.apps.rendering.kernels import POSSIBLE, own_kernels
 
 ROOT = Path(workbench.__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("workbench"))
@@ -92,8 +92,8 @@ def test_explore(hostile):
 def test_a_kernel_of_the_explorer(hostile, monkeypatch, forked):
     from jupyter_client.manager import start_new_kernel
 
-    monkeypatch.setattr("workbench.apps.rendering.warm.POSSIBLE", forked)
-    with warm_kernels() as told:
+    monkeypatch.setattr("workbench.apps.rendering.kernels.POSSIBLE", forked)
+    with own_kernels() as told:
         for name, value in told.items():
             monkeypatch.setenv(name, value)
         manager, client = start_new_kernel(cwd=str(hostile), startup_timeout=300)

@@ -125,7 +125,8 @@ def lab_server(folder: Path, warm: bool = True) -> Iterator[Server]:
     quiet = folder / "lab" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     quiet.parent.mkdir(parents=True)
     quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
-    command = lab_command(copy, free_port(), browser=False)
+    module = {} if warm else {"module": "jupyterlab"}
+    command = lab_command(copy, free_port(), browser=False, **module)
     environment = server_environment() if warm else nullcontext({})
     with environment as told, serve(command, folder, LAB_ADDRESS, told) as server:
         yield server

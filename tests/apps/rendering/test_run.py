@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -18,6 +19,7 @@ from tests.figure_notebooks import write_notebook
 from workbench.apps.cli import cli
 from workbench.apps.rendering import render, reproduce
 from workbench.apps.rendering.run import _Render
+from workbench.core.children import python
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.figures.export import save_figure
 from workbench.frames.provenance import read_provenance, sha256_file
@@ -239,6 +241,29 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path, monkeypatc
     assert "first" in Path("figures", "index.html").read_text()
 
 
+def test_a_render_that_is_killed_leaves_no_kernel_behind(tmp_path):
+    write_notebook(
+        tmp_path,
+        "long",
+        extra="import os; print(os.getpid(), file=open('number', 'w'), flush=True)\nwhile True: pass",
+    )
+    code = (
+        "from workbench.apps.rendering import render\nrender('long.ipynb', out='figures', formats=['html'])"
+    )
+    process = subprocess.Popen(python("-c", code), cwd=tmp_path, stdout=subprocess.DEVNULL)
+    number = tmp_path / "number"
+    until = time.monotonic() + 600
+    while not (number.exists() and number.read_text().endswith("\n")) and time.monotonic() < until:
+        time.sleep(0.1)
+    kernel = psutil.Process(int(number.read_text()))
+    around = [parent for parent in kernel.parents() if process.pid in {one.pid for one in parent.parents()}]
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs([kernel, *around], timeout=120)
+    assert around
+    assert alive == []
+
+
 def test_foreign_files_in_the_folder_are_left_alone_and_named(tmp_path):
     path, out = write_notebook(tmp_path, "mine"), tmp_path / "figures"
     out.mkdir()
@@ -299,6 +324,6 @@ def test_the_kernel_is_this_python_and_works_where_it_was_called(tmp_path, cold,
     monkeypatch.chdir(tmp_path)
     report = render([path], out="figures", formats=["html"], progress=False)
     assert report.outcomes[0].status == "done"
-    python, folder = Path("where.txt").read_text().splitlines()
-    assert os.path.realpath(python) == os.path.realpath(sys.executable)
+    interpreter, folder = Path("where.txt").read_text().splitlines()
+    assert os.path.realpath(interpreter) == os.path.realpath(sys.executable)
     assert os.path.realpath(folder) == os.path.realpath(tmp_path)

@@ -28,7 +28,7 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
 _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
 # What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
-_IMPORTS = [
+IMPORTS = [
     "plotly.basewidget", "workbench.models.checkpoints", "workbench.models.from_timm", "workbench.data.pools",
     "workbench.apps.explorer.panel",
 ]  # fmt: skip
@@ -92,10 +92,12 @@ def _terminated(number: int, frame: object) -> None:
     raise _Terminated
 
 
-def lab_command(notebook: Path, port: int | None = None, browser: bool = True) -> list[str]:
-    """The command that opens a notebook in JupyterLab."""
+def lab_command(
+    notebook: Path, port: int | None = None, browser: bool = True, module: str = "workbench.apps.explorer.lab"
+) -> list[str]:
+    """The command that opens a notebook in JupyterLab; `module` starts it."""
     command = python(
-        "-m", "jupyterlab",
+        "-m", module,
         # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
         f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}",
         # Nothing is fetched that was not asked for.
@@ -127,6 +129,8 @@ def open_page(
     from traitlets.config import Config
     from voila.app import Voila
 
+    from workbench.apps.rendering.kernels import import_early
+
     class Page(Voila):
         """Voila, with an address that opens: its own lacks the token."""
 
@@ -142,6 +146,8 @@ def open_page(
         tempfile.TemporaryDirectory(prefix="workbench-explorer-") as scratch,
     ):
         os.environ.update(environment)  # the kernels inherit it
+        os.environ["PYTHONSAFEPATH"] = "1"  # and the interpreters started here what `python` gives others
+        import_early(IMPORTS)
         # The page's template is found like every other of Jupyter's.
         os.environ["JUPYTER_PATH"] = os.pathsep.join(
             [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
@@ -168,12 +174,12 @@ def open_page(
 
 @contextmanager
 def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
-    """The environment of a server: where figures go, how large letters are, and kernels that start warm.
+    """The environment of a server: where figures go, how large letters are, and kernels of this Python.
 
     What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
     that imports what the explorer needs while the server and the browser start.
     """
-    from workbench.apps.rendering.warm import warm_kernels
+    from workbench.apps.rendering.kernels import own_kernels
     from workbench.figures.theme import find_theme
 
     said = {
@@ -181,7 +187,7 @@ def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
         **os.environ,
         "WORKBENCH_THEME": find_theme(theme).name,
     }
-    with warm_kernels(_IMPORTS) as kernels:
+    with own_kernels() as kernels:
         yield {**said, **kernels}
 
 

@@ -1,21 +1,29 @@
-"""One notebook in one process: `python -m workbench.apps.rendering.process JOB.json`.
+"""Notebooks one after another in a process: `python -m workbench.apps.rendering.process [--forked]`.
 
-The job names the notebook, its parameters and where the executed copy goes. Each started code cell, and at the end
-the outcome, is one line of JSON on standard output. `workbench.apps.rendering` starts these.
+Each line of standard input is a job: a notebook, its parameters, where the executed copy goes, the environment of its
+kernel. Each started code cell, and at the end the outcome, is one line of JSON on standard output. `--forked` has what
+the kernels need imported once, and forks them from there. `NotebookProcess` of `workbench.apps.rendering.run` is the
+other end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.paths import jupyter_runtime_dir
+
+from workbench.apps.rendering.kernels import import_early
 
 START_ATTEMPTS = 2
 
@@ -36,7 +44,7 @@ class LocalKernelManager(AsyncKernelManager):
             self.ip = str(folder / f"k{os.getpid()}")
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Execute the notebook and say how it went; the executed copy is kept also where a cell failed."""
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -50,7 +58,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def announce(cell: dict[str, Any], cell_index: int) -> None:
         reached.append(cell_index)
-        _say({"cell": cell_index + 1})
+        say({"cell": cell_index + 1})
 
     for attempt in range(START_ATTEMPTS):
         outcome: dict[str, Any] = {"status": "done"}
@@ -91,30 +99,37 @@ def _failure(error: BaseException, cell: int | None) -> dict[str, Any]:
     return {"status": "failed", "cell": cell, "error": type(error).__name__, "message": str(error)}
 
 
-def _say(event: dict[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
-
-
 def _stop(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _read(jobs: queue.SimpleQueue[str]) -> None:
+    """Hand on the lines of standard input; at its end, which is also that of whoever started us, so do we end."""
+    for line in sys.stdin:
+        jobs.put(line)
+    jobs.put("")  # for between two jobs
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> None:
-    """Run the job whose file is named on the command line."""
+    """Run the jobs that standard input names."""
     signal.signal(signal.SIGTERM, _stop)  # so that papermill shuts its kernel down on the way out
-    with open(sys.argv[1], encoding="utf-8") as handle:
-        job = json.load(handle)
-    try:
-        outcome = run(job)
-    except KeyboardInterrupt:
-        outcome = {
-            "status": "interrupted",
-            "cell": None,
-            "error": "KeyboardInterrupt",
-            "message": "",
-            "seconds": 0.0,
-        }
-    _say(outcome)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what kernels and libraries print does not come between the answers
+    if "--forked" in sys.argv:
+        import_early()
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=[jobs], daemon=True).start()
+
+    def say(event: dict[str, Any]) -> None:
+        print(json.dumps(event), file=answers, flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        while line := jobs.get():
+            job = json.loads(line)
+            os.environ.clear()
+            os.environ.update(job["environment"])
+            say(run(job, say))
 
 
 if __name__ == "__main__":

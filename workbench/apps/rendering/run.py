@@ -9,20 +9,18 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.apps.rendering.gallery import write_gallery
-from workbench.apps.rendering.launcher import HELPERS
+from workbench.apps.rendering.kernels import HELPERS, POSSIBLE, short_folder, write_kernel
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.apps.rendering.progress import Progress
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
-from workbench.apps.rendering.warm import ADDRESS, FEWEST, LAUNCHER, WarmProcess, short_folder, write_kernel
-from workbench.apps.rendering.warm import POSSIBLE as WARM_POSSIBLE
 from workbench.core import paths
 from workbench.core.children import python
 from workbench.core.errors import InputError
@@ -37,6 +35,8 @@ from workbench.figures.theme import find_theme
 from workbench.frames.provenance import PARAMETERS, dump
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
+FEWEST = 3
+"""Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
 _STOP_SECONDS = 10
 _NAMED = 8  # files that a note names
 
@@ -74,7 +74,7 @@ def render(
 ) -> RenderReport:
     """Run notebooks with given parameters and collect their figures in a gallery.
 
-    Every notebook runs in a process of its own; one that fails does not stop the others. Pictures are printed by
+    Every notebook has a kernel of its own; one that fails does not stop the others. Pictures are printed by
     one Chrome that stays warm, as notebooks finish; without Chrome everything else is written, and the report
     says so. A notebook whose source, parameters, package, data and results are unchanged is not run again.
     Where the work is interrupted, finished figures stay.
@@ -125,9 +125,9 @@ class _Render:
         self.out, self.formats, self.theme, self.preset, self.workers = out, formats, theme, preset, workers
         self.show = Progress(progress)
         self.browser: WarmChrome | None = None
-        self.warm: WarmProcess | None = None
+        self.started = NotebookProcesses()
         self.note = ""
-        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.processes: dict[str, NotebookProcess] = {}
         self.stopping = threading.Event()
         self.starting = threading.Lock()  # no process starts unseen by who stops them all
         held = read_report(out)
@@ -148,7 +148,6 @@ class _Render:
         }
         waiting: dict[Future[Outcome], Notebook] = {}
         pool = ThreadPoolExecutor(self.workers)
-        holding = ExitStack()
         try:
             with self.show.running([(item.name, item.cells) for item in notebooks]):
                 stale = []
@@ -158,11 +157,9 @@ class _Render:
                         self._finish(outcome)
                     else:
                         stale.append(item)
-                if WARM_POSSIBLE and len(stale) >= FEWEST:
-                    scratch = holding.enter_context(tempfile.TemporaryDirectory(dir=short_folder()))
-                    self.warm = holding.enter_context(
-                        WarmProcess(Path(scratch), {**self._threads(), **os.environ}, ["papermill"])
-                    )
+                self.started = NotebookProcesses(
+                    environment=self._threads(), forked=POSSIBLE and len(stale) >= FEWEST
+                )
                 for item in stale:
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
                 if stale:
@@ -183,7 +180,7 @@ class _Render:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-            holding.close()
+            self.started.close()
             if self.browser is not None:
                 self.browser.close()
         report = self._close(list(outcomes.values()))
@@ -229,38 +226,24 @@ class _Render:
             "executed": str(self.out / "notebooks" / f"{notebook.name}.ipynb"),
             "parameters": passed,
             "cwd": os.getcwd(),
+            "environment": self._environment(notebook, values, scratch, queue),
         }
-        (scratch / "job.json").write_text(json.dumps(job), encoding="utf-8")
         started = time.perf_counter()
-        with open(scratch / "errors.txt", "w+", encoding="utf-8") as errors:
-            environment = self._environment(notebook, values, scratch, queue)
-            with self.starting:
-                if self.stopping.is_set():
-                    outcome.status = "interrupted"
-                    return
-                process = subprocess.Popen(
-                    python(LAUNCHER, "workbench.apps.rendering.process", scratch / "job.json"),
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C reaches us, and we stop the notebooks in good order
-                )
-                self.processes[notebook.name] = process
-            self.show.cell(notebook.name, 0)
-            answer: dict[str, Any] = {}
-            assert process.stdout is not None
-            for line in process.stdout:
-                event = _event(line)
-                if "status" in event:
-                    answer = event
-                elif "cell" in event:
-                    self.show.cell(notebook.name, event["cell"])
-            status = process.wait()
-            del self.processes[notebook.name]
-            if not answer:
-                errors.seek(0)
-                answer = _died(status, errors.read())
+        with self.starting:
+            if self.stopping.is_set():
+                outcome.status = "interrupted"
+                return
+            process = self.processes[notebook.name] = self.started.take()
+        self.show.cell(notebook.name, 0)
+        answer: dict[str, Any] = {}
+        for event in process.run(job):
+            if "status" in event:
+                answer = event
+            else:
+                self.show.cell(notebook.name, event["cell"])
+        del self.processes[notebook.name]
+        if "ended" not in answer:
+            self.started.give_back(process)
         outcome.status = "interrupted" if self.stopping.is_set() else answer["status"]
         outcome.cell, outcome.error = answer.get("cell"), answer.get("error", "")
         outcome.message = answer.get("message", "")
@@ -269,7 +252,7 @@ class _Render:
     def _environment(
         self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
     ) -> dict[str, str]:
-        write_kernel(scratch / "jupyter")
+        write_kernel(scratch / "jupyter", forked=self.started.forked)
         own = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
         facts = {
             "name": notebook.name,
@@ -280,7 +263,6 @@ class _Render:
         return {
             **self._threads(),
             **os.environ,
-            **({ADDRESS: self.warm.address} if self.warm is not None else {}),
             HELPERS: str(notebook.path.parent),
             "JUPYTER_PATH": str(scratch / "jupyter"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
@@ -302,13 +284,10 @@ class _Render:
             self.stopping.set()
             running = list(self.processes.values())
         for process in running:
-            process.send_signal(signal.SIGTERM)
+            process.child.terminate()
         until = time.monotonic() + _STOP_SECONDS
         for process in running:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.end(max(0.1, until - time.monotonic()))
 
     # ---------------------------------------------------------------------------------------------- pictures
 
@@ -372,13 +351,69 @@ def _unknown_note(names: Sequence[str]) -> str:
     return f"left alone, since no render wrote it: {few}{lost}"
 
 
-def _event(line: str) -> dict[str, Any]:
-    """A line of the notebook process; what a library printed there by itself is passed over."""
-    try:
-        held = json.loads(line)
-    except ValueError:
-        return {}
-    return held if isinstance(held, dict) else {}
+class NotebookProcess:
+    """A process that runs notebooks one after another: `process.py` is its other end."""
+
+    def __init__(self, environment: dict[str, str], forked: bool) -> None:
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed with the process)
+        self.child = subprocess.Popen(
+            python("-m", "workbench.apps.rendering.process", *(["--forked"] if forked else [])),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches us, and we stop the notebooks in good order
+        )
+
+    def run(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The started cells, as ``{"cell": 3}``, and last the outcome: also where the process dies."""
+        assert self.child.stdin is not None  # pipes were asked for
+        assert self.child.stdout is not None
+        with suppress(BrokenPipeError):  # it is dead; its status says why
+            print(json.dumps(job), file=self.child.stdin, flush=True)
+        for line in self.child.stdout:
+            event = json.loads(line)
+            yield event
+            if "status" in event:
+                return
+        status = self.child.wait()
+        self.errors.seek(0)
+        yield {**_died(status, self.errors.read()), "ended": True}
+
+    def end(self, seconds: float = _STOP_SECONDS) -> None:
+        """Let it end; after `seconds` it has no choice."""
+        with suppress(BrokenPipeError, ValueError):  # what was not sent is not missed; closed already
+            self.child.stdin.close() if self.child.stdin is not None else None
+        try:
+            self.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+        self.errors.close()
+
+
+class NotebookProcesses:
+    """Those that a render has started and that wait for a notebook; as many as run at a time."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, forked: bool = False) -> None:
+        self.environment, self.forked = environment or {}, forked
+        self.idle: list[NotebookProcess] = []
+
+    def take(self) -> NotebookProcess:
+        """One for a notebook."""
+        return (
+            self.idle.pop() if self.idle else NotebookProcess({**self.environment, **os.environ}, self.forked)
+        )
+
+    def give_back(self, process: NotebookProcess) -> None:
+        """It is ready for another."""
+        self.idle.append(process)
+
+    def close(self) -> None:
+        """End them."""
+        while self.idle:
+            self.idle.pop().end()
 
 
 def _died(status: int, errors: str) -> dict[str, Any]:

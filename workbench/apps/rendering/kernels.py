@@ -1,0 +1,162 @@
+"""The kernels of notebooks: this Python's, and on Linux forked from a process that has imported what they need.
+
+torch, timm and plotly take longer to import than most notebooks take to run. `multiprocessing` has a fork server that
+imports them once, and jupyter_client starts kernels through a provisioner: `ForkedKernels` brings the two together.
+Elsewhere, and where that server fails, a kernel is an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Generator, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning import LocalProvisioner
+
+from workbench.core.children import python, safe_path
+
+HELPERS = "WORKBENCH_HELPERS"
+"""The variable that tells a kernel the folder of its notebook."""
+POSSIBLE = sys.platform == "linux"
+_PROVISIONER = "workbench-forked"  # its name among the entry points of pyproject.toml
+_IMPORTS = (
+    "ipykernel.kernelapp",
+    "workbench.models.architectures",
+    "workbench.runs.analyze",
+    "workbench.figures.export",
+)
+_CONTEXT = multiprocessing.get_context("forkserver" if POSSIBLE else "spawn")
+_PATH = [*sys.path]  # in the fork server its own, to which nothing was added
+
+
+def import_early(imports: Sequence[str] = ()) -> None:
+    """Have this process's fork server import what every notebook needs, and `imports`, while we go on."""
+    import workbench.figures
+
+    if not POSSIBLE:
+        return
+    figures = [
+        f"workbench.figures.{module.name}" for module in pkgutil.iter_modules(workbench.figures.__path__)
+    ]
+    _CONTEXT.set_forkserver_preload([__name__, *_IMPORTS, *figures, *imports])
+    folder, interrupt = tempfile.tempdir, signal.getsignal(signal.SIGINT)
+    tempfile.tempdir = short_folder()  # its socket lies there
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for us, and would end it while it imports
+    try:
+        with safe_path():
+            forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+        tempfile.tempdir = folder
+
+
+def short_folder() -> str | None:
+    """A folder for sockets, whose path the system limits to about 100 letters; macOS's own choice is long."""
+    return "/tmp" if os.path.isdir("/tmp") and os.access("/tmp", os.W_OK) else None
+
+
+@contextlib.contextmanager
+def own_kernels() -> Generator[dict[str, str]]:
+    """The environment of a Jupyter server whose kernels are ours."""
+    with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
+        write_kernel(Path(scratch), forked=POSSIBLE)
+        yield {"JUPYTER_PATH": os.pathsep.join([scratch, *filter(None, [os.environ.get("JUPYTER_PATH")])])}
+
+
+def write_kernel(folder: Path, forked: bool) -> None:
+    """Put the kernel ``python3`` under `folder`, an entry of ``JUPYTER_PATH``.
+
+    It is this Python, whatever kernel of that name the user has installed elsewhere.
+    """
+    from ipykernel.kernelspec import get_kernel_dict, write_kernel_spec
+
+    command = python("-m", __name__, "-f", "{connection_file}")
+    metadata = get_kernel_dict()["metadata"]
+    if forked:
+        metadata["kernel_provisioner"] = {"provisioner_name": _PROVISIONER}
+    write_kernel_spec(folder / "kernels" / "python3", overrides={"argv": command, "metadata": metadata})
+
+
+class ForkedKernels(LocalProvisioner):
+    """Starts kernels in processes that the fork server forks."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Fork the process that `cmd` would have started."""
+        process = _Kernel(cmd[cmd.index(__name__) + 1 :], kwargs["env"], kwargs.get("cwd") or os.getcwd())
+        try:
+            await asyncio.to_thread(process.start)  # it waits until the fork server has imported
+        except (
+            OSError,
+            EOFError,
+        ):  # an import failed with more than an ImportError, or the server was killed
+            return await super().launch_kernel(cmd, **kwargs)
+        self.process: Any = process
+        self.pid = self.pgid = process.pid
+        self.cwd = process.folder
+        return self.connection_info
+
+
+class _Kernel(_CONTEXT.Process):
+    """A kernel, with the words that `subprocess` has for a process."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], folder: str) -> None:
+        super().__init__()
+        self.arguments, self.environment, self.folder = arguments, environment, folder
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.pid is not None and self.exitcode is None:
+            os.kill(self.pid, number)
+
+    def run(self) -> None:
+        """Be the kernel, in the process that was forked."""
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        os.setsid()
+        multiprocessing.set_start_method(None, force=True)  # cells choose anew how their processes start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        sys.path[:] = _PATH
+        main([*self.arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+
+
+def _end_with_parent() -> None:
+    """Whoever started a kernel may be killed, and leaves it to nobody."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this runs in a process of multiprocessing's
+    parent.join()
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a kernel, which finds what lies beside its notebook and in its current folder after all that is installed."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    sys.path += [*filter(None, [os.environ.get(HELPERS)]), ""]
+    if "plotly.io" in sys.modules:  # imported outside a kernel it has decided that nothing shows figures
+        sys.modules["plotly.io"].renderers.default = os.environ.get("PLOTLY_RENDERER") or "plotly_mimetype"
+    IPKernelApp.launch_instance(argv=arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
