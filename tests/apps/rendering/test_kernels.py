@@ -1,4 +1,4 @@
-"""Kernels forked from a process that has imported: in their own folder and environment, and gone with who began them."""
+"""Kernels forked from a process that has imported: in their own folder and environment, gone with their starter."""
 
 import contextlib
 import json
@@ -78,7 +78,7 @@ def starter(count, *imports, beside=None):
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=START_S)
+        process.wait(START_S)
 
 
 def gone(number):
@@ -119,11 +119,13 @@ def test_a_kernel_has_its_folder_and_environment_and_finds_imported_what_was_nam
 
 def test_cells_are_interrupted_and_the_kernel_goes_on(forked, tmp_path):
     with kernel(tmp_path) as (manager, client):
-        client.execute("import time; open('reached', 'w').close(); time.sleep(600)")
+        asked = client.execute("import time; open('reached', 'w').close(); time.sleep(600)")
         while not (tmp_path / "reached").exists():
             time.sleep(0.05)
         manager.interrupt_kernel()
-        assert client.get_shell_msg(timeout=START_S)["content"]["ename"] == "KeyboardInterrupt"
+        while (reply := client.get_shell_msg(timeout=START_S))["parent_header"]["msg_id"] != asked:
+            pass  # to an earlier question
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
         assert say(client, "print(6 * 7)")[0] == "42\n"
 
 
@@ -166,8 +168,8 @@ def test_nobody_waits_for_imports_when_all_is_to_end(tmp_path):
         number = tmp_path / "number"
         while not (number.exists() and number.read_text()):
             time.sleep(0.05)
-        process.communicate("", timeout=START_S)  # it ends by itself, while the fork server still imports
-        assert process.returncode == 0
+        process.stdin.close()
+        assert process.wait(START_S) == 0  # while the fork server still imports
     (tmp_path / "enough").touch()
     assert gone(int(number.read_text()))
 

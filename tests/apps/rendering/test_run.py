@@ -245,7 +245,7 @@ def test_a_render_that_is_killed_leaves_no_kernel_behind(tmp_path):
     write_notebook(
         tmp_path,
         "long",
-        extra="import os; print(os.getpid(), file=open('number', 'w'), flush=True)\nwhile True: pass",
+        extra="import os; print(os.getpid(), file=open('number', 'w'), flush=True); import time; time.sleep(600)",
     )
     code = (
         "from workbench.apps.rendering import render\nrender('long.ipynb', out='figures', formats=['html'])"

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Generator, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import LocalProvisioner
@@ -38,6 +38,12 @@ _IMPORTS = (
 )
 _CONTEXT = multiprocessing.get_context("forkserver" if POSSIBLE else "spawn")
 _PATH = [*sys.path]  # in the fork server its own, to which nothing was added
+
+
+if TYPE_CHECKING:
+    from multiprocessing import Process as _Process
+else:
+    _Process = _CONTEXT.Process
 
 
 def import_early(imports: Sequence[str] = ()) -> None:
@@ -107,7 +113,7 @@ class ForkedKernels(LocalProvisioner):
         return self.connection_info
 
 
-class _Kernel(_CONTEXT.Process):
+class _Kernel(_Process):
     """A kernel, with the words that `subprocess` has for a process."""
 
     stdin = stdout = stderr = None
