@@ -244,7 +244,9 @@ class _Render:
         del self.processes[notebook.name]
         if "ended" not in answer:
             self.started.give_back(process)
-        outcome.status = "interrupted" if self.stopping.is_set() else answer["status"]
+        if self.stopping.is_set():
+            answer = {"status": "interrupted", "error": "KeyboardInterrupt"}
+        outcome.status = answer["status"]
         outcome.cell, outcome.error = answer.get("cell"), answer.get("error", "")
         outcome.message = answer.get("message", "")
         outcome.seconds = time.perf_counter() - started
@@ -355,7 +357,7 @@ class NotebookProcess:
     """A process that runs notebooks one after another: `process.py` is its other end."""
 
     def __init__(self, environment: dict[str, str], forked: bool) -> None:
-        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed with the process)
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (read when it has died)
         self.child = subprocess.Popen(
             python("-m", "workbench.apps.rendering.process", *(["--forked"] if forked else [])),
             stdin=subprocess.PIPE,
@@ -370,7 +372,9 @@ class NotebookProcess:
         """The started cells, as ``{"cell": 3}``, and last the outcome: also where the process dies."""
         assert self.child.stdin is not None  # pipes were asked for
         assert self.child.stdout is not None
-        with suppress(BrokenPipeError):  # it is dead; its status says why
+        with suppress(
+            BrokenPipeError, ValueError
+        ):  # it is dead, and its status says why, or all are being ended
             print(json.dumps(job), file=self.child.stdin, flush=True)
         for line in self.child.stdout:
             event = json.loads(line)
@@ -383,14 +387,14 @@ class NotebookProcess:
 
     def end(self, seconds: float = _STOP_SECONDS) -> None:
         """Let it end; after `seconds` it has no choice."""
-        with suppress(BrokenPipeError, ValueError):  # what was not sent is not missed; closed already
-            self.child.stdin.close() if self.child.stdin is not None else None
+        assert self.child.stdin is not None
+        with suppress(BrokenPipeError):  # what was not sent is not missed
+            self.child.stdin.close()
         try:
             self.child.wait(seconds)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
-        self.errors.close()
 
 
 class NotebookProcesses:
