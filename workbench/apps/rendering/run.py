@@ -242,10 +242,12 @@ class _Render:
             else:
                 self.show.cell(notebook.name, event["cell"])
         del self.processes[notebook.name]
-        if "ended" not in answer:
-            self.started.give_back(process)
         if self.stopping.is_set():
-            answer = {"status": "interrupted", "error": "KeyboardInterrupt"}
+            answer = {"status": "interrupted", "error": "KeyboardInterrupt", "ended": True}
+        if "ended" in answer:
+            process.end()
+        else:
+            self.started.give_back(process)
         outcome.status = answer["status"]
         outcome.cell, outcome.error = answer.get("cell"), answer.get("error", "")
         outcome.message = answer.get("message", "")
