@@ -27,8 +27,10 @@ def levels(value: float, inputs=(), layers=(), **more) -> list[dict]:
 
 
 def named(fig, name):
-    """The traces that are called so."""
-    return [trace for trace in fig.data if trace.name and trace.name.startswith(name)]
+    """The traces that are called so, those of a figure's key left out where it is composed apart."""
+    composed = fig.layout.margin.autoexpand is False
+    traces = [trace for trace in fig.data if not composed or trace.x[0] is not None]
+    return [trace for trace in traces if trace.name and trace.name.startswith(name)]
 
 
 def titles(fig):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
 from workbench.frames.results import make_frame
@@ -120,8 +121,9 @@ def test_the_summary_shows_every_head_as_a_dot_and_their_mean_as_a_line():
     axes = {"input": range(3), "layer": range(5), "head": range(4)}
     frame = make_frame(values, "attention_entropy", axes, model="bundled:digits-vit")
     fig = attention_summary_figure(frame)
-    dots = next(trace for trace in fig.data if trace.name == "one head")
-    line = next(trace for trace in fig.data if trace.name == "mean of heads")
+    dots = next(trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None)
+    (line,) = lines(fig)
+    assert key(fig) == ["mean over 3 inputs × 4 heads", "one head", "95 % CI over inputs"]
     assert len(dots.x) == 5 * 4
     np.testing.assert_allclose(line.y, values.mean(axis=(0, 2)), rtol=1e-12)
     assert fig.layout.yaxis.title.text == "Attention entropy (nats)"

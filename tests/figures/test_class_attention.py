@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
 from workbench.figures import (
     class_attention_figure,
     class_attention_summary_figure,
     class_attention_text_figure,
 )
+from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS, HEADS = 2, 5, 3
 CANDIDATES = [("head", head) for head in range(HEADS)] + [("mean", None), ("rollout", None)]
@@ -166,11 +168,12 @@ def measures(names):
 def test_measures_are_those_of_the_heads_with_chance_where_there_is_one():
     names = [f"class_attention_{name}" for name in ("entropy_share", "spread", "diversity", "mask")]
     fig = class_attention_summary_figure(measures(names))
-    marks = [trace for trace in fig.data if trace.type == "scatter"]
+    marks = lines(fig)
     assert [list(mark.y) for mark in marks] == [[0, 0.1]] * 8
-    bars = [trace for trace in fig.data if trace.type == "bar"]
-    assert [bar.showlegend for bar in bars] == [True, False]
     assert {mark.xaxis for mark in marks} == {"x", "x2", "x3", "x4"}
+    (band,) = bands(fig, NULL_BAND)  # of the masks alone
+    assert (min(band.y), max(band.y)) == (0.3, 0.4)
+    assert key(fig)[-1] == "null distribution (95 % of the mean)"
     three = class_attention_summary_figure(measures(names[:3]))
     assert three.layout.height < fig.layout.height
     with pytest.raises(InputError, match="no values of class_attention_entropy_share"):

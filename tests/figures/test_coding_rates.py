@@ -5,6 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import coding_rate_figure
 
@@ -27,18 +28,14 @@ def rates(model="a", conventions=("as_published", "as_published", "ours"), shift
     return pd.concat([frame, bound])
 
 
-def lines(fig):
-    return [trace for trace in fig.data if trace.mode == "lines+markers" and trace.x[0] is not None]
-
-
 def test_lines_are_means_over_inputs_by_model_and_convention():
     fig = coding_rate_figure({"training": rates(), "validation": rates(shift=1)})
     drawn = lines(fig)
-    assert [trace.name for trace in drawn if trace.showlegend] == ["a (as published)", "a (ours)"]
-    outputs, change = drawn[0], drawn[1]
+    assert key(fig)[:4] == ["a (as published)", "a (ours)", "training", "validation"]
+    outputs, change = (next(trace for trace in drawn if trace.yaxis == axis) for axis in ("y", "y2"))
     assert (list(outputs.x), list(outputs.y)) == ([0, 1], [6, 6])
     assert list(change.y) == [-50, -50]
-    assert list(drawn[4].x) == [2]
+    assert [list(trace.x) for trace in drawn if trace.name == "a (ours), training"] == [[2]] * 4
     validation = [trace for trace in drawn if trace.line.dash == "dash"]
     assert list(validation[0].y) == [7, 7]
     assert max(max(trace.y) for trace in drawn) < 1e3  # the rows of orthonormal subspaces are not drawn
@@ -48,7 +45,7 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():
     fig = coding_rate_figure({"validation": rates(conventions=("as_published",))})
-    assert len([trace for trace in fig.data if trace.fill == "toself"]) == 3
+    assert len([trace for trace in fig.data if trace.fill == "toself" and trace.x[0] is not None]) == 3
 
 
 def test_a_frame_without_rates_is_refused():

@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, lines
 from workbench.core.errors import InputError
 from workbench.figures import membership_agreement_figure, membership_figure, token_membership_figure
+from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS, HEADS = 2, 5, 3
 
@@ -97,17 +99,14 @@ def agreement():
     return pd.DataFrame(rows)
 
 
-def test_agreement_has_a_mark_per_model_over_the_bar_of_its_chance():
+def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
     fig = membership_agreement_figure(agreement())
-    marks = [trace for trace in fig.data if trace.type == "scatter"]
-    bars = [trace for trace in fig.data if trace.type == "bar"]
+    marks = lines(fig)
     assert [list(mark.y) for mark in marks] == [[0, 0.1], [0.2, pytest.approx(0.3)]] * 2
-    assert [list(bar.base) for bar in bars] == [[-0.05, -0.05]] * 4
-    assert list(bars[0].y) == pytest.approx([0.08, 0.08])
-    assert [list(mark.x) for mark in marks] == [list(bar.x) for bar in bars]
-    assert list(marks[0].x) != list(marks[1].x)
+    drawn = bands(fig, NULL_BAND)
+    assert [(min(band.y), max(band.y)) for band in drawn] == [(-0.05, 0.03)] * 2
     without = membership_agreement_figure(agreement().assign(null_low=np.nan, null_high=np.nan))
-    assert {trace.type for trace in without.data} == {"scatter"}
+    assert not bands(without, NULL_BAND)
 
 
 def test_agreement_by_two_conventions_is_refused():

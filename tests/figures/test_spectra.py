@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import spectrum_figure
 from workbench.frames.metrics import METRICS
@@ -22,10 +23,6 @@ def spectra(layers=3, heads=2, inputs=5, tokens=11, model="bundled:digits-vit"):
         "rank": range(1, tokens + 1),
     }
     return make_frame(values, "eigenvalue", axes, model=model)
-
-
-def lines(fig):
-    return [trace for trace in fig.data if trace.name and trace.name.startswith("layer ")]
 
 
 def test_one_line_per_layer_is_the_median_over_inputs_and_heads():
@@ -53,14 +50,14 @@ def test_eigenvalues_of_rounding_size_are_drawn_at_a_floor_that_is_marked():
     fig = spectrum_figure(frame)
     floor = frame["value"].max() * np.finfo(float).eps * 11
     assert all(np.min(trace.y) >= floor for trace in lines(fig))
-    assert "round-off" in {note.text for note in fig.layout.annotations}
+    assert "round-off" in key(fig)
     assert all(np.isfinite(np.log10(np.asarray(trace.y, float))).all() for trace in lines(fig))
 
 
 def test_without_rounding_there_is_no_floor():
     frame = spectra()
     fig = spectrum_figure(frame[frame["rank"] <= 4])
-    assert "round-off" not in {note.text for note in fig.layout.annotations}
+    assert "round-off" not in key(fig)
 
 
 def test_the_axis_is_logarithmic_and_names_the_metric():

@@ -12,17 +12,11 @@ from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
-from workbench.figures.frames import (
-    axis_title,
-    band,
-    null_traces,
-    rows_of,
-    series_of,
-    spread,
-    whole_numbers,
-)
+from workbench.figures.frames import rows_of
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
-from workbench.figures.theme import PAGE, even_choice, series_style, translucent
+from workbench.figures.theme import PAGE, even_choice
 from workbench.figures.tokens import SPECIAL, as_array
 
 MAX_LAYERS = 4
@@ -217,64 +211,15 @@ def attention_summary_figure(
 ) -> go.Figure:
     """Entropy and mean distance of attention through depth: a panel per metric, a line per model.
 
-    The line is the mean over heads and inputs. With one model each head is a dot (mean over inputs); with
-    several, a band holds the interquartile range of the heads. The null distribution is drawn in grey where the frame
-    carries a null.
+    The line is the mean over heads and inputs. With one model each head is a dot (mean over inputs) and a band the
+    95 % confidence interval over inputs; with several, a band holds the interquartile range of the heads. The null
+    distribution is drawn in grey where the frame carries a null.
 
     Raises:
         InputError: the frame holds none of the metrics, or no layers.
     """
     rows = rows_of(frame, metrics, needs=("layer",))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
-    fig = make_subplots(1, len(present), horizontal_spacing=0.15)
-    for column, metric in enumerate(present, start=1):
-        own = rows[rows["metric"] == metric]
-        series = series_of(own)
-        for index, (label, part) in enumerate(series):
-            place = {"row": 1, "col": column}
-            style = series_style(index)
-            for trace in null_traces(part, "layer", show=index == 0 and column == 1):
-                fig.add_trace(trace, **place)
-            by_head = part.groupby(["layer", "head"], dropna=False, sort=True)["value"].mean().reset_index()
-            level = spread(by_head, "layer")
-            if len(series) == 1:
-                heads = by_head["head"].nunique()
-                if heads > 1:
-                    fig.add_trace(_head_dots(by_head, column == 1), **place)
-            elif (level["high"] > level["low"]).any():
-                colour = translucent(style["line"]["color"], 0.18)
-                fig.add_trace(band(level["layer"], level["low"], level["high"], colour), **place)
-            fig.add_trace(
-                go.Scatter(
-                    x=level["layer"],
-                    y=level["mean"],
-                    mode="lines+markers",
-                    name=label if len(series) > 1 else "mean of heads",
-                    legendgroup=label,
-                    showlegend=column == 1,
-                    **style,
-                ),
-                **place,
-            )
-        fig.update_yaxes(title_text=axis_title(metric), rangemode="tozero", row=1, col=column)
-    fig.update_xaxes(title_text="Layer", **whole_numbers(int(rows["layer"].max()) + 1))
-    fig.update_layout(
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 50, "r": 8, "t": 28, "b": 38},
-        height=225,
-    )
-    return fig
-
-
-def _head_dots(by_head: pd.DataFrame, show: bool) -> go.Scatter:
-    return go.Scatter(
-        x=by_head["layer"],
-        y=by_head["value"],
-        mode="markers",
-        name="one head",
-        legendgroup="heads",
-        showlegend=show,
-        marker={"symbol": "circle-open", "color": "#888888"},
-        text=[f"head {head}" for head in by_head["head"]],
-        hovertemplate="layer %{x}, %{text}<br>%{y:.3g}<extra></extra>",
-    )
+    several = rows["model"].nunique() > 1
+    marks = (Band(quantiles=(25, 75), over="head"),) if several else (Band(over="input"), Dots())
+    return Plot(frame).metric(*present).add(Null(), *marks, Line()).figure("page")

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from workbench.figures.frames import (
-    LEGEND_ABOVE,
-    band,
-    legend_rows,
-    rows_of,
-    series_of,
-    spread,
-    whole_numbers,
-)
-from workbench.figures.theme import COLOURS, GREY, SYMBOLS, batch_style, translucent
+from workbench.figures.frames import rows_of, series_labels, without_provenance
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Band, Line
 
 RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
-# metric, panel, title, axis
-_PANELS = (
-    ("coding_rate_variational", (1, 1), "R<sub>c</sub><sup>var</sup> of the outputs", "nats"),
-    ("change", (1, 2), "Change of R<sub>c</sub><sup>var</sup> by attention", "%"),
-    ("coding_rate", (2, 1), "R of the outputs", "nats"),
-    ("coding_rate_reduction", (2, 2), "ΔR = R − R<sub>c</sub> of the outputs", "nats"),
-)
+CHANGE = "change of coding_rate_variational"
+_TITLES = {
+    "coding_rate_variational": "R<sub>c</sub><sup>var</sup> of the outputs",
+    CHANGE: "Change of R<sub>c</sub><sup>var</sup> by attention (%)",
+    "coding_rate": "R of the outputs",
+    "coding_rate_reduction": "ΔR = R − R<sub>c</sub> of the outputs",
+}
 
 
 def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
@@ -43,82 +35,20 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
     Raises:
         InputError: a frame holds no coding rates.
     """
-    fig = make_subplots(
-        2,
-        2,
-        horizontal_spacing=0.11,
-        vertical_spacing=0.17,
-        subplot_titles=[title for _, _, title, _ in _PANELS],
-    )
-    depth = 0
-    for number, (batch, frame) in enumerate(frames.items()):
-        for index, (label, rows) in enumerate(_series(frame)):
-            depth = max(depth, int(rows["layer"].max()) + 1)
-            colour, symbol = (
-                COLOURS[index % len(COLOURS)],
-                SYMBOLS[index % len(SYMBOLS)].removesuffix("-open"),
-            )
-            for metric, (row, column), _, _ in _PANELS:
-                level = spread(_values(rows, metric), "layer")
-                place = {"row": row, "col": column}
-                if (level["high"] > level["low"]).any():
-                    shade = translucent(colour, 0.14)
-                    fig.add_trace(band(level["layer"], level["low"], level["high"], shade), **place)
-                fig.add_trace(
-                    go.Scatter(
-                        x=level["layer"],
-                        y=level["mean"],
-                        mode="lines+markers",
-                        **batch_style(number, colour, symbol),
-                        name=label,
-                        legendgroup=label,
-                        showlegend=number == 0 and metric == "coding_rate_variational",
-                        hovertemplate=f"{label}, {batch}<br>layer %{{x}}<br>%{{y:.4g}}<extra></extra>",
-                    ),
-                    **place,
-                )
-        fig.add_trace(  # the legend's key to the batches: a curve that is nowhere
-            go.Scatter(
-                x=[None],
-                y=[None],
-                mode="lines+markers",
-                **batch_style(number, GREY, "circle"),
-                name=batch,
-                legendrank=1001,
-            ),
-            row=1,
-            col=1,
-        )
-    for _, (row, column), _, unit in _PANELS:
-        fig.update_yaxes(
-            title_text=unit, rangemode="normal" if unit == "%" else "tozero", row=row, col=column
-        )
-    fig.add_hline(y=0, line={"color": GREY, "width": 0.75}, row=1, col=2)
-    fig.update_xaxes(**whole_numbers(depth))
-    fig.update_xaxes(title_text="Layer", row=2)
-    fig.update_annotations(font={"size": None})
-    fig.update_layout(
-        height=390, legend=LEGEND_ABOVE, margin={"l": 46, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
-    )
-    return fig
+    rows = pd.concat([_rows(without_provenance(frame)).assign(batch=name) for name, frame in frames.items()])
+    plot = Plot(rows, color="group", dash="batch", names=_TITLES).metric(*_TITLES)
+    return plot.add(Band(quantiles=(25, 75)), Line()).scale(y_zero={CHANGE: True}).figure("page", columns=2)
 
 
-def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """One (label, rows) per model and convention."""
+def _rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rates of the outputs and the change by attention in per cent, each named by its model and convention."""
     rows = rows_of(frame, RATES, needs=("layer", "candidate"))
     rows = rows[rows["standardize"].isna()]
-    for label, part in series_of(rows):
-        for convention, of_convention in part.groupby("convention", sort=False):
-            yield f"{label} ({str(convention).replace('_', ' ')})", of_convention
-
-
-def _values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Rows (layer, input, value) of a panel: of the outputs, or the relative change by attention in per cent."""
-    if metric != "change":
-        return rows[(rows["metric"] == metric) & (rows["candidate"] == "resid_post")]
+    convention = rows["convention"].astype("string").str.replace("_", " ")
+    rows = rows.assign(group=series_labels(rows).astype("string") + " (" + convention + ")")
     variational = rows[rows["metric"] == "coding_rate_variational"]
-    streams = variational.pivot_table(
-        index=["layer", "input"], columns="candidate", values="value", sort=False
-    )
-    change = 100 * (streams["resid_mid"] / streams["input"] - 1)
-    return change.rename("value").reset_index()
+    keys = ["group", "layer", "input"]
+    streams = variational.pivot_table(index=keys, columns="candidate", values="value", sort=False)
+    change = (100 * (streams["resid_mid"] / streams["input"] - 1)).rename("value").reset_index()
+    outputs = rows[rows["candidate"] == "resid_post"][[*keys, "metric", "value"]]
+    return pd.concat([outputs, change.assign(metric=CHANGE)])

@@ -205,7 +205,7 @@ class _Page:
                 rooms.append(self.gap)
                 continue
             labels = max(widest(self._ticks(panel.y, tall, True)[1], self.font) for panel in own)
-            titles = [wrap(panel.y.title, tall * 1.1, self.title_font) for panel in own]
+            titles = [wrap(panel.y.title, tall, self.title_font) for panel in own]
             title = max(
                 1.3 * self.title_font * line_count(title) + self.font * 0.5 if title else 0
                 for title in titles
@@ -234,7 +234,7 @@ class _Page:
             settings, _ = self._ticks(axis, length, letter == "y")
             domain = (left, right) if letter == "x" else (total - lower, total - upper)
             whole = self.width if letter == "x" else total
-            title = wrap(axis.title, length * 1.1 if letter == "y" else length + self.font, self.title_font)
+            title = wrap(axis.title, length if letter == "y" else length + self.font, self.title_font)
             shown = (
                 {"title": {"text": title, "standoff": self.font * 0.4}}
                 if labelled

@@ -32,6 +32,7 @@ _WAYS = (
     "severity", "protocol", "epsilon", "split", "attention",
 )  # fmt: skip
 _OF_SERIES = ("model", "checkpoint", "standardize")  # these may be empty
+_ENDS = ("null_mean", "null_low", "null_high")
 _STATISTICS = ("mean", "std", "low", "high", "min", "max", "q25", "median", "q75")
 _QUANTILES = {0: "min", 25: "q25", 50: "median", 75: "q75", 100: "max"}
 
@@ -155,8 +156,8 @@ class Sample:
     def null(self, kind: str | None, rows: pd.DataFrame) -> pd.DataFrame:
         """``null_mean``, ``null_low`` and ``null_high`` under one kind of null, mean over the units, at each place."""
         own = rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
-        columns = [name for name in ("null_mean", "null_low", "null_high") if name in own]
-        held = own[own["null_mean"].notna()]
+        columns = [name for name in _ENDS if name in own]
+        held = own[own[columns].notna().any(axis=1)]
         sample = Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
         return sample.rows.groupby([*self.by], sort=True)[columns].mean().reset_index()
 
@@ -182,9 +183,7 @@ def input_count(frame: pd.DataFrame) -> int | None:
 
 def null_kinds(rows: pd.DataFrame) -> list[str | None]:
     """The kinds of null that the rows hold; None for one without a name."""
-    if "null_mean" not in rows or rows["null_mean"].isna().all():
-        return []
-    if "null" not in rows:
-        return [None]
-    kinds = rows.loc[rows["null_mean"].notna(), "null"]
-    return [None if pd.isna(kind) else str(kind) for kind in dict.fromkeys(kinds.astype(object))]
+    columns = [name for name in _ENDS if name in rows]
+    held = rows[rows[columns].notna().any(axis=1)] if columns else rows.iloc[:0]
+    kinds = held["null"].astype(object) if "null" in rows else pd.Series(None, index=held.index, dtype=object)
+    return [None if pd.isna(kind) else str(kind) for kind in dict.fromkeys(kinds)]

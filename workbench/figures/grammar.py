@@ -87,14 +87,14 @@ class Plot:
         return replace(self, marks=(*self.marks, *marks))
 
     def scale(self, **scales: Any) -> Plot:
-        """The same with other axes: ``y_log`` and ``x_log`` (True, False), ``y_range``, ``x_title``, ``y_title``.
+        """The same with other axes; those of y may be a mapping by metric.
 
-        Those of y may be a mapping by metric.
+        ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown).
         """
-        unknown = set(scales) - {"x_log", "y_log", "y_range", "x_title", "y_title"}
+        unknown = set(scales) - {"x_log", "y_log", "y_range", "y_zero", "x_title", "y_title"}
         if unknown:
             raise InputError(
-                f"no scale {', '.join(unknown)}; there are x_log, y_log, y_range, x_title and y_title"
+                f"no scale {', '.join(unknown)}; there are x_log, y_log, y_range, y_zero, x_title and y_title"
             )
         return replace(self, scales={**self.scales, **scales})
 
@@ -386,6 +386,7 @@ def metric_axis(
     log: bool | None = None,
     range: tuple[float, float] | None = None,
     title: str | None = None,
+    zero: bool | None = None,
 ) -> Axis:
     """The axis of a metric that holds these values: its title with unit and better direction, its scale, its ends."""
     low, high = min(low for low, _ in reaches), max(high for _, high in reaches)
@@ -394,6 +395,8 @@ def metric_axis(
     title = metric.axis_title + arrow if title is None else title
     if range is not None:
         return Axis(title, *range, log=log)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
     if not log and metric.low == 0 <= low < 0.5 * high:
         low = 0.0
     if (

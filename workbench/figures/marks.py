@@ -220,7 +220,8 @@ class Null(Mark):
             if {"null_low", "null_high"} <= set(level) and level["null_low"].notna().any():
                 ends = level.dropna(subset=["null_low", "null_high"])
                 yield as_null(band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND), number)
-            if len(panel) == 1 or not level.get("null_low", pd.Series(dtype=float)).notna().any():
+            bare = not level.get("null_low", pd.Series(dtype=float)).notna().any()
+            if "null_mean" in level and (len(panel) == 1 or bare):
                 yield go.Scatter(
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line={"color": GREY, "dash": "dot"},
                     hovertemplate=f"{null_name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
