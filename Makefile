@@ -50,8 +50,9 @@ bench: $(READY) ## print the speed table: ratios measured in one run
 	@sh scripts/ensure-chrome
 	@$(BIN)/python -P -m benchmarks $(FLAGS)
 
-pictures: $(READY) ## take the README's screenshots of the explorer again
-	@$(BIN)/python scripts/explorer-pictures
+pictures: $(READY) ## draw the pictures of figures/examples again: README, examples, explorer, demo
+	@sh scripts/ensure-chrome
+	@$(BIN)/python scripts/pictures $(FLAGS)
 
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
 	@$(BIN)/python -P -m workbench study records training -j 2 $(FLAGS)

@@ -3,7 +3,8 @@
 The fenced blocks of a page run in order, in one folder: `python` blocks share their names; where the page is a
 walk-through, `workbench` lines of `sh` blocks go through the command's entry point. A block with a title is a file of
 the repository: its code becomes that module, and of a test file every test is called. A comment
-`<!-- not run: why -->` before a block leaves it out.
+`<!-- not run: why -->` before a block leaves it out. A picture of `figures/examples` right below a `python` block
+shows what the block leaves in `figure`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 import click
+import plotly.graph_objects as go
 
 from workbench.apps import cli
 
@@ -26,19 +28,21 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WALKED = {"tutorials", "adding", "papers"}
 """Folders whose commands run; those of the other pages show settings, take long, and are understood only."""
 _BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```",
+    r"(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```"
+    r"(?:\n\n!\[[^\]]+\]\((?:\.\./)*figures/examples/(?P<picture>[\w-]+)\.png\))?",
     re.DOTALL | re.MULTILINE,
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, its code, the file it stands for, and why it is not run, or ""."""
+    """One fenced block: its language, its code, the file it stands for, why it is not run, and its picture, or ""."""
 
     language: str
     code: str
     title: str
     why_not: str
+    picture: str
 
     def commands(self) -> list[list[str]]:
         """The words of every `workbench` line, without the name of the program."""
@@ -51,7 +55,10 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(each["language"], each["code"], each["title"] or "", each["why"] or "") for each in found]
+    return [
+        Block(each["language"], each["code"], each["title"] or "", each["why"] or "", each["picture"] or "")
+        for each in found
+    ]
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:
@@ -81,8 +88,11 @@ def find_command(words: list[str]) -> tuple[str, click.Command, list[str]]:
     return name, command, words
 
 
-def run_page(page: Path) -> dict[str, Any]:
-    """Run the blocks of a page in the current folder; returns the names that its Python leaves behind."""
+def run_page(page: Path, drawn: Callable[[str, go.Figure], object] | None = None) -> dict[str, Any]:
+    """Run the blocks of a page in the current folder; returns the names that its Python leaves behind.
+
+    ``drawn`` gets the name and the figure of every block with a picture below it.
+    """
     names: dict[str, Any] = {"__name__": f"page_{page.stem}"}
     for number, block in enumerate(blocks_of(page)):
         if block.why_not:
@@ -91,6 +101,11 @@ def run_page(page: Path) -> dict[str, Any]:
             _become(block, page)
         elif block.language == "python":
             exec(compile(block.code, f"{page.name}, block {number}", "exec"), names)
+            if block.picture:
+                figure = names.pop("figure")
+                assert isinstance(figure, go.Figure), f"{page.name}: {block.picture} shows no figure"
+                if drawn is not None:
+                    drawn(block.picture, figure)
         for words in block.commands() if page.parent.name in WALKED else ():
             assert _status(words) == 0, f"{page.name}: workbench {shlex.join(words)}"
     return names

@@ -1,15 +1,59 @@
-"""The README names what there is. That its code and commands are true, `test_pages.py` shows."""
+"""The README and the pages beside it name what there is. That code and commands are true, `test_pages.py` shows."""
 
 import re
 
-from tests.pages import ROOT
+from PIL import Image
+
+from tests.pages import PAGES, ROOT, blocks_of
 from workbench.core.paths import bundled_notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = ROOT / "figures" / "examples"
+SHOWN = re.compile(r"!\[[^\]]+\]\(((?:\.\./)*figures/examples/[^)]+)\)")
 
 
-def test_it_lists_every_make_target_and_notebook():
+def test_it_lists_every_make_target_and_the_page_of_notebooks_every_notebook():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     told = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
     assert {name for name in told if f"`{name}`" not in README and f"make {name}" not in README} == set()
-    assert {name for name in bundled_notebooks() if f"`{name}`" not in README} == set()
+    listed = (ROOT / "docs" / "notebooks" / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)
+    assert {
+        path.stem for path in notebooks_dir().glob("*.ipynb") if f"| `{path.stem}` |" not in listed
+    } == set()
+
+
+def test_the_first_code_is_ten_lines_and_one_figure():
+    first = blocks_of(ROOT / "README.md")[0]
+    assert first.language == "python"
+    assert first.picture == "heads"
+    assert len([line for line in first.code.splitlines() if line.strip()]) <= 10
+
+
+def test_every_example_is_short_and_shows_its_figure():
+    examples = blocks_of(ROOT / "docs" / "examples.md")
+    assert len(examples) >= 6
+    assert [example.picture for example in examples if not example.picture] == []
+    lines = [len([line for line in example.code.splitlines() if line.strip()]) for example in examples]
+    assert max(lines) <= 15
+
+
+def test_every_picture_that_a_page_shows_is_there_and_every_one_there_is_shown():
+    shown = {
+        (page.parent / address).resolve()
+        for page in PAGES
+        for address in SHOWN.findall(page.read_text(encoding="utf-8"))
+    }
+    kept = {path.resolve() for path in EXAMPLES.iterdir()}
+    assert shown - kept == set()
+    assert {path.name for path in kept - shown} == set()
+    listed = (ROOT / "figures" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`([\w-]+\.png)`", listed)) == {path.name for path in kept}
+
+
+def test_the_pictures_are_small_and_can_be_opened():
+    sizes = {path.name: path.stat().st_size for path in EXAMPLES.iterdir()}
+    assert sum(sizes.values()) <= 3_000_000
+    for name in sizes:
+        with Image.open(EXAMPLES / name) as picture:
+            assert picture.width >= 600, name

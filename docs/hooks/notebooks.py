@@ -29,9 +29,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages, their index, and the pictures they show."""
+    """Add the pages, and the pictures they show."""
     drawn = _drawn(ROOT / "figures")
-    files.append(File.generated(config, "notebooks/index.md", content=_index()))
     for name, path in NAMES.items():
         shown = drawn.get(name, {})
         content = _page(path, shown)
@@ -43,27 +42,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Link "notebook `name`" to its page."""
+    """Link "notebook `name`" to its page, and the names in the table of all notebooks."""
     up = "../" * page.file.src_uri.count("/")
+    if page.file.src_uri == "notebooks/index.md":
+        markdown = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](\1.md) |", markdown, flags=re.MULTILINE)
 
     def linked(found: re.Match[str]) -> str:
         name = found[2]
         return f"{found[1]} [`{name}`]({up}notebooks/{name}.md)" if name in NAMES else found[0]
 
     return re.sub(r"\b(notebooks?) `(\w+)`", linked, markdown)
-
-
-def _index() -> str:
-    """The table of the README, its names linked."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| notebook \| shows \|\n(?:\|.*\n)+", readme, re.MULTILINE)
-    if table is None:
-        raise ValueError("README.md has no table with the columns notebook and shows")
-    linked = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](\1.md) |", table[0], flags=re.MULTILINE)
-    return (
-        "# Notebooks\n\nEach is parameters, a call, figures, and an interpretation computed from the numbers; "
-        "[Figures and notebooks](../figures.md) says how they are rendered.\n\n" + linked
-    )
 
 
 def _page(path: Path, drawn: dict[Path, dict[str, Any]]) -> str:
