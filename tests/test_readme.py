@@ -18,9 +18,7 @@ def test_it_lists_every_make_target_and_the_page_of_notebooks_every_notebook():
     assert {name for name in told if f"`{name}`" not in README and f"make {name}" not in README} == set()
     listed = (ROOT / "docs" / "notebooks" / "index.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)
-    assert {
-        path.stem for path in notebooks_dir().glob("*.ipynb") if f"| `{path.stem}` |" not in listed
-    } == set()
+    assert {name for name in bundled_notebooks() if f"| `{name}` |" not in listed} == set()
 
 
 def test_the_first_code_is_ten_lines_and_one_figure():
