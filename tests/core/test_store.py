@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.core.store import RunStore
+from workbench.core.store import RunStore, set_aside
 
 SETTINGS = {"model": "a", "seed": 0, "recipe": {"rate": 1e-3, "steps": (1, 2)}}
 
@@ -58,6 +58,17 @@ def test_beginning_anew_moves_everything_aside_and_deletes_nothing(store):
     assert store_at(store.path.parent / "one.before-1").open(SETTINGS)["done"] == 3
     assert store.set_aside() == store.path.parent / "one.before-2"
     assert store.set_aside() is None
+
+
+def test_what_stays_is_not_moved_aside(tmp_path):
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    for name in ("README.md", "index.html"):
+        (folder / name).write_text(name)
+    assert set_aside(folder, stays=("README.md", "examples")) == tmp_path / "figures.before-1"
+    assert [item.name for item in folder.iterdir()] == ["README.md"]
+    assert [item.name for item in (tmp_path / "figures.before-1").iterdir()] == ["index.html"]
+    assert set_aside(folder, stays=("README.md", "examples")) is None
 
 
 def test_files_that_say_nothing_of_their_run_are_refused(tmp_path):

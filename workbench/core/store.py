@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -180,13 +180,15 @@ class RunStore:
             )
 
 
-def set_aside(folder: str | os.PathLike[str], first: str = "") -> Path | None:
-    """Move all that a folder holds into a new one beside it, and return that; None where it holds nothing.
+def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection[str] = ()) -> Path | None:
+    """Move what a folder holds into a new one beside it, and return that; None where it holds nothing to move.
+
+    The item named ``first`` goes first; those named in ``stays`` are not moved.
 
     Raises `InputError` for a folder that one works in, `MissingResource` where it cannot be moved.
     """
     path = Path(folder).expanduser().absolute()
-    inside = [] if not path.is_dir() else [item for item in path.iterdir() if item.name != LOCK]
+    inside = [] if not path.is_dir() else [item for item in path.iterdir() if item.name not in (LOCK, *stays)]
     if not inside:
         return None
     if any(place.resolve().is_relative_to(path.resolve()) for place in (Path.cwd(), Path.home())):

@@ -37,6 +37,7 @@ from workbench.frames.provenance import PARAMETERS, dump
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
+COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
 _STOP_SECONDS = 10
 _NAMED = 8  # files that a note names
 
@@ -104,7 +105,7 @@ def render(
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     folder = Path(out).resolve()
     if restart:
-        set_aside(folder)
+        set_aside(folder, stays=COMMITTED)
     _check_folder(folder)
     require("rendering notebooks", "papermill", "ipykernel")
     work = _Render(folder, wanted, look, preset, workers, progress)
