@@ -11,7 +11,4 @@ Names are resolved on first use, so that importing the package loads nothing hea
 
 import lazy_loader
 
-from workbench._version import __version__
-
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ = [*__all__, "__version__"]
