@@ -65,12 +65,18 @@ def lab(browser, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(browser, tmp_path_factory):
-    """The explorer as a page of its own, in a narrow window."""
-    folder = tmp_path_factory.mktemp("page")
-    with page_server(folder) as server, watched(browser, folder, {"width": 700, "height": 900}) as seen:
+def page_of_its_own(tmp_path_factory):
+    """The server of the explorer as a page of its own: every page that is opened has a kernel of its own."""
+    with page_server(tmp_path_factory.mktemp("page")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone(browser, page_of_its_own):
+    """That page in a narrow window."""
+    with watched(browser, page_of_its_own.folder, {"width": 700, "height": 900}) as seen:
         with seen.step("start"):
-            open_page(seen.page, server)
+            open_page(seen.page, page_of_its_own)
             seen.page.wait_for_selector(f"{MAP} .main-svg")
         yield seen
 
@@ -270,18 +276,27 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
         assert page.locator(f"{BOX} .workbench-error").count() == 1
 
 
-def test_a_slow_page_shows_every_figure(browser, tmp_path):
-    with page_server(tmp_path) as server, watched(browser, tmp_path) as seen:
-        slow = seen.context.new_cdp_session(seen.page)
-        slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+def test_a_slow_page_shows_every_figure(browser, page_of_its_own, tmp_path):
+    """It is slow while a figure is to appear."""
+    with watched(browser, tmp_path) as seen:
+        processor = seen.context.new_cdp_session(seen.page)
+
+        def slowed(times):
+            processor.send("Emulation.setCPUThrottlingRate", {"rate": times})
+
+        def one_layer_up():
+            slowed(1)
+            slider(seen.page, "layer").focus()
+            _changes(seen.page, lambda: seen.page.keyboard.press("ArrowLeft"))
+
         with_traces = "plot => (document.querySelector(plot)?.data ?? []).length > 0"
-        open_page(seen.page, server)
+        slowed(SLOW)
+        open_page(seen.page, page_of_its_own)
         seen.page.wait_for_function(with_traces, arg=MAP)
-        slider(seen.page, "layer").focus()
-        _changes(seen.page, lambda: seen.page.keyboard.press("ArrowLeft"))
+        one_layer_up()
+        slowed(SLOW)
         labelled(seen.page, "model").fill("bundled:photos-tost")
         seen.page.keyboard.press("Enter")
         wait_until_says(seen.page, "Layer 5, head 0")
         seen.page.wait_for_function(with_traces, arg=MAIN)
-        slider(seen.page, "layer").focus()
-        _changes(seen.page, lambda: seen.page.keyboard.press("ArrowLeft"))
+        one_layer_up()
