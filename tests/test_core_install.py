@@ -34,6 +34,7 @@ from workbench.figures import attention_heatmap_figure, attention_summary_figure
 model = workbench.load("bundled:digits-vit")
 digits = workbench.inputs("bundled:digits", model, n=2)
 capture = workbench.capture(model, digits)
+assert all(hasattr(workbench, name) for name in workbench.__all__)
 assert capture[3].attn.shape == (2, 3, 65, 65)
 frame = workbench.analyze("attention-map", model=model, inputs=digits)
 assert len(attention_summary_figure(frame).data) > 2 and len(attention_heatmap_figure(capture).data) == 12

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.apps.rendering.gallery import write_gallery
-from workbench.apps.rendering.kernels import HELPERS, POSSIBLE, short_folder, write_kernel
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.apps.rendering.progress import Progress
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
@@ -147,6 +146,8 @@ class _Render:
             )
             for item in notebooks
         }
+        from workbench.apps.rendering.kernels import POSSIBLE  # jupyter_client is not in the core
+
         waiting: dict[Future[Outcome], Notebook] = {}
         pool = ThreadPoolExecutor(self.workers)
         try:
@@ -209,6 +210,8 @@ class _Render:
         return True
 
     def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
+        from workbench.apps.rendering.kernels import short_folder
+
         with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
             queue = Path(scratch) / "figures.jsonl"
             self._execute(notebook, outcome, Path(scratch), queue)
@@ -257,6 +260,8 @@ class _Render:
     def _environment(
         self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
     ) -> dict[str, str]:
+        from workbench.apps.rendering.kernels import HELPERS, write_kernel
+
         write_kernel(scratch / "jupyter", forked=self.started.forked)
         own = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
         facts = {
