@@ -34,7 +34,7 @@ OWN_FUNCTIONS = {
     "value_similarity": {"chosen_quantities"},
 }  # fmt: skip
 # What `analyze` calls; sources stand beside their metrics.
-RUN = {"across", "findings", "measure", "pair_rows", "perturb", "token_rows"}
+RUN = {"across", "findings", "measure", "notes", "pair_rows", "perturb", "token_findings", "token_rows"}
 ANY_SHAPE = {  # of `workbench.analyses.tensors`: they check shapes, whatever they are
     "check_axes", "check_finite", "check_mask", "check_scale", "nonfinite_count",
 }  # fmt: skip

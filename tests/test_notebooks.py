@@ -60,6 +60,13 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
     "explorer",
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
 } - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
+NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
+OLD_FORM = {  # still to be rewritten
+    "attention_as_filter", "attention_heatmaps", "attention_spectrum", "class_attention", "coding_rate",
+    "eigenvector_test", "gram_spectra", "membership_maps", "position_logits", "projection_error",
+    "projection_error_by_attention", "projection_error_training", "robust_components", "snr_boost",
+    "softmax_sensitivity", "squared_norms", "subspaces", "value_similarity",
+}  # fmt: skip
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
 
@@ -87,6 +94,34 @@ def test_a_study_says_first_what_it_draws_and_how_that_is_made_again(path):
     # a notebook that draws records hands them to its figures, or reads the study of operators
     assert bool(makes) == ("records=" in code or "scaling_record" in code)
     assert ("committed record" in first) == bool(makes)
+
+
+def keeps_the_form(cells):
+    """What a notebook of an analysis lacks: a question, few lines, the same by hand, a shown frame, findings."""
+    text = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    lines = [line for source in code for line in source.splitlines() if line.strip()]
+    tables = [source.rstrip().splitlines()[-1] for source in code]
+    facts = {
+        "at most 60 lines of code": len(lines) <= 60,
+        "at least 3 text cells": len(text) >= 3,
+        "the equation in the first cell": text[0].count("$$") >= 2,
+        "checked by hand": "torch.testing.assert_close(" in "\n".join(code),
+        "the frame shown": any(line.endswith(".head()") for line in tables),
+        "a table shown": any(".groupby(" in source for source in code),
+        "findings of the library": "workbench.findings(" in code[-1],
+    }
+    return [fact for fact, holds in facts.items() if not holds]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path not in STUDIES and path.stem not in NOT_OF_AN_ANALYSIS],
+    ids=lambda path: path.stem,
+)  # fmt: skip
+def test_a_notebook_of_an_analysis_shows_the_science(path):
+    lacking = keeps_the_form(nbformat.read(path, as_version=4).cells)
+    # one that is rewritten leaves the list
+    assert bool(lacking) == (path.stem in OLD_FORM), lacking
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)

@@ -20,6 +20,7 @@ from .papers.claims import claims as claims
 from .papers.published import published as published
 from .runs.analyze import ANALYSES as ANALYSES
 from .runs.analyze import analyze as analyze
+from .runs.findings import findings as findings
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
 from .runs.settings import RunSettings as RunSettings

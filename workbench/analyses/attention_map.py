@@ -499,4 +499,5 @@ ANALYSIS = Analysis(
             per="pair",
         ),
     ),
+    findings=findings,
 )

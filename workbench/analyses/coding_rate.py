@@ -301,4 +301,5 @@ ANALYSIS = Analysis(
     Options,
     findings,
     of_heads=False,
+    findings=findings,
 )

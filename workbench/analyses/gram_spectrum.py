@@ -26,6 +26,7 @@ from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -421,7 +422,7 @@ def _null_spectra(layer: Layer, k: Tensor, scale: float | Tensor, null_samples: 
     return Factored(values, factors)
 
 
-def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     """How many spectra are zero, and how many too small for a number."""
     trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
     equal = int((trace == -math.inf).sum())
@@ -436,6 +437,20 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     return found
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How many eigenvalues hold 90 % of the spectrum in the first and the last layer, and in the null distribution."""
+    ranks = frame[frame["metric"] == "rank_90"]
+    by_layer = {int(layer): rows for layer, rows in ranks.groupby("layer")}
+    first, last = min(by_layer), max(by_layer)
+    start, end = over_inputs(by_layer[first]), over_inputs(by_layer[last])
+    null = ranks["null_mean"].dropna()
+    beside = f"; Gaussian keys of the same mean square give {null.mean():.1f}" if len(null) else ""
+    return [
+        f"90 % of the spectrum lies in {start.words('.1f')} eigenvalues in layer {first} and in {end.words('.1f')} in "
+        f"layer {last}, mean over {start.n} inputs of the mean over heads, with its 95 % CI{beside}"
+    ]
+
+
 ANALYSIS = Analysis(
     "gram-spectrum",
     "Spectrum of the centred Gram matrix of the keys",
@@ -443,6 +458,7 @@ ANALYSIS = Analysis(
     measure,
     (EIGENVALUE, EIGENVALUE_PROFILE, EIGENVALUE_SHARE, GRAM_LOG_TRACE, EFFECTIVE_RANK, RANK_90),
     Options,
-    findings,
+    notes,
     across=across,
+    findings=findings,
 )

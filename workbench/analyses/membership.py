@@ -27,6 +27,7 @@ from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -295,6 +296,50 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
     yield rows_of_tokens(layer, values, layer.heads, convention=convention)
 
 
+def placed_share(rows: pd.DataFrame) -> float:
+    """Share of the variance of Π that the mean of each patch over inputs has, by head: what belongs to the place alone.
+
+    Of ``membership`` per token (wu2025 Fig. 9): 1 where every input has the same map, 1/n on average over n inputs
+    where places do not matter.
+    """
+    mean = rows.groupby(["layer", "head"])["value"].transform("mean")
+    patch = rows.groupby(["layer", "head", "row", "column"])["value"].transform("mean")
+    return float(((patch - mean) ** 2).sum() / ((rows["value"] - mean) ** 2).sum())
+
+
+def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
+    """How much of the memberships of patches is the same for every input."""
+    patches = frame[frame["kind"] == "patch"]
+    n = patches["input"].nunique()
+    if n < 2 or patches["row"].isna().any():
+        return []
+    return [
+        f"{placed_share(patches):.0%} of the variance of Π over patches and {n} inputs belongs to the place of the "
+        f"patch, whatever the input; {1 / n:.0%} if places did not matter"
+    ]
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How even memberships are, and in how many layers the heads agree with a segmentation beyond the null."""
+    told = []
+    for convention, rows in frame.groupby("convention", sort=False):
+        even = over_inputs(rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()])
+        told.append(
+            f"relative entropy of membership {even.words()} ({convention}), mean over {even.n} inputs 95 % CI; 1 "
+            "where every token belongs to all heads alike"
+        )
+        agreed = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna() & rows["input"].isna()]
+        if len(agreed) and agreed["value"].notna().any():
+            best = agreed.loc[agreed["value"].idxmax()]
+            above = int((agreed["value"] > agreed["null_high"]).sum())
+            told.append(
+                f"adjusted Rand index of heads and masks ({options.masks}) at most {best['value']:.3f}, in layer "
+                f"{best['layer']} ({convention}, mean over {even.n} inputs); above the 95 % band of permuted patches "
+                f"in {above} of {len(agreed)} layers"
+            )
+    return told
+
+
 def _agreement(
     layer: Layer, membership: Tensor, masks: str, samples: int, labels: dict[str, Any]
 ) -> Iterator[Measurement]:
@@ -325,6 +370,7 @@ ANALYSIS = Analysis(
     (MEMBERSHIP_ENTROPY_SHARE, MEMBERSHIP_SHARE, MEMBERSHIP_ARI, MEMBERSHIP_IOU),
     Options,
     of_heads=False,
+    findings=findings,
     finer=(
         Analysis(
             "membership",
@@ -334,6 +380,7 @@ ANALYSIS = Analysis(
             (),
             TokenOptions,
             per="token",
+            findings=token_findings,
         ),
     ),
 )

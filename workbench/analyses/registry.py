@@ -85,8 +85,8 @@ class Analysis:
     measure: Callable[[Layer, Any], Iterator[Measurement] | Iterator[pd.DataFrame]]
     metrics: tuple[Metric, ...]
     options_type: type = OfInputs
-    findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
-    """Sentences worth telling beside the numbers."""
+    notes: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
+    """What a reader of any such result should know, of its rows and options: told with every run."""
     sites_of: Callable[[Any], tuple[str, ...]] | None = None
     """The sites for given options, where they depend on them."""
     across: Callable[[Sequence[tuple[Layer, Measurement]], Any], Iterator[Measurement]] | None = None
@@ -105,6 +105,8 @@ class Analysis:
     """What a row is of, where it yields rows."""
     finer: tuple[Analysis, ...] = ()
     """The same in finer rows."""
+    findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
+    """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
 
     @property
     def options(self) -> Mapping[str, Option]:

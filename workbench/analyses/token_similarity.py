@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,8 +22,12 @@ from workbench.core import null_distributions as chance
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STREAMS = ("input", "resid_mid", "resid_post")
 SPECIAL = ("class", "distillation", "register")
@@ -314,6 +318,43 @@ def _cosine(
     return Measurement(TOKEN_COSINE, observed, ("input",), null, columns=columns)
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How alike the tokens are in the first and the last layer, beside the null; whether the rate differs from 0."""
+    site = sites_of(options)[-1]
+    plain = frame[(frame["candidate"] == site) & frame["axis"].isna() & frame["standardize"].isna()]
+    cosines = plain[plain["metric"] == "token_cosine"]
+    if cosines.empty:
+        return []
+    by_layer = {int(layer): over_inputs(rows) for layer, rows in cosines.groupby("layer")}
+    (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
+    told = [
+        f"mean token cosine ({site}) {start.words()} in layer {first} and {end.words()} in layer {last}, mean over "
+        f"{start.n} inputs with its 95 % CI{_beside_null(cosines)}"
+    ]
+    fitted = plain[plain["metric"] == "token_cosine_rate"]
+    if len(fitted):
+        rate = over_inputs(fitted)
+        verdict = (
+            "oversmoothing" if rate.low > 0
+            else "tokens become less alike" if rate.high < 0
+            else "not significantly different from 0"
+        )  # fmt: skip
+        told.append(f"oversmoothing rate r = {rate.words('.3f')} per layer over {rate.n} inputs: {verdict}")
+    return told
+
+
+def _beside_null(cosines: pd.DataFrame) -> str:
+    """In how many layers the cosines lie above the null distribution; the level of a null without a band."""
+    if cosines["null_mean"].isna().all():
+        return ""
+    kind = cosines["null"].dropna().iloc[0]
+    levels = cosines.groupby("layer")[["value", "null_mean", "null_high"]].mean()
+    if levels["null_high"].isna().all():
+        return f"; {kind} null {levels['null_mean'].mean():.2f}"
+    above = int((levels["value"] > levels["null_high"]).sum())
+    return f"; above the {kind} null's 95 % band of one input in {above} of {len(levels)} layers"
+
+
 ANALYSIS = Analysis(
     "token-similarity",
     "Mean cosine similarity of tokens through depth",
@@ -324,4 +365,5 @@ ANALYSIS = Analysis(
     sites_of=sites_of,
     across=across,
     of_heads=False,
+    findings=findings,
 )

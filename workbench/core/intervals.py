@@ -23,6 +23,11 @@ class Finding(NamedTuple):
     high: float
     n: int
 
+    def words(self, format: str = ".2f") -> str:
+        """The value with its interval in brackets: "0.31 [0.28, 0.33]"; the value alone where there is none."""
+        ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
+        return f"{self.value:{format}}{ends}".replace("-", "−")
+
 
 def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
     """Mean with its t-interval; of ratios the geometric mean, the interval taken on logarithms.

@@ -71,7 +71,7 @@ def analyze(
     does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
-    should know (layers left out, findings).
+    should know (layers left out, dead heads); what the result says is told by `workbench.findings`.
 
     Raises `UnknownName` for an unknown analysis, option, model or layer, `InputError` for values that do not
     fit and rows that the analysis does not have, and what `load`, `inputs` and `capture` raise.
@@ -166,7 +166,7 @@ def result_frame(
         notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
     notes += source.notes
     if analysis.per is None:
-        notes += [*_silent_nulls(frame), *analysis.findings(_of_inputs(frame), options)]
+        notes += [*_silent_nulls(frame), *analysis.notes(_of_inputs(frame), options)]
     frame.attrs["notes"] = notes
     frame.attrs["provenance"] = {
         "analysis": analysis.name,
@@ -183,7 +183,7 @@ def result_frame(
 
 
 def _of_inputs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows as findings look at them: of single inputs, or where there are none their means in the place of one."""
+    """Rows as notes look at them: of single inputs, or where there are none their means in the place of one."""
     if frame["input"].notna().any() or not (frame["statistic"] == "std").any():
         return frame
     return frame[frame["statistic"] == "mean"].assign(input="mean", statistic=pd.NA)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,7 +16,11 @@ from workbench.frames.results import join_frames
 from workbench.models.loading import load
 from workbench.runs.analyze import analyze
 from workbench.runs.settings import SETTINGS, RunSettings
-from workbench.runs.sweep.reading import SWEEP, sweep_frame
+from workbench.runs.sweep.reading import SWEEP, sweep_frame, sweep_inputs
+
+if TYPE_CHECKING:
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
 
 Pairs = Iterable[tuple[str | None, str | None]]
 
@@ -69,6 +73,29 @@ def analyze_many(
                     frame = analyze(name, run, progress=progress, cache=cache, **options)
                 frames.add(frame, model if wanted is None else f"{model}, {checkpoint}")
     return frames.joined()
+
+
+def example(
+    pairs: Pairs, seed: int = 0, checkpoint: str | int | None = None, preprocessing: str = "model"
+) -> tuple[LoadedModel, Inputs]:
+    """The first model of (model, inputs) pairs that this machine can have, loaded, and one of its inputs.
+
+        loaded, one = workbench.runs.example([("bundled:digits-vit", "bundled:digits")])
+
+    Of inputs "sweep:FOLDER" it is one of those that the sweep ran over. Raises `MissingResource` where no pair is here.
+    """
+    reasons = []
+    for model, inputs in pairs:
+        if model is None or inputs is None:
+            continue
+        try:
+            loaded = load(model, checkpoint=checkpoint)
+            swept = inputs.startswith(SWEEP)
+            spec = sweep_inputs(inputs.removeprefix(SWEEP), model) if swept else inputs
+            return loaded, choose_inputs(spec, loaded, n=1, seed=seed, preprocessing=preprocessing)
+        except MissingResource as error:
+            reasons.append(f"{model}: {error}")
+    raise MissingResource("; ".join(reasons) or "no model to look at; give at least one (model, inputs) pair")
 
 
 def analyze_grid(

@@ -100,6 +100,15 @@ def sweep_frame(
     return frame
 
 
+def sweep_inputs(folder: str | Path, model: str) -> str:
+    """The spec of the inputs that a sweep runs a model over. Raises `UnknownName` for a model that it has not got."""
+    plan, _ = SweepFolder(folder).plan()
+    held = {planned.spec: planned.inputs for planned in plan.models}
+    if model not in held:
+        raise UnknownName(f"model of the sweep {folder}", model, held)
+    return held[model]
+
+
 def _frame(sweep: SweepFolder, plan: Plan, which: int, number: int) -> pd.DataFrame | None:
     """The frame of one model and analysis; None where no shard is finished."""
     merged = merged_parts(sweep, plan, which, number)

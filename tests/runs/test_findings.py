@@ -1,0 +1,100 @@
+"""What a result says in sentences: of each run its numbers, intervals, units and nulls."""
+
+import pytest
+
+import workbench
+from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
+from workbench.frames.results import join_frames
+
+RUN = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "n": 4}
+
+
+def similarity(**more):
+    return workbench.analyze("token-similarity", **{**RUN, "rate": "fit"} | more)
+
+
+def test_token_similarity_tells_both_ends_the_null_and_whether_the_rate_is_significant():
+    frame = similarity()
+    cosines = frame[frame["metric"] == "token_cosine"]
+    start, end = (mean_interval(cosines.loc[cosines["layer"] == layer, "value"]) for layer in (0, 3))
+    rate = mean_interval(frame.loc[frame["metric"] == "token_cosine_rate", "value"])
+    above = (cosines.groupby("layer")["value"].mean() > cosines["null_high"].iloc[0]).sum()
+    level, growth = workbench.findings(frame)
+    assert level == (
+        f"bundled:digits-vit: mean token cosine (resid_post) {start.words()} in layer 0 and {end.words()} in layer 3, "
+        f"mean over 4 inputs with its 95 % CI; above the isotropic null's 95 % band of one input in "
+        f"{above} of 4 layers."
+    )
+    verdict = "oversmoothing" if rate.low > 0 else "not significantly different from 0"
+    assert growth.endswith(f"r = {rate.words('.3f')} per layer over 4 inputs: {verdict}.")
+
+
+def test_a_rate_is_called_what_its_interval_says():
+    frame = similarity()
+    fitted = frame["metric"] == "token_cosine_rate"
+    said = {}
+    for name, values in {
+        "up": [0.1, 0.2, 0.1, 0.2],
+        "down": [-0.1, -0.2, -0.1, -0.2],
+        "none": [-1, 1, -1, 1],
+    }.items():
+        frame.loc[fitted, "value"] = values
+        said[name] = workbench.findings(frame)[-1].rsplit(": ", 1)[-1]
+    assert said == {
+        "up": "oversmoothing.",
+        "down": "tokens become less alike.",
+        "none": "not significantly different from 0.",
+    }
+
+
+def test_means_over_inputs_say_the_same_as_rows_per_input():
+    many, means = workbench.findings(similarity()), workbench.findings(similarity(per_input=False))
+    assert [sentence.split(";")[0] for sentence in many] == [sentence.split(";")[0] for sentence in means]
+    assert "isotropic null 0.00" in means[0]  # whose band is that of one input, of which there are no rows
+
+
+def test_runs_of_several_models_and_options_are_told_one_by_one():
+    plain, standardized = (
+        workbench.analyze("gram-spectrum", **RUN, standardize=how) for how in ("none", "per-token")
+    )
+    other = workbench.analyze("gram-spectrum", **RUN | {"model": "bundled:digits-bilateral"})
+    said = workbench.findings(join_frames([plain, standardized, other]))
+    alone = [workbench.findings(frame)[0] for frame in (plain, standardized, other)]
+    assert [sentence.split(": ", 1)[1] for sentence in said] == [
+        sentence.split("bundled:", 1)[1].split(": ", 1)[1] for sentence in alone
+    ]
+    assert "(standardize per-token)" in said[1]
+    assert said[2].startswith("bundled:digits-bilateral")
+
+
+def test_memberships_tell_the_place_and_the_masks():
+    maps = workbench.analyze("membership", **RUN, per="token")
+    (place,) = workbench.findings(maps)
+    assert "over patches and 4 inputs" in place
+    assert "25% if places did not matter" in place
+    # the same map for every input: all variance is the place's
+    first = maps[maps["input"] == maps["input"].iloc[0]].set_index(["layer", "head", "token"])["value"]
+    same = maps.assign(
+        value=first.loc[[*maps[["layer", "head", "token"]].itertuples(index=False)]].to_numpy()
+    )
+    assert workbench.findings(same)[0].startswith("bundled:digits-vit: 100% of the variance")
+    even, agreed = workbench.findings(workbench.analyze("membership", **RUN, masks="ink", null_samples=4))
+    assert "relative entropy of membership" in even
+    assert "95 % CI" in even
+    assert "masks (ink)" in agreed
+    assert "95 % band of permuted patches" in agreed
+
+
+def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
+    frame = workbench.analyze("value-similarity", **RUN, null_samples=0)
+    frame.attrs = {}
+    with pytest.raises(InputError, match="which runs"):
+        workbench.findings(frame)
+
+
+def test_the_example_of_pairs_is_the_first_model_that_is_here():
+    pairs = [("bundled:digits-vit", "bundled:digits"), ("bundled:prose-softmax", "bundled:prose")]
+    loaded, one = workbench.runs.example(pairs, seed=3)
+    assert loaded.spec == "bundled:digits-vit"
+    assert one.ids == workbench.inputs("bundled:digits", loaded, n=1, seed=3).ids
