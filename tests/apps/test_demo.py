@@ -43,16 +43,16 @@ def page(tmp_path_factory):
 
 def test_it_holds_every_head_of_every_image_and_the_captured_weights(page):
     text = page.read_text(encoding="utf-8")
-    held = json.loads(re.search(r"^const held = (.*);$", text, re.MULTILINE)[1])
+    data = json.loads(re.search(r"^const data = (.*);$", text, re.MULTILINE)[1])
     heads = {f"layer {layer}, head {head}" for layer in range(4) for head in range(3)}
-    assert [{trace["name"] for trace in figure["data"]} for figure in held["maps"]] == [heads | {"input"}] * 6
-    assert [grid["layout"]["coloraxis"]["colorbar"]["title"]["text"].split()[0] for grid in held["grids"]] == [
+    assert [{trace["name"] for trace in figure["data"]} for figure in data["maps"]] == [heads | {"input"}] * 6
+    assert [grid["layout"]["coloraxis"]["colorbar"]["title"]["text"].split()[0] for grid in data["grids"]] == [
         "Attention", "Mean"
     ]  # fmt: skip
     model = workbench.load(demo.MODEL)
     capture = workbench.capture(model, workbench.inputs(demo.INPUTS, model, n=6), sites=["attn"])
-    assert held["attention"] == [demo._packed(capture, input) for input in range(6)]
-    assert (held["labels"][0], held["first"], held["columns"]) == ("[CLS]", 1, 8)
+    assert data["attention"] == [demo._packed(capture, input) for input in range(6)]
+    assert (data["labels"][0], data["first"], data["columns"]) == ("[CLS]", 1, 8)
 
 
 def test_it_names_no_other_address(page):

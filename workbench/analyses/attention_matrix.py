@@ -14,7 +14,7 @@ from workbench.analyses.null_values import null_values
 from workbench.attention.base import split_heads
 from workbench.attention.primal import PrimalAttention, primal_kernel
 from workbench.captures import attention_weights
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -129,7 +129,7 @@ def noise_like(tensor: Tensor, null_samples: int, group: Group, what: str) -> Te
     Returns (draw, input, head, token, feature).
     """
     each = [
-        null_values(head, "gaussian", null_samples, chance.derived_seed(seed, what))
+        null_values(head, "gaussian", null_samples, null_distributions.derived_seed(seed, what))
         for head, seed in zip(tensor.flatten(0, 1), group.seeds.flatten().tolist(), strict=True)
     ]
     return torch.stack(each, 1).unflatten(1, tensor.shape[:2])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workbench.analyses import tensors
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.measurement import Counts
@@ -167,7 +167,7 @@ class Layer:
         if len(places) != batch:
             raise InputError(f"layer {self.index} holds {batch} inputs; {len(places)} are named")
         return [
-            chance.derived_seed(self.seed, name, self.index, head, *window)
+            null_distributions.derived_seed(self.seed, name, self.index, head, *window)
             for name, *window in places
             for head in self.heads
         ]
@@ -218,7 +218,7 @@ class Layer:
 
     def orders(self, name: str, places: int, samples: int) -> Int[Tensor, "sample place"]:
         """Random orders of the places of one input, the same for one seed, input and layer."""
-        source = chance.generator(self.seed, name, self.index)
+        source = null_distributions.generator(self.seed, name, self.index)
         return torch.rand(samples, places, generator=source).argsort(-1)
 
     def per_input(self, values: Tensor) -> Tensor:

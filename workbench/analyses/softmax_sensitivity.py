@@ -29,7 +29,7 @@ from workbench.analyses.attention_matrix import (
 )
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis, OfHeads
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
 from workbench.core.options import NullSamples
@@ -172,7 +172,7 @@ def _drawn(
     tokens: int, null_samples: int, seed: int, *spreads: float
 ) -> Iterator[tuple[Float[Tensor, "draw token"], ...]]:
     """Draws of normal vectors, one for each standard deviation, a few at a time; the same for one seed and length."""
-    generator = chance.generator(seed, "softmax", tokens)
+    generator = null_distributions.generator(seed, "softmax", tokens)
     at_once = max(1, _AT_ONCE // tokens)
     for start in range(0, null_samples, at_once):
         shape = (len(spreads), min(at_once, null_samples - start), tokens)
@@ -265,7 +265,9 @@ def _of_group(attention: AttentionMatrix, options: Options, group: Group) -> lis
     logits = logits_of(q, k, *tokens)
     noise = options.sigma * torch.stack(
         [
-            torch.randn(logits.shape[2:], dtype=torch.float64, generator=chance.generator(seed, "noise"))
+            torch.randn(
+                logits.shape[2:], dtype=torch.float64, generator=null_distributions.generator(seed, "noise")
+            )
             for seed in group.seeds.flatten().tolist()
         ]
     ).unflatten(0, logits.shape[:2]).to(logits.device)

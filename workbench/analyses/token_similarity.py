@@ -18,7 +18,7 @@ from workbench.analyses import tensors
 from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, effective_rank
 from workbench.analyses.layer import Layer, NotApplicable, over_windows
 from workbench.analyses.registry import Analysis, OfInputs
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import NullSamples
@@ -309,7 +309,7 @@ def _cosine(
                 tokens,
                 None if real is None else real[number],
                 options.null_samples,
-                chance.generator(layer.seed, name, layer.index),
+                null_distributions.generator(layer.seed, name, layer.index),
             )
             for number, (name, tokens) in enumerate(zip(layer.ids, states, strict=True))
         ]

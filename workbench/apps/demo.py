@@ -52,7 +52,7 @@ def write_demo(out: str | os.PathLike[str]) -> Path:
     tokens, images = capture.tokens, digits.images or []
     assert tokens is not None  # the capture of inputs of ours knows them
     rows, columns = tokens.grid or (0, 0)
-    held = {
+    data = {
         "maps": [
             _specification(attention_heatmap_figure(capture, input, layers, heads, image), "page")
             for input, image in enumerate(images)
@@ -71,7 +71,7 @@ def write_demo(out: str | os.PathLike[str]) -> Path:
         lstrip_blocks=True,
     )
     page = environment.get_template("demo.html").render(
-        plotly=get_plotlyjs(), held=held, model=repr(model)[1:-1], layers=len(layers), heads=len(heads), code=CODE,
+        plotly=get_plotlyjs(), data=data, model=repr(model)[1:-1], layers=len(layers), heads=len(heads), code=CODE,
         images=[(name, data_uri(image)) for name, image in zip(digits.ids, images, strict=True)],
         tokens=list(enumerate(tokens.labels[0])), inputs=frame["input"].nunique(), version=__version__,
     )  # fmt: skip

@@ -114,9 +114,9 @@ def _onto_tokens(model: nn.Module, before: Embeddings, old: Mapping[str, Any]) -
     learned = _learned(old)
     if len(learned) != 1 or len(before) != 1:
         return {}
-    (place, held), (value,) = *before.items(), learned
+    (place, current), (value,) = *before.items(), learned
     kept = value[:, _tokens_without(model) :]
-    if held is not None and held.shape != kept.shape:
+    if current is not None and current.shape != kept.shape:
         return {}
     return {place: _parameter(kept, value.requires_grad)}
 

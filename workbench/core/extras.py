@@ -33,7 +33,7 @@ def missing(what: str, *modules: str) -> str:
     """What to install, and how, where ``what`` needs a module that is not installed; else "". Imports nothing."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            extra = next(name for name, held in EXTRAS.items() if module in held)
+            extra = next(name for name, packages in EXTRAS.items() if module in packages)
             return (
                 f"{what} needs {module}, which the core does not bring: install the extra {extra!r} with "
                 f"{install_command(extra)}"

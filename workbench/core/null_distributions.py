@@ -1,4 +1,4 @@
-"""Chance: seeds that depend on what is measured and not on the batching, and nulls from draws."""
+"""Null distributions: seeds that depend on what is measured and not on the batching, and nulls from samples."""
 
 from __future__ import annotations
 

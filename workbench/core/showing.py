@@ -43,8 +43,8 @@ def shape(value: Any) -> str:
     return f"{value:.4g}" if sizes is None else " × ".join(map(str, sizes)) or "()"
 
 
-def picture(pixels: Any, label: str, side: int = 56) -> str:
-    """An image (height, width, 3) of bytes as a small picture, its label shown by the pointer."""
+def thumbnail(pixels: Any, label: str, side: int = 56) -> str:
+    """An image (height, width, 3) of bytes as a thumbnail, its label shown by the pointer."""
     from PIL import Image
 
     image = Image.fromarray(pixels)

@@ -22,7 +22,7 @@ class RunStore:
 
         store = RunStore(out, "sweep", "manifest.json", format=1, under="plan")
         with store.locked():                        # where two processes could write into it
-            held = store.open(identity, restart)    # {} in a new folder; what the file holds where the run goes on
+            content = store.open(identity, restart)    # {} in a new folder; what the file holds where the run goes on
             ...                                     # a run that is none of ours, or has other settings, is refused
             store.write({"plan": identity, "parts": {...}})
 
@@ -71,14 +71,14 @@ class RunStore:
             raise InputError(f"{self.path} is a file; give a folder")
         if restart:
             self.set_aside()
-        held = self.held()
-        if held is None:
+        content = self.content()
+        if content is None:
             self._refuse_unknown()
             self._make()
             return {}
         # as JSON has them: there a tuple is a list, and 1e-3 is 0.001
         asked = json.loads(json.dumps(jsonable(identity)))
-        there = held if self.under is None else held[self.under]
+        there = content if self.under is None else content[self.under]
         keys = [*asked, *(() if self.under is None else there)]
         differ = [
             key for key in dict.fromkeys(keys) if key not in ignored and there.get(key) != asked.get(key)
@@ -89,9 +89,9 @@ class RunStore:
                 f"{self.path} holds a {self.what} with other settings ({both}): give another folder (--out), or begin "
                 "anew (--restart), which moves the old one aside"
             )
-        return held
+        return content
 
-    def held(self) -> dict[str, Any] | None:
+    def content(self) -> dict[str, Any] | None:
         """What the folder's file holds; None where there is none.
 
         Raises `InputError` for a file that is none of ours, or of a newer format.
@@ -205,12 +205,12 @@ def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection
     return aside
 
 
-def _both(key: str, held: Any, asked: Any) -> str:
+def _both(key: str, there: Any, asked: Any) -> str:
     """A setting as it is there and as it is asked for; of tables only the entries that differ."""
-    if isinstance(held, dict) and isinstance(asked, dict):
-        names = [name for name in {**held, **asked} if held.get(name) != asked.get(name)]
-        held, asked = ({name: table.get(name) for name in names} for table in (held, asked))
-    return f"{key}: {_short(held)} there, {_short(asked)} asked for"
+    if isinstance(there, dict) and isinstance(asked, dict):
+        names = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
+        there, asked = ({name: table.get(name) for name in names} for table in (there, asked))
+    return f"{key}: {_short(there)} there, {_short(asked)} asked for"
 
 
 def _short(value: Any) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbench.captures.tokens import TokenInfo, token_info
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.showing import card, fold, picture, shape, shortened, table
+from workbench.core.showing import card, fold, shape, shortened, table, thumbnail
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Inputs:
         }
         shown = zip(self.ids[:SHOWN], (self.images or self.texts or [])[:SHOWN], strict=False)
         if self.images is not None:
-            parts = [picture(image, name) for name, image in shown]
+            parts = [thumbnail(image, name) for name, image in shown]
         else:
             parts = [table((), [(name, shortened(str(text))) for name, text in shown])]
         return card(
@@ -140,11 +140,11 @@ class Inputs:
         if self.normalization is None:
             raise NoImages(f"{self.spec}: texts have no pixels that could be changed; give images")
         mean, std = (_per_channel(values) for values in self.normalization)
-        held = next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch
-        plain = (held.cpu().float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
+        tensor = next(iter(self.batch.values())) if isinstance(self.batch, Mapping) else self.batch
+        plain = (tensor.cpu().float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
         changed = np.stack([change(name, image) for name, image in zip(self.ids, plain, strict=True)])
         prepared = (torch.from_numpy(changed).permute(0, 3, 1, 2) - mean) / std
-        batch: Any = prepared.to(device=held.device, dtype=held.dtype)
+        batch: Any = prepared.to(device=tensor.device, dtype=tensor.dtype)
         if isinstance(self.batch, Mapping):
             batch = {**self.batch, next(iter(self.batch)): batch}
         return replace(self, batch=batch, images=_for_people(prepared, *self.normalization))

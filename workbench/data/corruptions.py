@@ -145,11 +145,11 @@ def _pixelate(image: ImageArray, level: int, rng: np.random.Generator) -> ImageA
 
 def _jpeg_compression(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     eight_bit = np.round(image * 255).astype(np.uint8)
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     Image.fromarray(eight_bit[:, :, 0] if eight_bit.shape[2] == 1 else eight_bit).save(
-        held, "JPEG", quality=(10, 7, 5, 3, 1)[level]
+        buffer, "JPEG", quality=(10, 7, 5, 3, 1)[level]
     )
-    return np.asarray(Image.open(held)).reshape(image.shape) / 255
+    return np.asarray(Image.open(buffer)).reshape(image.shape) / 255
 
 
 CORRUPTIONS: dict[str, Corruption] = {

@@ -29,10 +29,10 @@ _OBSERVED = ""
 class Measurement:
     """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank), or none.
 
-    ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds what the same number came to under
-    chance, by the name of the chance level, with a last axis for the draws. ``form`` says what becomes of it: "rows" is
-    one row per value, or aggregated rows where the run asks for those; "across" is the same of what belongs to no
-    single layer; "intermediate" makes no row: what an analysis says of all layers together is computed from it.
+    ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds the same number in samples of each
+    null distribution, by its name, with a last axis for the samples. ``form`` says what becomes of it: "rows" is one
+    row per value, or aggregated rows where the run asks for those; "across" is the same of what belongs to no single
+    layer; "intermediate" makes no row: what an analysis says of all layers together is computed from it.
     """
 
     metric: Metric | str
@@ -128,8 +128,8 @@ class Accumulator:
         labels = {"metric": measurement.name, "unit": measurement.unit, **measurement.columns}
         ranked = "rank" in measurement.axes
         if self._aggregate:
-            held = self._quantity(labels, lambda: Means(labels, ranked, self._per_input))
-            cast("Means", held).add(measurement, layer)
+            quantity = self._quantity(labels, lambda: Means(labels, ranked, self._per_input))
+            cast("Means", quantity).add(measurement, layer)
             return
         labels |= {"layer": None if measurement.form == "across" else layer.index}
         nulls: Mapping[str | None, Any] = {**measurement.null_samples} or {None: None}
@@ -137,8 +137,8 @@ class Accumulator:
             own = labels if name is None else labels | {"null": name}
             if self._per_input:
                 null = measurement.null if draws is None else null_of_draws(measurement.values, draws)
-                held = self._quantity(own, lambda own=own: Values(own))
-                cast("Values", held).add(measurement, layer, null)
+                quantity = self._quantity(own, lambda own=own: Values(own))
+                cast("Values", quantity).add(measurement, layer, null)
                 continue
             if "input" not in measurement.axes:
                 raise InputError(
@@ -146,8 +146,8 @@ class Accumulator:
                 )
             expected = measurement.null.mean if measurement.null is not None else None
             heads = layer.heads if "head" in measurement.axes else ()
-            held = self._quantity(own, lambda own=own, heads=heads: Moments(own, heads, ranked))
-            cast("Moments", held).add(measurement.values, expected if draws is None else draws.mean(-1))
+            quantity = self._quantity(own, lambda own=own, heads=heads: Moments(own, heads, ranked))
+            cast("Moments", quantity).add(measurement.values, expected if draws is None else draws.mean(-1))
 
     def _quantity(self, labels: Mapping[str, Any], make: Any) -> Values | Means | Moments:
         """The quantity of these labels, made where it is new: so rows come by layer and metric whatever the batches."""
@@ -181,7 +181,7 @@ class Accumulator:
 
     def frame(self, **constant: Any) -> pd.DataFrame:
         """All rows in the columns every result shares: by layer, metric, input, head and rank."""
-        parts = [pd.DataFrame(part) for held in self._quantities.values() for part in held.rows()]
+        parts = [pd.DataFrame(part) for quantity in self._quantities.values() for part in quantity.rows()]
         return conform(pd.concat(parts, ignore_index=True).assign(**constant))
 
     def finer_rows(self, model: str) -> pd.DataFrame:
@@ -196,11 +196,11 @@ class Accumulator:
 
     def merge(self, other: Accumulator) -> None:
         """Take what another has measured of other inputs; rows come in the order of merging."""
-        for key, held in other._quantities.items():
+        for key, quantity in other._quantities.items():
             if key in self._quantities:
-                cast("Any", self._quantities[key]).merge(held)
+                cast("Any", self._quantities[key]).merge(quantity)
             else:
-                self._quantities[key] = held
+                self._quantities[key] = quantity
         self.counts.merge(other.counts)
         for reason, indices in other.left_out.items():
             for index in indices:
@@ -210,9 +210,9 @@ class Accumulator:
 
     def state(self) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Everything as one table, each row by its ``form``, and the rest as JSON has it: what `from_state` takes."""
-        held = [columns for quantity in self._quantities.values() for columns in quantity.state()]
-        empty = pd.DataFrame(columns=list(STATE))  # of a shard whose pictures cannot be read
-        parts = [pd.DataFrame(_listed(columns)) for columns in held] or [empty]
+        tables = [columns for quantity in self._quantities.values() for columns in quantity.state()]
+        empty = pd.DataFrame(columns=list(STATE))  # of a shard whose images cannot be read
+        parts = [pd.DataFrame(_listed(columns)) for columns in tables] or [empty]
         table = pd.concat(parts, ignore_index=True).reindex(columns=list(STATE)).astype(STATE)
         rest = {"left_out": self.left_out, "heads": sorted(self.heads), "most": self.most_heads}
         return table, {"counts": self.counts.counts, **rest}
@@ -248,12 +248,12 @@ def _undefined(quantities: Any) -> list[str]:
     """Which quantities are undefined somewhere and were left out there, as often as one another in one line."""
     alike: dict[tuple[int, int], list[str]] = {}
     left_out: dict[str, int] = {}
-    for held in quantities:
-        if isinstance(held, Means) and held.undefined and not held.ranked:
-            alike.setdefault((held.undefined, held.taken), []).append(held.name)
-        if isinstance(held, Moments):
-            metric = str(held.columns["metric"])
-            left_out[metric] = left_out.get(metric, 0) + held.left_out
+    for quantity in quantities:
+        if isinstance(quantity, Means) and quantity.undefined and not quantity.ranked:
+            alike.setdefault((quantity.undefined, quantity.taken), []).append(quantity.name)
+        if isinstance(quantity, Moments):
+            metric = str(quantity.columns["metric"])
+            left_out[metric] = left_out.get(metric, 0) + quantity.left_out
     notes = [
         f"{undefined} of {taken} values of {', '.join(names)} are undefined and left out"
         for (undefined, taken), names in alike.items()
@@ -403,7 +403,7 @@ class Means:
         counted = {"left_out": self.undefined, "taken": self.taken}
         for index, kinds in self.layers.items():
             for kind, sums in kinds.items():
-                held = {
+                own = {
                     "form": "sums",
                     "layer": index,
                     "null": kind or None,
@@ -412,7 +412,7 @@ class Means:
                     "sums": [*sums.total],
                     "sum_counts": [*sums.count],
                 }
-                yield self.columns | counted | held
+                yield self.columns | counted | own
                 counted = {}
         yield from (rows | {"form": "input"} for rows in self._input_rows())
 
@@ -424,9 +424,9 @@ class Means:
         for layer, of_layer in table.groupby("layer", sort=False):
             kinds = made.layers[int(str(layer))] = {}
             for kind, rows in of_layer.groupby(of_layer["null"].fillna(_OBSERVED), sort=False):
-                held = kinds[str(kind)] = _Sums()
-                held.total = np.stack([*rows["sums"]])
-                held.count = np.stack([*rows["sum_counts"]])
+                of_kind = kinds[str(kind)] = _Sums()
+                of_kind.total = np.stack([*rows["sums"]])
+                of_kind.count = np.stack([*rows["sum_counts"]])
         return made
 
 

@@ -50,7 +50,7 @@ class Moments:
         return self._sums["count"]
 
     def add(self, values: Tensor, null_mean: Tensor | None = None) -> None:
-        """Take one batch, (input[, head][, rank]), with what chance is expected to give for each value."""
+        """Take one batch, (input[, head][, rank]), with the mean of the null distribution of each value."""
         x = self._table(values)
         known = np.isfinite(x)
         absent = np.isnan(x) if self.ranked else np.zeros_like(known)  # a rank that an input has not got
@@ -125,7 +125,7 @@ class Moments:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Columns of the rows: each head's ``statistic`` (`SUMMARY`), then of all heads together (`POOLED`).
 
-        The mean stands with chance's expected value. A measure that has a statistic of its own, such as max, keeps that
+        The mean stands with the null distribution's. A measure that has a statistic of its own, such as max, keeps that
         word for its mean, and "std of max" says what the others are.
         """
         if not self.count.size:  # nothing came

@@ -74,10 +74,10 @@ def _git(root: Path, *arguments: str) -> str:
 
 def notebook_run() -> dict[str, Any] | None:
     """What `workbench render` says to this kernel about the notebook it runs; None outside a render."""
-    held = os.environ.get("WORKBENCH_NOTEBOOK")
-    if not held:
+    value = os.environ.get("WORKBENCH_NOTEBOOK")
+    if not value:
         return None
-    return json.loads(held) if held.startswith("{") else {"name": held}
+    return json.loads(value) if value.startswith("{") else {"name": value}
 
 
 def notebook_parameters() -> tuple[dict[str, Any], str | None]:
@@ -87,8 +87,8 @@ def notebook_parameters() -> tuple[dict[str, Any], str | None]:
     kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now. A
     script has none, nor has a notebook whose file is not known; that is None.
     """
-    if held := os.environ.get(PARAMETERS):
-        return json.loads(held), "render"
+    if value := os.environ.get(PARAMETERS):
+        return json.loads(value), "render"
     ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
     variables = getattr(ipython.get_ipython() if ipython else None, "user_ns", {})
     file = variables.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
@@ -182,7 +182,7 @@ def dump(provenance: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def embed(content: bytes, format: str, provenance: Mapping[str, Any], dpi: float = 96) -> bytes:
-    """The same picture with its provenance inside.
+    """The same image with its provenance inside.
 
     PNG: an iTXt chunk, with title, description and resolution. SVG: `<title>`, `<desc>`, `<metadata>`. PDF: an
     entry of the document information, with title and subject.
@@ -198,7 +198,7 @@ def _embed_png(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
 
     head = 33  # the signature and the IHDR chunk, behind which the others may stand
     if content[12:16] != b"IHDR":
-        raise InputError("the picture is no PNG")
+        raise InputError("the image is no PNG")
     info = PngImagePlugin.PngInfo()
     figure = provenance.get("figure", {})
     info.add_itxt("Title", str(provenance.get("name", "")))
@@ -281,32 +281,34 @@ def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
     try:
         text = readers[suffix](path)
-        held = json.loads(text) if text else None
+        content = json.loads(text) if text else None
     except (ValueError, OSError, SyntaxError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(held, dict) or "schema" not in held or "figure" not in held:
+    if not isinstance(content, dict) or "schema" not in content or "figure" not in content:
         raise InputError(f"{path} carries no workbench provenance; was it written by save_figure?")
-    if held["schema"] > SCHEMA_VERSION:
+    if content["schema"] > SCHEMA_VERSION:
         raise InputError(
-            f"{path} has provenance schema {held['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
+            f"{path} has provenance schema {content['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    return upgraded(held)
+    return upgraded(content)
 
 
 def upgraded(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Provenance of any known schema in today's names; its ``schema`` stays the one that was written."""
     if provenance["schema"] == SCHEMA_VERSION:
         return dict(provenance)
-    held: dict[str, Any] = {**provenance, "parameters_from": "call"}  # there was no other way
+    renamed: dict[str, Any] = {**provenance, "parameters_from": "call"}  # there was no other way
     if provenance["schema"] == 2:
-        return held
-    held |= {name: new_settings(held[name]) for name in ("parameters", "inputs", "runs") if name in held}
-    notebook = held.get("notebook")
+        return renamed
+    renamed |= {
+        name: new_settings(renamed[name]) for name in ("parameters", "inputs", "runs") if name in renamed
+    }
+    notebook = renamed.get("notebook")
     if (
         notebook and "parameters" in notebook
     ):  # which names a notebook's parameters have is known where it is run
-        held["notebook"] = {**notebook, "parameters": new_values(notebook["parameters"])}
-    return held
+        renamed["notebook"] = {**notebook, "parameters": new_values(notebook["parameters"])}
+    return renamed
 
 
 def _read_json(path: Path) -> str:
@@ -333,10 +335,10 @@ def _read_pdf(path: Path) -> str | None:
     from pypdf.errors import PyPdfError
 
     try:
-        held = PdfReader(path).metadata
+        metadata = PdfReader(path).metadata
     except PyPdfError as error:
         raise ValueError(str(error)) from error
-    return str(held[PDF_KEY]) if held and PDF_KEY in held else None
+    return str(metadata[PDF_KEY]) if metadata and PDF_KEY in metadata else None
 
 
 def _read_html(path: Path) -> str | None:

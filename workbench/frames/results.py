@@ -77,8 +77,8 @@ def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Where a frame's numbers come from: one dict per run that was joined into it."""
-    held = frame.attrs.get("provenance") or []
-    return [held] if isinstance(held, dict) else list(held)
+    runs = frame.attrs.get("provenance") or []
+    return [runs] if isinstance(runs, dict) else list(runs)
 
 
 def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
@@ -111,7 +111,7 @@ def _caption(frame: pd.DataFrame) -> str:
     if "metric" not in frame:  # rows of single tokens or pairs
         return f"Values of {', '.join(frame['model'].unique())}."
     names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
-    over = "inputs, and chance" if is_overall(frame).any() else "inputs and heads"
+    over = "inputs, and null distribution" if is_overall(frame).any() else "inputs and heads"
     return f"{' of '.join(name for name in names if name)}: mean and standard deviation over {over}."
 
 
@@ -161,13 +161,13 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is not a whole Parquet file: {error}") from error
-    held = table.schema.metadata or {}
-    schema = int(held.get(b"workbench_schema", b"0"))
+    metadata = table.schema.metadata or {}
+    schema = int(metadata.get(b"workbench_schema", b"0"))
     if schema > SCHEMA_VERSION:
         raise InputError(
             f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    frame, runs = table.to_pandas(), json.loads(held.get(b"workbench_provenance", b"[]"))
+    frame, runs = table.to_pandas(), json.loads(metadata.get(b"workbench_provenance", b"[]"))
     if "metric" in frame:  # rows of single tokens or pairs have columns of their own
         frame = conform(frame)
     if schema < SCHEMA_VERSION:
@@ -178,10 +178,10 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 def with_new_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a result that an older version wrote, by today's names of metrics, axes, candidates, conventions."""
-    held = [
+    columns = [
         name for name in ("metric", "axis", "candidate", "convention") if name in frame and name in RENAMED
     ]
-    return frame.assign(**{name: frame[name].replace(dict(RENAMED[name])) for name in held})
+    return frame.assign(**{name: frame[name].replace(dict(RENAMED[name])) for name in columns})
 
 
 def _read_text(path: Path) -> pd.DataFrame:

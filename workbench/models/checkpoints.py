@@ -161,14 +161,14 @@ def _differences(module: nn.Module, state: Mapping[str, Tensor], attention: str 
     """What a person would call different about the weights' attention and the module's."""
     from workbench.attention.recognition import module_variants, recognise_attention
 
-    held, wanted = recognise_attention(state), recognise_attention(module.state_dict())
+    saved, wanted = recognise_attention(state), recognise_attention(module.state_dict())
     found = []
-    if held and wanted and len(held) != len(wanted):
-        found.append(f"the weights have {len(held)} layers of attention, the model has {len(wanted)}")
-    both = [path for path in wanted if path in held]
+    if saved and wanted and len(saved) != len(wanted):
+        found.append(f"the weights have {len(saved)} layers of attention, the model has {len(wanted)}")
+    both = [path for path in wanted if path in saved]
     for path in both:
-        theirs, ours = held[path].variants, wanted[path].variants
-        if theirs and ours and held[path].form != wanted[path].form:
+        theirs, ours = saved[path].variants, wanted[path].variants
+        if theirs and ours and saved[path].form != wanted[path].form:
             exact = module_variants(module.get_submodule(path), ours)
             ours = (attention,) if attention in exact else exact or ours
             found.append(
@@ -176,8 +176,8 @@ def _differences(module: nn.Module, state: Mapping[str, Tensor], attention: str 
             )
             break
     for path in both:
-        if held[path].width != wanted[path].width:
-            found.append(f"the weights are {held[path].width} wide, the model is {wanted[path].width}")
+        if saved[path].width != wanted[path].width:
+            found.append(f"the weights are {saved[path].width} wide, the model is {wanted[path].width}")
             break
     return found
 

@@ -190,7 +190,7 @@ def _of_inputs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _silent_nulls(frame: pd.DataFrame) -> list[str]:
-    """Which quantities chance cannot move: all null samples agree, and there is no z."""
+    """Which quantities have a null distribution of one value only: all null samples agree, and there is no z."""
     drawn = frame[frame["null_low"].notna()]
     if drawn.empty:
         return []

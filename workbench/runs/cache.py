@@ -105,7 +105,7 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
             "model": source.model,
             "module": None if source.module is None else module_content(source.module),
             "inputs": source.inputs,
-            "content": _told(source.content, "the input"),
+            "content": _hashed(source.content, "the input"),
         }
     )
 
@@ -169,7 +169,7 @@ def module_content(module: nn.Module) -> list[Any]:
     """
     if _global_forward_hooks or _global_forward_pre_hooks:
         raise Unhashable("every module has a forward hook, since torch has a global one")
-    held: list[Any] = []
+    parts: list[Any] = []
     for path, child in module.named_modules():
         where = f"{path or 'the model'} ({type(child).__name__})"
         if type(child).__module__.partition(".")[0] not in LIBRARIES:
@@ -184,11 +184,11 @@ def module_content(module: nn.Module) -> list[Any]:
         tensors = {**child._parameters, **child._buffers}
         settings = {name: value for name, value in vars(child).items() if name not in _OF_MODULES}
         devices = sorted({_device(tensor.device) for tensor in tensors.values() if tensor is not None})
-        held.append([path, class_path(child), devices, tensors, _told(settings, where)])
-    return held
+        parts.append([path, class_path(child), devices, tensors, _hashed(settings, where)])
+    return parts
 
 
-def _told(value: Any, where: str) -> str:
+def _hashed(value: Any, where: str) -> str:
     return content_sha256(value, where, other=_of_libraries)
 
 
@@ -234,7 +234,7 @@ def _source_sha256() -> str:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _StoredResult:
     path: Path
     size: int
     used: float
@@ -285,9 +285,9 @@ class Store:
 
     def shrink(self) -> None:
         """Remove what a killed process left, and results until the others fit."""
-        held = sorted(self._held(), key=lambda one: one.used)
-        total = sum(one.size for one in held)
-        for one in held:
+        files = sorted(self._stored(), key=lambda one: one.used)
+        total = sum(one.size for one in files)
+        for one in files:
             if total <= self.limit:
                 break
             one.path.unlink(missing_ok=True)
@@ -295,23 +295,23 @@ class Store:
 
     def info(self) -> dict[str, Any]:
         """Folder, number of results, bytes and limit."""
-        held = self._held()
+        files = self._stored()
         return {
             "folder": str(self.folder),
-            "results": len(held),
-            "bytes": sum(one.size for one in held),
+            "results": len(files),
+            "bytes": sum(one.size for one in files),
             "limit": self.limit,
         }
 
     def clear(self) -> int:
         """Remove all results; returns how many there were."""
-        held = self._held()
-        for one in held:
+        files = self._stored()
+        for one in files:
             one.path.unlink(missing_ok=True)
-        return len(held)
+        return len(files)
 
-    def _held(self) -> list[_Held]:
-        held = []
+    def _stored(self) -> list[_StoredResult]:
+        files = []
         for path in self.folder.glob("*/*") if self.folder.is_dir() else ():
             hidden = path.name.startswith(".")
             if path.suffix != ".parquet" and not hidden:
@@ -319,10 +319,10 @@ class Store:
             with contextlib.suppress(FileNotFoundError):  # let go by another process
                 about = path.stat()
                 if not hidden:
-                    held.append(_Held(path, about.st_size, about.st_mtime))
+                    files.append(_StoredResult(path, about.st_size, about.st_mtime))
                 elif time.time() - about.st_mtime > STALE:
                     path.unlink()
-        return held
+        return files
 
 
 def size_limit() -> int:

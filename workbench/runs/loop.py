@@ -262,11 +262,11 @@ def weights_source(settings: RunSettings) -> Source:
         for number in parse_numbers("layer", settings.layers, len(found))
     ]
     return Source(
-        identity, {}, 0, lambda: iter([_held([], records, None)]), module=module, depth=len(records)
+        identity, {}, 0, lambda: iter([_stored_batch([], records, None)]), module=module, depth=len(records)
     )
 
 
-def _held(ids: Sequence[str], records: Sequence[LayerRecord], tokens: TokenInfo | None) -> Batch:
+def _stored_batch(ids: Sequence[str], records: Sequence[LayerRecord], tokens: TokenInfo | None) -> Batch:
     """A batch whose layers are there already."""
 
     def run(on_layer: OnLayer, hold: bool) -> None:
@@ -337,9 +337,9 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
     Raises `InputError` where it lacks what ``sites`` ask for and q, k, v cannot give: attention is computed
     from q, k, scale and mask, the heads' output from it and v, hidden states from nothing.
     """
-    held = file if isinstance(file, Capture) else read_qkv(file)
+    captured = file if isinstance(file, Capture) else read_qkv(file)
     name = Path(file).name if not isinstance(file, Capture) else "capture"
-    for record in held:
+    for record in captured:
         # Layers without attention between tokens lack these by nature: the analysis will say so.
         natural = {"q", "k", "v"} if record.kind == "none" else set()
         for site in set(sites) - natural - {"mask", "scale", "attn", "head_out"}:
@@ -352,15 +352,15 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
             raise InputError(
                 f"{name}: layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from"
             )
-    numbers = _pick(held, settings.layers)
-    size = inputs_in(held[numbers[0]])
-    model = held.model
+    numbers = _pick(captured, settings.layers)
+    size = inputs_in(captured[numbers[0]])
+    model = captured.model
     identity = {
         "spec": model.get("spec") or name,
         "checkpoint": model.get("checkpoint"),
         "sha256": model.get("fingerprint"),
     }
-    inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | held.inputs
+    inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | captured.inputs
     if not isinstance(file, Capture):
         from workbench.core.files import sha256_file
 
@@ -369,22 +369,22 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
     def batches() -> Iterator[Batch]:
         for start in range(0, size, settings.batch_size):
             cut = slice(start, min(start + settings.batch_size, size))
-            records = [cut_layer(held[number], cut, size) for number in numbers]
-            tokens = held.tokens[cut] if held.tokens is not None else None
+            records = [cut_layer(captured[number], cut, size) for number in numbers]
+            tokens = captured.tokens[cut] if captured.tokens is not None else None
             ids = [str(number) for number in range(size)[cut]]
-            yield _held(ids, records, _without_unseen(tokens, records))
+            yield _stored_batch(ids, records, _without_unseen(tokens, records))
 
-    content = held if isinstance(file, Capture) else inputs["qkv"]
+    content = captured if isinstance(file, Capture) else inputs["qkv"]
     return Source(identity, inputs, size, batches, depth=len(numbers), content=content)
 
 
-def _pick(held: Capture, layers: Any) -> list[int]:
+def _pick(captured: Capture, layers: Any) -> list[int]:
     """Numbers of the chosen layers that the capture holds; negative ones count from its last."""
-    present = [record.index for record in held]
+    present = [record.index for record in captured]
     chosen = parse_numbers("layer", layers)
     if chosen is None:
         return present
-    return sorted({held[number].index for number in chosen})
+    return sorted({captured[number].index for number in chosen})
 
 
 def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:

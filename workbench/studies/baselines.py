@@ -143,10 +143,10 @@ def recorded_curves(
             f"no such rows on record: seed {seed}, n {n}, epochs {epochs}; "
             f"seeds are {', '.join(map(str, sorted(frame['seed'].unique())))}"
         )
-    held = frame.attrs
+    attrs = frame.attrs
     frame = frame[frame["seed"].isin(seeds) & (frame["epoch"] <= (math.inf if epochs is None else epochs))]
     frame.attrs = {
-        **held,
+        **attrs,
         "absent": absent,
         "baselines": {about.loc[name, "task"]: name for name in baselines},
     }
@@ -157,13 +157,13 @@ def narrowed(frame: pd.DataFrame, task: str, variants: Iterable[str]) -> pd.Data
     """The rows of one task and of these variants, where they are on record, with the origin of no other model."""
     chosen = frame[(frame["task"] == task) & frame["attention"].isin(set(variants))]
     specs = {f"bundled:{name}" for name in chosen["model"].unique()}
-    held = [
+    chosen_runs = [
         (file, run)
         for file, run in zip(frame.attrs["records"], frame.attrs["provenance"], strict=True)
         if run["model"]["spec"] in specs
     ]
-    chosen.attrs["records"] = [file for file, _ in held]
-    chosen.attrs["provenance"] = [run for _, run in held]
+    chosen.attrs["records"] = [file for file, _ in chosen_runs]
+    chosen.attrs["provenance"] = [run for _, run in chosen_runs]
     return chosen
 
 

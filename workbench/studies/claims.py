@@ -89,9 +89,9 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             found = _judged(claim, finding)
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
-    held = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
-    frame.attrs["provenance"] = [run for source in held for run in source.attrs["provenance"]]
-    frame.attrs["records"] = [file for source in held for file in source.attrs["records"]]
+    sources = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
+    frame.attrs["provenance"] = [run for source in sources for run in source.attrs["provenance"]]
+    frame.attrs["records"] = [file for source in sources for file in source.attrs["records"]]
     return frame
 
 
@@ -102,10 +102,10 @@ def _names(options: str) -> list[str]:
 
 
 def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
-    words = {"model - baseline": " less ", "model / baseline": " over ", "last - first": "", "sizes": ""}[
+    words = {"model - baseline": " minus ", "model / baseline": " over ", "last - first": "", "sizes": ""}[
         claim["over"]
     ]
-    who = words.join(names) + (", last epoch less first" if claim["over"] == "last - first" else "")
+    who = words.join(names) + (", last epoch minus first" if claim["over"] == "last - first" else "")
     return ", ".join(filter(None, (claim["interpretation"], who)))
 
 
@@ -141,7 +141,7 @@ def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
         return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
     if len(samples[0].values) > 1:
         return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
-    sides = [Finding(float(held.values.iloc[0]), held.low, held.high, held.n) for held in samples]
+    sides = [Finding(float(sample.values.iloc[0]), sample.low, sample.high, sample.n) for sample in samples]
     return sides[0] if claim["over"] == "sizes" else newcombe_interval(*sides, ratio=ratio)
 
 

@@ -191,8 +191,8 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(place), kind="stable")
     for name in set(known) - set(names):
         absent[name] = "not in the record of evaluations; make it with: make records"
-    held = {f"bundled:{name}" for name in known}
-    runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in held]
+    specs = {f"bundled:{name}" for name in known}
+    runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in specs]
     rows.attrs = {**frame.attrs, "provenance": runs, "absent": absent}
     return rows.reset_index(drop=True)
 

@@ -60,14 +60,14 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
     look = at_start.material.look(at_start.place)
     row = attention(look, 1)[3]
     top = int(row.argmax())
-    assert repr(look.tokens.labels[0][top]) in at_start.reading()
-    assert f"{float(row[top]):.1%}" in at_start.reading()
+    assert repr(look.tokens.labels[0][top]) in at_start.interpretation()
+    assert f"{float(row[top]):.1%}" in at_start.interpretation()
 
 
 def test_another_input_goes_back_to_the_class_token(at_start):
     at_start.move(token=9)
     assert at_start.move(index=1).place.token == 0
-    assert at_start.material.one(at_start.place).ids[0] in at_start.reading()
+    assert at_start.material.one(at_start.place).ids[0] in at_start.interpretation()
 
 
 def test_another_model_brings_inputs_of_its_kind(at_start, tmp_path):
@@ -118,7 +118,7 @@ def test_every_view_can_be_drawn_read_and_saved_as_numbers(at_start, name):
     at_start.move(view=name, against=against.to_dict())
     figure = at_start.figure()
     assert figure.data
-    assert at_start.reading().startswith("Layer 3, head 0")
+    assert at_start.interpretation().startswith("Layer 3, head 0")
     rows = VIEWS[name].numbers(at_start.place, at_start.material)
     assert len(rows) > 3
 
@@ -143,7 +143,7 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         assert 100 in boxes.customdata
     share = rows.groupby("head")["value"].mean()
     said = f"by its own formula (as_implemented): head {share.idxmax()} holds most, {share.max():.1%} of the tokens"
-    assert said in explorer.reading()
+    assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
     assert close(plain(made["figure"]), plain(figure))
@@ -206,7 +206,7 @@ def test_the_difference_is_the_attention_moved(at_start):
     first = at_start.place.moved(layer=0, against=None)
     at_start.move(view="compare", layer=2, against=first.to_dict())
     a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.place))
-    assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.reading()
+    assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.interpretation()
 
 
 def test_a_command_asks_for_the_same_address(at_start):
@@ -231,7 +231,7 @@ def test_all_queries_of_an_image_are_looked_at_again_where_they_were_asked_for(a
     import shlex
 
     at_start.move(layer=1, token=None)
-    assert "From all queries" in at_start.reading()
+    assert "From all queries" in at_start.interpretation()
     assert Explorer.at(at_start.address).place == at_start.place
     words = shlex.split(at_start.command())
     assert words[words.index("token") + 1] == "all"

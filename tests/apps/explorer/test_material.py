@@ -46,17 +46,17 @@ def test_what_is_looked_at_is_what_capture_gives(material):
 def test_kept_material_stays_within_its_bound():
     one = Material()
     one.look(PLACE)
-    small = Material(limit=3 * one.held_bytes)
+    small = Material(limit=3 * one.cached_bytes)
     for index in range(3):
         for layer in range(4):
             small.look(PLACE.moved(index=index, layer=layer))
-            assert small.held_bytes <= 3 * one.held_bytes
+            assert small.cached_bytes <= 3 * one.cached_bytes
 
 
 def test_what_is_larger_than_the_bound_is_shown_and_not_kept():
     tiny = Material(limit=100)
     assert tiny.look(PLACE).record.index == 2
-    assert tiny.held_bytes <= 100
+    assert tiny.cached_bytes <= 100
 
 
 def test_the_outline_names_kinds_and_heads(material):
@@ -79,7 +79,7 @@ def test_two_threads_make_a_thing_once(monkeypatch):
 
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(material._once(material._held, "key", slow)))
+        threading.Thread(target=lambda: found.append(material._once(material._cached, "key", slow)))
         for _ in range(3)
     ]
     for thread in threads:

@@ -187,7 +187,7 @@ def test_a_broken_picture_is_told(panel):
     assert "broken.png" in panel.message.value
     assert panel.explorer.place.inputs == panel.inputs.value == "bundled:digits"
     panel._upload(({"name": "notes.docx", "content": memoryview(b"x")},))
-    assert "not a picture this reads" in panel.message.value
+    assert "not an image this reads" in panel.message.value
 
 
 def test_a_text_of_ones_own_is_looked_at(panel, tmp_path):

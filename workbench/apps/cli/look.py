@@ -202,8 +202,8 @@ def capture(settings: dict[str, Any], sites: list[str], out: str) -> None:
     captured = capture_inputs(model, spec, sites=tuple(sites), **settings)
     captured.save(out)
     own = dict.fromkeys(site for record in captured for site in record.extra)
-    held = [*(site for site in captured.sites if _layers_with(captured, site)), *own]
-    click.echo(f"{len(captured)} layers, sites {', '.join(held)} written to {out}")
+    written = [*(site for site in captured.sites if _layers_with(captured, site)), *own]
+    click.echo(f"{len(captured)} layers, sites {', '.join(written)} written to {out}")
     for site in captured.sites:
         layers = _layers_with(captured, site)
         if site != "mask" and len(layers) < len(captured):
@@ -318,7 +318,7 @@ def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
         "claim": claim["claim"] + interpretation,
         "published": None if published != published else published,
         "measured [95 %]": interval("measured", "low", "high"),
-        "chance [95 %]": interval("null_mean", "null_low", "null_high"),
+        "null distribution [95 %]": interval("null_mean", "null_low", "null_high"),
         "verdict": claim["verdict"],
     }
 

@@ -195,13 +195,13 @@ class Canvas:
         live.missed = live.heard < 0
         with widget.batch_update():
             for old, new in zip(widget.data, figure.data, strict=True):
-                held, wanted = old._props or {}, new._props or {}
+                shown, wanted = old._props or {}, new._props or {}
                 for name, value in wanted.items():
-                    if name != "uid" and not _same(held.get(name), value):
+                    if name != "uid" and not _same(shown.get(name), value):
                         old[name] = value
-            held, wanted = widget.layout._props or {}, figure.layout._props or {}
+            shown, wanted = widget.layout._props or {}, figure.layout._props or {}
             for name, value in wanted.items():
-                if name != "template" and not _same(held.get(name), value):
+                if name != "template" and not _same(shown.get(name), value):
                     widget.layout[name] = value
         sync_state(widget)
 
@@ -226,19 +226,19 @@ def _build(figure: go.Figure) -> Any:
     )
 
 
-def _same(held: Any, wanted: Any) -> bool:
+def _same(shown: Any, wanted: Any) -> bool:
     """Whether two values of a property are equal; arrays are compared whole."""
     import numpy as np
 
-    if isinstance(held, np.ndarray) or isinstance(wanted, np.ndarray):
+    if isinstance(shown, np.ndarray) or isinstance(wanted, np.ndarray):
         return (
-            isinstance(held, np.ndarray) and isinstance(wanted, np.ndarray)
-            and held.shape == wanted.shape and held.dtype == wanted.dtype and bool((held == wanted).all())
+            isinstance(shown, np.ndarray) and isinstance(wanted, np.ndarray)
+            and shown.shape == wanted.shape and shown.dtype == wanted.dtype and bool((shown == wanted).all())
         )  # fmt: skip
     try:
-        return bool(held == wanted)
+        return bool(shown == wanted)
     except ValueError:  # arrays further inside
-        return json.dumps(held, default=repr) == json.dumps(wanted, default=repr)
+        return json.dumps(shown, default=repr) == json.dumps(wanted, default=repr)
 
 
 def sync_state(figure: go.FigureWidget) -> None:
@@ -248,6 +248,6 @@ def sync_state(figure: go.FigureWidget) -> None:
     page that opens later reads the state: voila's, which opens when the cell has run, and JupyterLab's after a
     reload, would show the figure before all changes. Nothing is sent: the open pages have it already.
     """
-    held = vars(figure)["_trait_values"]  # past the traits, which would send it
-    held["_widget_data"] = deepcopy(figure._data)
-    held["_widget_layout"] = deepcopy(figure._layout_obj._props)
+    values = vars(figure)["_trait_values"]  # past the traits, which would send it
+    values["_widget_data"] = deepcopy(figure._data)
+    values["_widget_layout"] = deepcopy(figure._layout_obj._props)

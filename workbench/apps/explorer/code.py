@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from workbench.apps.explorer.address import Address
-from workbench.apps.explorer.measures import DRAWS
+from workbench.apps.explorer.measures import NULL_SAMPLES
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
@@ -88,15 +88,15 @@ def matrix(address: Address, material: Material) -> list[str]:
 def norms(address: Address, material: Material) -> list[str]:
     """Lines of the view norms."""
     record = material.look(address).record
-    held = [name for name in ("q", "k", "v") if getattr(record, name) is not None]
+    present = [name for name in ("q", "k", "v") if getattr(record, name) is not None]
     group = material.key_head(address)
     return [
-        *_capture(address, material, json.dumps(held)),
+        *_capture(address, material, json.dumps(present)),
         f"layer = capture[{address.layer}]",
         "lengths = {",
         *(
             f'    "{name}": layer.{name}[0, {address.head if name == "q" else group}].double().norm(dim=-1),'
-            for name in held
+            for name in present
         ),
         "}",
         f"figure = figures.token_norms_figure(lengths, capture.tokens{_image(address, material)})",
@@ -107,7 +107,7 @@ def spectrum(address: Address, material: Material) -> list[str]:
     """Lines of the view spectrum."""
     return [
         *_load(address, material),
-        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, null_samples={DRAWS})',
+        f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, null_samples={NULL_SAMPLES})',
         f'figure = figures.head_spectrum_figure(frame[frame["head"] == {material.key_head(address)}], {address.layer})',
     ]
 

@@ -129,7 +129,7 @@ class Explorer:
         """All layers and heads, coloured by the chosen metric."""
         return overview(self.place, self.material)
 
-    def reading(self) -> str:
+    def interpretation(self) -> str:
         """One sentence on what the view shows, computed from its numbers."""
         place = self.place
         return f"{where(place, self.material)}: {view(place.view).read(place, self.material)}"
@@ -153,7 +153,7 @@ class Explorer:
         numbers = shown.numbers(place, self.material)
         numbers.attrs.setdefault("provenance", [self._provenance()])
         return save_figure(
-            shown.draw(place, self.material), name, data=numbers, caption=self.reading(), width="page", out=out,
+            shown.draw(place, self.material), name, data=numbers, caption=self.interpretation(), width="page", out=out,
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
             parameters=self.address,
         )  # fmt: skip

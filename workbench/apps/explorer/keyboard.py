@@ -149,7 +149,7 @@ class Keys(anywidget.AnyWidget):
     Attributes:
         shortcuts: the keys, named as the browser names them: "ArrowLeft", "p", "?".
         label: what a screen reader calls the box.
-        alternatives: what it says of the pictures in it: class of their box to words.
+        alternatives: what it says of the figures in it: class of their box to words.
         pressed: the last key and how many came before it and with it: {"key": "ArrowLeft", "count": 3}.
     """
 

@@ -64,7 +64,7 @@ class Material:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._models: LRUCache = LRUCache(MODELS)
-        self._held: LRUCache = LRUCache(limit, getsizeof=_bytes)
+        self._cached: LRUCache = LRUCache(limit, getsizeof=_bytes)
         self._guard = threading.Lock()
         self._making: dict[Hashable, Any] = {}
         self._running = threading.Lock()
@@ -98,7 +98,7 @@ class Material:
             self.report(f"reading {spec}")
             return inputs(spec, loaded, n=min(address.n, len(open_pool(spec))), seed=address.seed)
 
-        return self._once(self._held, ("inputs", address.model, spec, address.n, address.seed), make)
+        return self._once(self._cached, ("inputs", address.model, spec, address.n, address.seed), make)
 
     def default_inputs(self, model: str) -> str:
         """What is bundled for the model's kind."""
@@ -144,10 +144,10 @@ class Material:
             ]  # fmt: skip
 
         key = ("outline", address.model, self._input_key(address))
-        return self._once(self._held, key, make)
+        return self._once(self._cached, key, make)
 
     def look(self, address: Address) -> Look:
-        """The layer and input of an address: its captured operands, tokens, and picture."""
+        """The layer and input of an address: its captured operands, tokens, and image."""
         batch = self.one(address)
 
         def make() -> Look:
@@ -161,7 +161,7 @@ class Material:
             return Look(seen[address.layer], seen.tokens, image, batch.ids[0])
 
         key = ("look", address.model, self._input_key(address), address.layer)
-        return self._once(self._held, key, make)
+        return self._once(self._cached, key, make)
 
     def key_head(self, address: Address) -> int:
         """Whose keys and values the head reads: its own, or those of its group."""
@@ -185,7 +185,7 @@ class Material:
 
         given = tuple(sorted((name, repr(value)) for name, value in options.items()))
         key = ("frame", analysis, address.model, self._input_key(address), given)
-        return self._once(self._held, key, make)
+        return self._once(self._cached, key, make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
         """Π of the patches or words in the heads of the layer."""
@@ -209,9 +209,9 @@ class Material:
         return getattr(self._here, "report", None) or Report()
 
     @property
-    def held_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Bytes of captures and frames that are kept."""
-        return int(self._held.currsize)
+        return int(self._cached.currsize)
 
     def _input_key(self, address: Address) -> tuple[Hashable, ...]:
         return (address.inputs or self.default_inputs(address.model), address.n, address.seed, address.index)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
 
-DRAWS = 10  # of chance: enough for its mean and a rough z in an overview
+NULL_SAMPLES = 10  # enough for their mean and a rough z in an overview
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Measure:
         return rows
 
 
-_DRAWN = {"per_head": True, "null_samples": DRAWS, "null": "gaussian"}
+_DRAWN = {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"}
 MEASURES = {
     "attention_entropy": Measure(
         "Entropy of attention", "attention_entropy", "attention-map", {"null_samples": 0}

@@ -20,7 +20,7 @@ from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.keyboard import BOX_CLASS, Copy, Keys
 from workbench.apps.explorer.material import where
 from workbench.apps.explorer.measures import MEASURES
-from workbench.apps.explorer.uploads import keep_picture, keep_text
+from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.apps.explorer.views import VIEWS, overview, view
 from workbench.core.errors import InputError, WorkbenchError
 from workbench.figures.theme import find_theme
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
     layers: list[int]
     figure: go.Figure | None
     text: str
-    """The reading, or why there is no figure."""
+    """The interpretation, or why there is no figure."""
     script: str
 
 
@@ -66,7 +66,7 @@ class Pin(NamedTuple):
 
     place: Address
     card: widgets.Widget
-    picture: Canvas
+    canvas: Canvas
 
 
 class Panel:
@@ -85,7 +85,7 @@ class Panel:
         self._asked: dict[str, Any] = {}
         self._following = False
         self._make_controls()
-        self._make_pictures()
+        self._make_canvases()
         self._make_drawer()
         self._arrange()
         self._go({})
@@ -112,8 +112,8 @@ class Panel:
         self.layer = widgets.SelectionSlider(options=[0], description="layer", **wide)
         self.head = widgets.SelectionSlider(options=[0], description="head", **wide)
         self.token = widgets.Dropdown(options=[("all queries", ALL)], value=ALL, description="token", **wide)
-        self.picture = widgets.FileUpload(
-            accept="image/*", description="Upload a picture", layout=widgets.Layout(width="150px"),
+        self.upload = widgets.FileUpload(
+            accept="image/*", description="Upload an image", layout=widgets.Layout(width="150px"),
             tooltip="An image of yours, for a model of images; it stays on this machine",
         )  # fmt: skip
         self.text = widgets.Textarea(
@@ -142,14 +142,14 @@ class Panel:
             control.observe(
                 lambda change, follow=follow: self._moved_by(follow(change["new"])), names="value"
             )
-        self.picture.observe(lambda change: self._upload(change["new"]), names="value")
+        self.upload.observe(lambda change: self._upload(change["new"]), names="value")
         self.use_text.on_click(lambda _: self._try(lambda: self._go({"inputs": keep_text(self.text.value)})))
         self.keys = Keys(
             [*_ARROWS, "p"], label="Attention explorer: arrows change layer and head, p pins the view"
         )
         self.keys.on_key(self._press)
 
-    def _make_pictures(self) -> None:
+    def _make_canvases(self) -> None:
         self.message = widgets.HTML()
         self.message.add_class("workbench-message")
         self.message.layout.flex = "1 1 400px"
@@ -199,8 +199,8 @@ class Panel:
     def _arrange(self) -> None:
         wrap = widgets.Layout(flex_flow="row wrap", align_items="flex-start")
         own = widgets.Accordion(
-            [widgets.VBox([self.picture, self.text, self.use_text])],
-            titles=("A picture or text of your own",),
+            [widgets.VBox([self.upload, self.text, self.use_text])],
+            titles=("An image or text of your own",),
         )
         own.layout.width = "auto"
         take = widgets.Accordion(
@@ -391,9 +391,9 @@ class Panel:
             self._say("Cancelled; the view before stays.", wrong=False)
             self._restore()
 
-    def _describe(self, picture: str, words: str) -> None:
-        """What a screen reader says of a picture."""
-        self.keys.alternatives = {**self.keys.alternatives, picture: words}
+    def _describe(self, figure: str, words: str) -> None:
+        """What a screen reader says of a figure."""
+        self.keys.alternatives = {**self.keys.alternatives, figure: words}
 
     def _say(self, text: str, wrong: bool) -> None:
         kind = "workbench-error' role='alert" if wrong else "workbench-said-so' role='status"
@@ -410,9 +410,9 @@ class Panel:
     def _upload(self, files: Any) -> None:
         if files and not self._following:
             file = files[0]
-            self._try(lambda: self._go({"inputs": keep_picture(file["name"], bytes(file["content"]))}))
+            self._try(lambda: self._go({"inputs": keep_image(file["name"], bytes(file["content"]))}))
             self._following = True  # an upload of the same file again must be seen as one
-            self.picture.value = ()
+            self.upload.value = ()
             self._following = False
 
     def _pin(self) -> None:
@@ -446,7 +446,7 @@ class Panel:
     def _unpin(self, card: widgets.Widget) -> None:
         for pin in self.pins:
             if pin.card is card:
-                pin.picture.close()
+                pin.canvas.close()
                 card.close()
         self.pins = [pin for pin in self.pins if pin.card is not card]
         self._show_pins()

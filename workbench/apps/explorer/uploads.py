@@ -1,4 +1,4 @@
-"""A picture or text that a person hands to the explorer, kept as a file so that an address can name it."""
+"""An image or text that a person hands to the explorer, kept as a file so that an address can name it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from workbench.core.files import atomic_write
 from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT
 
 
-def keep_picture(name: str, content: bytes) -> str:
-    """Keep an uploaded picture and return the inputs spec that reads it.
+def keep_image(name: str, content: bytes) -> str:
+    """Keep an uploaded image and return the inputs spec that reads it.
 
     The file lies in the workbench's own cache, in a folder named by its content, whatever its name says of folders.
 
     Raises:
-        InputError: an empty file, or a suffix of no kind of picture.
+        InputError: an empty file, or a suffix of no kind of image.
         MissingResource: the cache cannot be written.
     """
     plain = Path(name.replace("\\", "/")).name
     suffix = Path(plain).suffix.lower()
     if suffix not in IMAGE_SUFFIXES:
         raise InputError(
-            f"{plain!r} is not a picture this reads; give a file that ends in {', '.join(IMAGE_SUFFIXES)}"
+            f"{plain!r} is not an image this reads; give a file that ends in {', '.join(IMAGE_SUFFIXES)}"
         )
     if not content:
-        raise InputError(f"{plain!r} is empty; upload the picture again")
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).stem).strip("-")[:60] or "picture"
+        raise InputError(f"{plain!r} is empty; upload the image again")
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).stem).strip("-")[:60] or "image"
     return f"images:{_keep(stem + suffix, content).parent}"
 
 

@@ -1,6 +1,6 @@
-"""The views: what is drawn at an address, the numbers behind it, one sentence of reading, and the lines that make it.
+"""The views: what is drawn at an address, its numbers, one sentence of interpretation, and the lines that make it.
 
-Every view is a function of (address, material); the pictures come from the same functions as the figure notebooks.
+Every view is a function of (address, material); the figures come from the same functions as the figure notebooks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workbench import figures
 from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
-from workbench.apps.explorer.measures import DRAWS, measure
+from workbench.apps.explorer.measures import NULL_SAMPLES, measure
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.tokens import view_tokens
 from workbench.frames.results import join_frames
@@ -85,12 +85,12 @@ def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
             f"layer {record.index} attends within windows, so its queries, keys and values are not those of all "
             "tokens in order; the spectrum of its keys and the trajectory show it"
         )
-    held = {name: getattr(record, name) for name in ("q", "k", "v")}
-    heads = next((value.shape[1] for value in held.values() if value is not None), 0)
+    tensors = {name: getattr(record, name) for name in ("q", "k", "v")}
+    heads = next((value.shape[1] for value in tensors.values() if value is not None), 0)
     heads = record.head_out.shape[1] if record.head_out is not None else heads
     found = {
         name: torch.linalg.vector_norm(value[0, head * value.shape[1] // heads].double(), dim=-1)
-        for name, value in held.items()
+        for name, value in tensors.items()
         if value is not None
     }
     if not found:
@@ -235,7 +235,7 @@ def _read_norms(address: Address, material: Material) -> str:
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
     """Spectra of the keys of the address' head, in every layer that has them."""
-    frame = material.frame("gram-spectrum", address, null_samples=DRAWS)
+    frame = material.frame("gram-spectrum", address, null_samples=NULL_SAMPLES)
     return frame[frame["head"] == material.key_head(address)]
 
 

@@ -36,7 +36,7 @@ class Entry:
     alt: str
     width: int
     height: int
-    picture: str | None
+    image: str | None
     page: str | None
     links: list[tuple[str, str]]
     notebook: str | None
@@ -68,19 +68,19 @@ def write_gallery(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    held = read_report(folder)
+    saved = read_report(folder)
     if report is None:
-        report = held or {}
+        report = saved or {}
     sources = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(".figure.json")]
     read = {path.name: _entry(path) for path in sources if path.name != REPORT}
     entries = [entry for entry in read.values() if entry is not None]
-    unknown = [name for name, entry in read.items() if entry is None] + ([REPORT] if held is None else [])
+    unknown = [name for name, entry in read.items() if entry is None] + ([REPORT] if saved is None else [])
     troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
     page = environment.get_template("gallery.html").render(
         entries=entries,
         troubles=troubles,
         interrupted=[name for name, item in report.items() if item.get("status") == "interrupted"],
-        static=any(entry.picture for entry in entries),
+        static=any(entry.image for entry in entries),
     )
     # A name that is no Unicode must not end a render after all its work.
     content = page.encode(errors="replace")
@@ -90,25 +90,25 @@ def write_gallery(
 def _entry(path: Path) -> Entry | None:
     """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return _described(path, upgraded(held)) if held["schema"] <= SCHEMA_VERSION else None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return _described(path, upgraded(content)) if content["schema"] <= SCHEMA_VERSION else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None  # a file of the user's own, in a folder of theirs
 
 
-def _described(path: Path, held: Mapping[str, Any]) -> Entry:
-    name, figure = path.stem, held["figure"]
+def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
+    name, figure = path.stem, provenance["figure"]
     links = [
         (f"{name}.{suffix}", label)
         for suffix, label in _LINKS
         if path.with_name(f"{name}.{suffix}").is_file()
     ]
-    run = held.get("notebook") or {}
+    run = provenance.get("notebook") or {}
     executed = f"notebooks/{run['name']}.ipynb" if run.get("name") else None
     if executed and path.with_name("notebooks").joinpath(f"{run['name']}.ipynb").is_file():
         links.append((executed, "executed notebook"))
     present = {target for target, _ in links}
-    picture = next((file for file in (f"{name}.png", f"{name}.svg") if file in present), None)
+    image = next((file for file in (f"{name}.png", f"{name}.svg") if file in present), None)
     return Entry(
         name=name,
         title=name.replace("_", " ").replace("-", " "),
@@ -116,35 +116,37 @@ def _described(path: Path, held: Mapping[str, Any]) -> Entry:
         alt=figure["alt"],
         width=figure["width_px"],
         height=figure["height_px"],
-        picture=picture,
+        image=image,
         page=f"{name}.html" if f"{name}.html" in present else None,
         links=links,
         notebook=run.get("name"),
-        parameters={key: _text(value) for key, value in held["parameters"].items()},
-        facts=_facts(held),
+        parameters={key: _text(value) for key, value in provenance["parameters"].items()},
+        facts=_facts(provenance),
     )
 
 
-def _facts(held: Mapping[str, Any]) -> dict[str, str]:
+def _facts(provenance: Mapping[str, Any]) -> dict[str, str]:
     """Where the numbers come from, in a reader's words."""
     facts: dict[str, str] = {}
-    for model in held["models"]:
+    for model in provenance["models"]:
         weights = f", weights {model['sha256'][:12]}" if model.get("sha256") else ""
         checkpoint = f" {model['checkpoint']}" if model.get("checkpoint") else ""
         checkpoint += " weights" if model.get("checkpoint") == RANDOM_WEIGHTS else ""
         facts["model"] = _join(facts.get("model"), f"{model.get('spec')}{checkpoint}{weights}")
-    for inputs in held["inputs"]:
+    for inputs in provenance["inputs"]:
         count = f", n = {inputs['n']}" if inputs.get("n") is not None else ""
         content = f", content {inputs['sha256'][:12]}" if inputs.get("sha256") else ""
         facts["inputs"] = _join(facts.get("inputs"), f"{inputs.get('spec')}{count}{content}")
-    for record in held["records"]:
+    for record in provenance["records"]:
         facts["record"] = _join(facts.get("record"), record["path"])
-    facts["data"] = f"{held['data']['rows']} rows"
-    git = held.get("git")
+    facts["data"] = f"{provenance['data']['rows']} rows"
+    git = provenance.get("git")
     commit = f", commit {git['commit'][:12]}{' with local changes' if git['dirty'] else ''}" if git else ""
-    facts["made"] = f"{held['created'][:10]} with workbench {held['versions']['workbench']}{commit}"
-    if held.get("preset"):
-        facts["preset"] = held["preset"]
+    facts["made"] = (
+        f"{provenance['created'][:10]} with workbench {provenance['versions']['workbench']}{commit}"
+    )
+    if provenance.get("preset"):
+        facts["preset"] = provenance["preset"]
     return facts
 
 

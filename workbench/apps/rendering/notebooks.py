@@ -323,16 +323,16 @@ def parse_parameters(text: str, source: str) -> dict[str, Any]:
     import yaml
 
     try:
-        held = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{source} is not YAML: {error}") from error
-    if held is None:
+    if content is None:
         return {}
-    if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(
-            f"{source} must hold one mapping of parameter names to values; got {type(held).__name__}"
+            f"{source} must hold one mapping of parameter names to values; got {type(content).__name__}"
         )
-    return held
+    return content
 
 
 def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the notebook stopped, or a picture of it could not be printed."""
+        """Whether the notebook stopped, or a static image of it could not be printed."""
         return self.status == "failed" or bool(self.exports)
 
     def __str__(self) -> str:
@@ -67,9 +67,9 @@ def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
 def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
     """What earlier renders left in report.json: notebook name to its outcome; None for a file that is no report."""
     try:
-        held = json.loads((out / REPORT).read_text(encoding="utf-8"))
-        entries = held["notebooks"]
-        ours = held["schema"] in range(1, SCHEMA + 1) and all(
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        entries = report["notebooks"]
+        ours = report["schema"] in range(1, SCHEMA + 1) and all(
             isinstance(item[key], kind) for item in entries.values() for key, kind in _KINDS.items()
         )
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
         return None
     if not ours:
         return None
-    if held["schema"] == SCHEMA:
+    if report["schema"] == SCHEMA:
         return entries
     return {
         name: item | {"parameters": new_settings(item.get("parameters", {}))}
@@ -112,8 +112,8 @@ def result_key(notebook: Notebook, values: Mapping[str, Any], shared: Mapping[st
     """Hash of all that a notebook's figures depend on; local files named in a parameter count by size and time."""
     defaults = {name: parameter.default for name, parameter in notebook.parameters.items()}
     local = [_local_files(value) for value in {**defaults, **values}.values() if isinstance(value, str)]
-    held = {"notebook": notebook.sha256, "values": values, "local": local, **shared}
-    return sha256_bytes(dump(held).encode())
+    dependencies = {"notebook": notebook.sha256, "values": values, "local": local, **shared}
+    return sha256_bytes(dump(dependencies).encode())
 
 
 def _local_files(value: str) -> list[Any]:

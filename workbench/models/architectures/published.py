@@ -144,15 +144,15 @@ def fitting(kind: str, size: str, state: Mapping[str, Tensor], origin: str) -> d
     published = PUBLISHED[kind][size]
     architecture = dict(published.architecture)
     wanted = architecture["embed_dim"], architecture["depth"]
-    held = published.describe(state)
-    if held is not None and held != wanted:
-        same = [f"{kind}:{name}" for name, other in PUBLISHED[kind].items() if _shape(other, state) == held]
+    shape = published.describe(state)
+    if shape is not None and shape != wanted:
+        same = [f"{kind}:{name}" for name, other in PUBLISHED[kind].items() if _shape(other, state) == shape]
         named = f"; load it as {same[0]}" if same else ""
         raise InputError(
-            f"{origin} holds weights of width {held[0]} and depth {held[1]}, and {kind}:{size} is of width "
+            f"{origin} holds weights of width {shape[0]} and depth {shape[1]}, and {kind}:{size} is of width "
             f"{wanted[0]} and depth {wanted[1]}{named}"
         )
-    if held is not None and architecture["name"] == "lm":
+    if shape is not None and architecture["name"] == "lm":
         architecture["vocabulary"] = len(state["transformer.wte.weight"])
         if "transformer.wpe.weight" in state:
             architecture["context"] = len(state["transformer.wpe.weight"])
@@ -161,8 +161,8 @@ def fitting(kind: str, size: str, state: Mapping[str, Tensor], origin: str) -> d
 
 def _shape(published: Published, state: Mapping[str, Tensor]) -> tuple[int, int] | None:
     """(width, depth) of ``state`` if it is of this size."""
-    held = published.describe(state)
-    return held if held == (published.architecture["embed_dim"], published.architecture["depth"]) else None
+    shape = published.describe(state)
+    return shape if shape == (published.architecture["embed_dim"], published.architecture["depth"]) else None
 
 
 def take(
@@ -237,6 +237,6 @@ def by_layer(names: Iterable[str]) -> str:
         key = (f"{found[1]}.", f".{found[3]}") if found else (name, "")
         numbers.setdefault(key, []).extend([int(found[2])] if found else [])
     return ", ".join(
-        f"{start}{ranges(held).replace(' ', '') if held else ''}{end}"
-        for (start, end), held in numbers.items()
+        f"{start}{ranges(indices).replace(' ', '') if indices else ''}{end}"
+        for (start, end), indices in numbers.items()
     )

@@ -66,16 +66,16 @@ class SweepFolder:
 
     def plan(self) -> tuple[Plan, dict[str, Any]]:
         """The plan, and the whole manifest. Raises `InputError` where the folder holds no sweep."""
-        held = self.store.held()
-        if held is None:
+        manifest = self.store.content()
+        if manifest is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
-        return Plan.from_json(held["plan"], older=held["format"] < FORMAT), held
+        return Plan.from_json(manifest["plan"], older=manifest["format"] < FORMAT), manifest
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
-        held = {"plan": plan.as_json(), "versions": versions()} | more
+        manifest = {"plan": plan.as_json(), "versions": versions()} | more
         self.store.write(
-            held | {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
+            manifest | {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
         )
 
     # Parts
@@ -176,10 +176,10 @@ class SweepFolder:
         return found
 
 
-def _upgraded(held: dict[str, Any]) -> dict[str, Any]:
+def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest in today's words; raises `LookupError` where it is none."""
-    held["plan"]["models"], held["parts"], held["failed"]
-    return held
+    manifest["plan"]["models"], manifest["parts"], manifest["failed"]
+    return manifest
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:
@@ -209,8 +209,8 @@ def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
         ]
     )
     made = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
-    held = {**(made.schema.metadata or {}), _META: json.dumps(about).encode()}
-    made = made.replace_schema_metadata(held)
+    metadata = {**(made.schema.metadata or {}), _META: json.dumps(about).encode()}
+    made = made.replace_schema_metadata(metadata)
     return atomic_write(
         path, lambda handle: pyarrow.parquet.write_table(made, handle, write_page_checksum=True)
     )

@@ -102,20 +102,20 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as the manifest holds it."""
-        held = {name: getattr(self.settings, setting) for name, setting in _SETTINGS.items()}
+        settings = {name: getattr(self.settings, setting) for name, setting in _SETTINGS.items()}
         lists = {"models": self.models, "analyses": self.analyses}
         plain = {name: [asdict(part) for part in parts] for name, parts in lists.items()}
-        return json.loads(json.dumps({**plain, "shards": self.shards, **held}))
+        return json.loads(json.dumps({**plain, "shards": self.shards, **settings}))
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any], older: bool = False) -> Plan:
+    def from_json(cls, saved: Mapping[str, Any], older: bool = False) -> Plan:
         """What `as_json` gave, in today's names where an ``older`` version wrote it."""
-        origin = _sha256(held) if older else None
-        held = new_settings(held) if older else held
-        models = tuple(PlannedModel(**model) for model in held["models"])
-        analyses = tuple(PlannedAnalysis(**analysis) for analysis in held["analyses"])
-        settings = RunSettings(**{setting: held[name] for name, setting in _SETTINGS.items()})
-        return cls(models, analyses, tuple(held["shards"]), settings, origin)
+        origin = _sha256(saved) if older else None
+        saved = new_settings(saved) if older else saved
+        models = tuple(PlannedModel(**model) for model in saved["models"])
+        analyses = tuple(PlannedAnalysis(**analysis) for analysis in saved["analyses"])
+        settings = RunSettings(**{setting: saved[name] for name, setting in _SETTINGS.items()})
+        return cls(models, analyses, tuple(saved["shards"]), settings, origin)
 
     @property
     def fingerprint(self) -> str:
@@ -123,8 +123,8 @@ class Plan:
         return self.origin or _sha256(self.as_json())
 
 
-def _sha256(held: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+def _sha256(plan: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
 def make_plan(
@@ -152,9 +152,9 @@ def make_plan(
     for kind in ("layers", "heads"):  # as numbers, so that plans are the same where these are
         settings = replace(settings, **{kind: parse_numbers(kind[:-1], getattr(settings, kind))})
     batch_size = settings.batch_size
-    models, counts, held = [], [], {}
+    models, counts, listed = [], [], {}
     for spec, inputs in dict.fromkeys(pairs):
-        pool, names = held[inputs] = held.get(inputs) or _listed(inputs)
+        pool, names = listed[inputs] = listed.get(inputs) or _listed(inputs)
         count = chosen_count(settings.n, len(pool), pool.where)
         check_name(spec, settings.checkpoint, settings.device, settings.dtype)
         modality = known_modality(spec)

@@ -154,13 +154,13 @@ def _planned(
         raise UnknownName(f"analysis of the sweep {sweep.path}", name, labels)
     differ = {}
     for number in named:
-        held = plan.analyses[number].options
+        own = plan.analyses[number].options
         # rows per input are the default of a run, and not of a sweep: only who asks for them must get them
         wanted = {key: value for key, value in options.items() if key != "per_input" or key in given}
         differ[number] = [
-            f"{key} is {held.get(key)!r} and {value!r} is asked for"
+            f"{key} is {own.get(key)!r} and {value!r} is asked for"
             for key, value in wanted.items()
-            if held.get(key) != value
+            if own.get(key) != value
         ]
         if not differ[number]:
             return models.index(model), number
@@ -177,7 +177,7 @@ def _check_settings(sweep: SweepFolder, plan: Plan, which: int, asked: RunSettin
         name: getattr(asked, name) for name in names
     }
     for kind in ("layers", "heads"):
-        there[kind], wanted[kind] = (parse_numbers(kind[:-1], held[kind]) for held in (there, wanted))
+        there[kind], wanted[kind] = (parse_numbers(kind[:-1], table[kind]) for table in (there, wanted))
     # a device or a type of numbers that is not asked for is the sweep's own
     differ = [
         f"{name} = {there[name]!r}, not {value!r}"

@@ -84,8 +84,8 @@ class _Sweep:
         self, folder: SweepFolder, plan: Plan, restart: bool, deadline: float | None, workers: int
     ) -> None:
         self.folder, self.plan, self.deadline, self.workers = folder, plan, deadline, workers
-        held = folder.store.open(plan.as_json(), restart)
-        self.parts: dict[str, Any] = dict(held.get("parts", {}))
+        manifest = folder.store.open(plan.as_json(), restart)
+        self.parts: dict[str, Any] = dict(manifest.get("parts", {}))
         self.failed: dict[str, Any] = {}
         self.attempts: Counter[Task] = Counter()
         self.lost: dict[int, str] = {}

@@ -49,7 +49,7 @@ def sweep_status(folder: str | Path) -> SweepStatus:
     Raises `InputError` where the folder holds no sweep.
     """
     sweep = SweepFolder(folder)
-    plan, held = sweep.plan()
+    plan, manifest = sweep.plan()
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     failures = {}
     for task in plan.tasks():
@@ -57,22 +57,22 @@ def sweep_status(folder: str | Path) -> SweepStatus:
         if key not in rows:
             rows[key] = _row(plan, task)
         row, name = rows[key], sweep.part_name(plan, task)
-        line = held["parts"].get(name)  # a part of the last few seconds is not in the manifest yet
+        line = manifest["parts"].get(name)  # a part of the last few seconds is not in the manifest yet
         if sweep.part_path(plan, task).is_file():
             row["done"] += 1
             row["seconds"] += [] if line is None else [line["seconds"]]
             row["inputs"] += 0 if line is None else line["inputs"]
             row["skipped"] += 0 if line is None else line["skipped"]
-        elif name in held["failed"]:
+        elif name in manifest["failed"]:
             row["failed"] += 1
-            failures[plan.name(task)] = held["failed"][name]["error"]
+            failures[plan.name(task)] = manifest["failed"][name]["error"]
         else:
             row["left"] += 1
     every = [seconds for row in rows.values() for seconds in row["seconds"]]
     for row in rows.values():
         known = row.pop("seconds") or every
         row["seconds left"] = (
-            row["left"] * sum(known) / len(known) / max(1, held.get("workers", 1)) if known else None
+            row["left"] * sum(known) / len(known) / max(1, manifest.get("workers", 1)) if known else None
         )
     return SweepStatus(sweep.path, [*rows.values()], failures, sweep.store.is_locked())
 

@@ -35,7 +35,7 @@ ANALYSES_WATCHED: dict[str, dict[str, Any]] = {
     "token-similarity": {"null_samples": 0},
     "membership": {},
 }
-"""What is watched unless asked otherwise, and with which options: without chance, which would cost most of the time."""
+"""What is watched unless asked otherwise, and with which options: null samples would cost most of the time."""
 EVERY = 500
 """Steps between two loggings, unless asked otherwise."""
 MAX_COST = 0.03

@@ -84,11 +84,11 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
     that was not watched.
     """
     folder = Path(folder).expanduser()
-    held = _store(folder).held()
-    if held is None:
+    content = _store(folder).content()
+    if content is None:
         raise InputError(f"no watch in {folder}; give the folder that workbench.watch(…, out=FOLDER) writes")
-    if analysis not in held["analyses"]:
-        raise UnknownName(f"analysis in {folder}", analysis, held["analyses"])
+    if analysis not in content["analyses"]:
+        raise UnknownName(f"analysis in {folder}", analysis, content["analyses"])
     parts = _parts(folder / analysis)
     notes = _notes(folder)
     if not parts:
@@ -104,18 +104,18 @@ def _store(folder: str | os.PathLike[str]) -> RunStore:
     return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, upgrade=_upgraded)
 
 
-def _upgraded(held: dict[str, Any]) -> dict[str, Any]:
+def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
     """What ``watch.json`` holds in today's words; raises `LookupError` where it describes no watch."""
-    analyses = held["analyses"] if held["format"] == FORMAT else new_settings(held["analyses"])
+    analyses = content["analyses"] if content["format"] == FORMAT else new_settings(content["analyses"])
     analyses.keys()
     # layers were written as Python shows a list
-    layers = held.get("layers")
-    held |= {"format": FORMAT, "analyses": analyses}
-    return held | {"layers": None if layers is None else re.sub(r"[\[\]() ]", "", layers).strip(",")}
+    layers = content.get("layers")
+    content |= {"format": FORMAT, "analyses": analyses}
+    return content | {"layers": None if layers is None else re.sub(r"[\[\]() ]", "", layers).strip(",")}
 
 
 def _analyses(folder: Path) -> list[str]:
-    return sorted((_store(folder).held() or {"analyses": {}})["analyses"])
+    return sorted((_store(folder).content() or {"analyses": {}})["analyses"])
 
 
 def _parts(folder: Path) -> dict[int, Path]:

@@ -65,7 +65,7 @@ def _eval_mode(module: nn.Module) -> Generator[None]:
 
 @contextmanager
 def _buffers(module: nn.Module) -> Generator[None]:
-    held = [
+    buffers = [
         (child, name, buffer, buffer._version, buffer.detach().clone())
         for child in module.modules()
         for name, buffer in child._buffers.items()
@@ -74,7 +74,7 @@ def _buffers(module: nn.Module) -> Generator[None]:
     try:
         yield
     finally:
-        for child, name, buffer, version, copy in held:
+        for child, name, buffer, version, copy in buffers:
             child._buffers[name] = buffer
             if buffer._version != version:
                 with torch.no_grad():

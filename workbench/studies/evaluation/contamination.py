@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.robust_components import found_contamination, patches_of, split_of_layer, token_size
 from workbench.captures import capture
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.measurement import Accumulator, Counts
 from workbench.frames.provenance import versions
@@ -73,8 +73,10 @@ class Contaminated:
         return len(self.clean)
 
     def __getitem__(self, chosen: slice) -> Contaminated:
-        held = self.clean
-        clean = replace(held, pixels=held.pixels[chosen], targets=held.targets[chosen], ids=held.ids[chosen])
+        whole = self.clean
+        clean = replace(
+            whole, pixels=whole.pixels[chosen], targets=whole.targets[chosen], ids=whole.ids[chosen]
+        )
         return replace(self, clean=clean, pixels=self.pixels[chosen], marked=self.marked[chosen])
 
     def images(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -117,11 +119,11 @@ def contaminate(
     marked = torch.zeros(len(clean), *grid, dtype=torch.bool)
     drawn = clean.pixels.clone()
     for number, name in enumerate(clean.ids):
-        place = chance.generator(seed, name, "place")
+        place = null_distributions.generator(seed, name, "place")
         row, column = (int(torch.randint(size - side + 1, (1,), generator=place)) for size in grid)
         marked[number, row : row + side, column : column + side] = True
         if kind in _DRAWN:
-            drawn[number] = _DRAWN[kind](clean.pixels[number], chance.generator(seed, name, kind))
+            drawn[number] = _DRAWN[kind](clean.pixels[number], null_distributions.generator(seed, name, kind))
     if kind == ATTACK:
         drawn = fgsm(classifier, clean.pixels, clean.targets, EPSILON, seed=seed)
     height, width = clean.pixels.shape[-2:]
@@ -199,8 +201,8 @@ def _layers(
     """The layers of both captures, clean and contaminated, in order."""
 
     def of(pixels: Tensor) -> list[Layer]:
-        held: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
-        return [Layer(record, images.clean.ids, held.tokens, seed, counts=counts) for record in held]
+        captured: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
+        return [Layer(record, images.clean.ids, captured.tokens, seed, counts=counts) for record in captured]
 
     return of(images.clean.pixels), of(images.pixels)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.analyses.filter_kernels import log_filter_kernel, squared_distances
 from workbench.analyses.layer import grid_positions, patch_places
 from workbench.captures import capture
-from workbench.core import null_distributions as chance
+from workbench.core import null_distributions
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.extras import require
 from workbench.data.pools import photo_files, read_image
@@ -91,7 +91,7 @@ def filter_photograph(
     if model.image is None:
         raise InputError(f"{model.spec} takes no images")
     clean = _middle(read_image(files[photo]), side, model.image.channels, model.image.size, photo)
-    rng = np.random.default_rng(chance.derived_seed(seed, photo, "noise"))
+    rng = np.random.default_rng(null_distributions.derived_seed(seed, photo, "noise"))
     noisy = np.clip(clean + sigma * rng.normal(size=clean.shape), 0, 1)
     # First: a model that is refused need not wait for the filters.
     by_layer = list(_through_layers(model, noisy, layers))
@@ -259,17 +259,17 @@ def _through_layers(model: LoadedModel, noisy: Image, layers: Numbers) -> Iterat
     tiles = _tiles(noisy, model.image.size)
     classifier = PixelModel(model.module, model.image.mean, model.image.std, _takes_names(model))
     pixels = torch.from_numpy(np.stack(tiles)).permute(0, 3, 1, 2).float()
-    held = capture(model, classifier.prepared(pixels), layers=layers, sites=("attn",))
-    if held.tokens is None or held.tokens.grid is None:
+    captured = capture(model, classifier.prepared(pixels), layers=layers, sites=("attn",))
+    if captured.tokens is None or captured.tokens.grid is None:
         raise InputError(f"{model.spec} has no grid of patches that could be filtered")
-    places = patch_places(held.tokens.kinds[0], held.tokens.grid)
-    grid, count, noted = held.tokens.grid, len(held.tokens.kinds[0]), False
+    places = patch_places(captured.tokens.kinds[0], captured.tokens.grid)
+    grid, count, noted = captured.tokens.grid, len(captured.tokens.kinds[0]), False
 
     def through(maps: Tensor) -> Image:
         parts = zip(tiles, maps, strict=True)
         return _joined([attention_filter(tile, attn, grid) for tile, attn in parts], noisy.shape)
 
-    for record in held:
+    for record in captured:
         if record.kind != "token" or record.attn is None or record.attn.shape[-2:] != (count, count):
             what = "from channel to channel" if record.kind == "channel" else "by no map of its tokens"
             raise InputError(

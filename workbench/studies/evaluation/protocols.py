@@ -129,7 +129,7 @@ def _nearest(model: PixelModel, images: Images, request: Request) -> Iterator[Ro
 
 
 def corrupted(images: Images, name: str, severity: int, seed: int) -> Tensor:
-    """All images under one corruption; what chance there is depends on the image's id, not on the others."""
+    """All images under one corruption; what is random depends on the image's id, not on the others."""
     changed = [
         corrupt(
             pixels.permute(1, 2, 0).numpy(),
@@ -173,11 +173,11 @@ def _out_of_distribution(model: PixelModel, images: Images, request: Request) ->
     """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task."""
     inside = model.logits(images.pixels)
     shape = images.pixels.shape
-    chance = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
+    generator = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
     outside = {
         "inverted": 1 - images.pixels,
         "photographs": photograph_cuts(shape[0], shape[1], (shape[2], shape[3]), request.seed),
-        "noise": torch.rand(shape, generator=chance),
+        "noise": torch.rand(shape, generator=generator),
     }
     for kind, pixels in outside.items():
         value = scores.ood_aupr(inside, model.logits(pixels.to(images.pixels)))

@@ -132,8 +132,8 @@ def _finish(model: str, protocol: str, n: int, work: Path) -> tuple[Path, Path]:
     loaded = load(model)
     asked = {"model": loaded.identity, "n": n, "defaults": _defaults(protocol), "versions": versions()}
     if path.is_file() and about.is_file():
-        held = json.loads(about.read_text(encoding="utf-8"))
-        if held.get("asked") == json.loads(json.dumps(asked)):
+        saved = json.loads(about.read_text(encoding="utf-8"))
+        if saved.get("asked") == json.loads(json.dumps(asked)):
             return path, about
     reference = REFERENCE if protocol == "corruptions" else None
     frame = evaluate(loaded, protocol, n=n, seed=SEED, reference=reference)

@@ -199,8 +199,8 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """A frame of corruption errors with one row more, the errors relative to the reference's; and notes."""
 
-    def errors(held: pd.DataFrame) -> dict[str, float]:
-        rows = held[(held["metric"] == "corruption_error") & held["kind"].notna()]
+    def errors(table: pd.DataFrame) -> dict[str, float]:
+        rows = table[(table["metric"] == "corruption_error") & table["kind"].notna()]
         return dict(zip(rows["kind"], rows["value"], strict=True))
 
     value, left_out = mean_corruption_error(errors(frame), errors(reference))

@@ -90,5 +90,5 @@ def forecast(point: Point, condition: str, dtype: torch.dtype = torch.float32) -
         compute = one_pass(layers, x, condition)
         with FlopCounterMode(display=False) as counter, Allocations() as seen:
             compute()
-    held = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
-    return Forecast(counter.get_total_flops() / 2, seen.peak, held + seen.peak)
+    own = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
+    return Forecast(counter.get_total_flops() / 2, seen.peak, own + seen.peak)

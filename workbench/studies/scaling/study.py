@@ -193,22 +193,22 @@ class _Study(NamedTuple):
         """Add the point to its curve, measured unless it is kept; False where the seconds left do not suffice."""
         path = None if self.folder is None else self.folder / f"{point.name}.json"
         kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else []
-        held = {row["condition"]: row for row in kept}
+        rows = {row["condition"]: row for row in kept}
         open_ones = [name for name in conditions if name not in curve.ended]
-        if missing := [name for name in open_ones if name not in held]:
+        if missing := [name for name in open_ones if name not in rows]:
             fresh = self._measured(curve, point, missing, left)
             if fresh is None:
                 return False
-            held |= {row["condition"]: row for row in fresh}
+            rows |= {row["condition"]: row for row in fresh}
             if path is not None:
-                write_json(path, list(held.values()))
+                write_json(path, list(rows.values()))
         common = {
             "sweep": point.sweep, "figure": SWEEPS[point.sweep].figure, "operator": point.operator,
             "layers": point.layers, "heads": point.heads, "width": point.width, "tokens": point.tokens,
             **{name: self.identity[name] for name in ("device", "dtype", "threads")}, "version": __version__,
         }  # fmt: skip
         for name in open_ones:
-            curve.add(held[name], common)
+            curve.add(rows[name], common)
         return True
 
     def _measured(

@@ -75,9 +75,9 @@ class Mixing:
 
 
 def drop_paths(model: nn.Module, rate: float) -> None:
-    """Let timm's blocks leave out their updates at random in training, the last with chance `rate`.
+    """Let timm's blocks leave out their updates at random in training, the last with probability `rate`.
 
-    The chance grows linearly from 0 in the first block. Raises InputError for a model without such blocks.
+    The probability grows linearly from 0 in the first block. Raises InputError for a model without such blocks.
     """
     if not rate:
         return
@@ -88,5 +88,5 @@ def drop_paths(model: nn.Module, rate: float) -> None:
     if not blocks:
         raise InputError(f"recipe: drop_path needs timm's blocks, and {type(model).__name__} has none")
     for number, block in enumerate(blocks):
-        chance = rate * number / max(1, len(blocks) - 1)
-        block.drop_path1, block.drop_path2 = DropPath(chance), DropPath(chance)
+        probability = rate * number / max(1, len(blocks) - 1)
+        block.drop_path1, block.drop_path2 = DropPath(probability), DropPath(probability)

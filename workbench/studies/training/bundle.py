@@ -141,7 +141,7 @@ def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
 def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
     metrics = pd.concat([result.metrics for result in results], ignore_index=True)
     described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
-    told_of = dict.fromkeys(("accuracy", results[0].headline))
+    reported = dict.fromkeys(("accuracy", results[0].headline))
     about = {
         "name": name,
         "command": f"{COMMAND} --model bundled:{name}",
@@ -149,13 +149,13 @@ def _write_records(name: str, results: Sequence[TrainResult], models: Path, reco
         "seeds": [model["seed"] for model in described],
         **{
             f"test_{metric}_median": statistics.median(result.test[metric] for result in results)
-            for metric in told_of
+            for metric in reported
         },
         "runs": [
             {
                 "seed": model["seed"],
                 "command": model["command"],
-                **{f"test_{metric}": result.test[metric] for metric in told_of},
+                **{f"test_{metric}": result.test[metric] for metric in reported},
                 "seconds": round(_seconds(result.metrics), 1),
                 "last_checkpoint_sha256": model["checkpoints"][-1]["sha256"],
             }

@@ -102,10 +102,10 @@ class RunFolder:
 
     def finished(self) -> TrainResult | None:
         """The result, if the folder holds the whole run already."""
-        held = self.store.held()
-        if held is None or not held.get("complete"):
+        content = self.store.content()
+        if content is None or not content.get("complete"):
             return None
-        missing = [row["file"] for row in held["checkpoints"] if not self.path(row["file"]).exists()]
+        missing = [row["file"] for row in content["checkpoints"] if not self.path(row["file"]).exists()]
         if missing or not self.path(METRICS_FILE).exists():
             return None
         return self.result(None)
@@ -113,7 +113,7 @@ class RunFolder:
     def restore(self, trainer: Trainer) -> int | None:
         """Put the trainer where the run stopped: the last whole epoch, or None if there is none."""
         path = self.path(RESUME_FILE)
-        if not path.exists() or self.store.held() is None:
+        if not path.exists() or self.store.content() is None:
             return None
         state = read_torch_file(path)
         load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
@@ -205,7 +205,7 @@ class RunFolder:
 
     def result(self, resumed_from: int | None) -> TrainResult:
         """What the complete run left, as read from its folder."""
-        table = (self.store.held() or {})["checkpoints"]
+        table = (self.store.content() or {})["checkpoints"]
         return TrainResult(
             out=self.out,
             checkpoints=[self.path(row["file"]) for row in table],

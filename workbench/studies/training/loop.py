@@ -173,8 +173,8 @@ class Trainer:
         """Python's, numpy's and torch's generators, and the order of the batches."""
         from accelerate.utils import set_seed
 
-        order, chance = np.random.SeedSequence([self.seed, epoch]).generate_state(2)
-        set_seed(int(chance) % 2**31 + self.accelerator.process_index)  # numpy takes 32 bits
+        order, seed = np.random.SeedSequence([self.seed, epoch]).generate_state(2)
+        set_seed(int(seed) % 2**31 + self.accelerator.process_index)  # numpy takes 32 bits
         self._order.manual_seed(int(order))
 
 

@@ -115,12 +115,12 @@ def asked_recipe(
         raise InputError(f"the recipe is for task {found.task!r}, not {task!r}")
     if attention is None and layers is None and not options and not boost:
         return found
-    held = found.architecture
+    architecture = found.architecture
     same = attention in (None, found.attention)
     return found.with_attention(
         attention or found.attention,
-        held.get("attention_layers") if layers is None and same else layers,
-        {**(held.get("attention_options", {}) if same else {}), **(options or {})},
+        architecture.get("attention_layers") if layers is None and same else layers,
+        {**(architecture.get("attention_options", {}) if same else {}), **(options or {})},
         boost or found.boost,
     )
 

@@ -94,9 +94,9 @@ def photos(asked: Asked) -> Task:
     )
 
 
-def _cuts_of(picture: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
+def _cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
     """Split → the (size, size, 3) cuts of one photograph, row by row."""
-    image = Image.fromarray(picture).convert("RGB")
+    image = Image.fromarray(photo).convert("RGB")
     side = min(image.size) // TILES
     left, top = ((extent - TILES * side) // 2 for extent in image.size)
     found: dict[str, list[np.ndarray]] = {"train": [], "test": []}
@@ -192,17 +192,17 @@ def _image_folder(path: Path, transform: Any) -> Any:
     from torchvision.datasets import ImageFolder
 
     try:
-        return ImageFolder(str(path), transform=transform, loader=_open_picture)
+        return ImageFolder(str(path), transform=transform, loader=_open_image)
     except FileNotFoundError as error:  # no class folders, or one without images
         raise InputError(f"{path} must hold a folder of images for each class: {error}") from error
 
 
-def _open_picture(path: str) -> Image.Image:
+def _open_image(path: str) -> Image.Image:
     try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
+        with Image.open(path) as image:
+            return image.convert("RGB")
     except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"the picture {path} cannot be read ({error}); replace or remove it") from error
+        raise InputError(f"the image {path} cannot be read ({error}); replace or remove it") from error
 
 
 def folder_identity(images: Any, numbers: Any) -> dict[str, Any]:

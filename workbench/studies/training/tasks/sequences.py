@@ -99,8 +99,8 @@ def series(asked: Asked) -> Task:
             "take both files from the same problem"
         )
     context = asked.number("context") if "context" in asked.architecture else None
-    for path, held in zip(paths, (train, test), strict=True):
-        _check_lengths(path, held, context)
+    for path, file in zip(paths, (train, test), strict=True):
+        _check_lengths(path, file, context)
     numbers = spread(len(train.series), asked.limit)
     raw = {
         "train": _chosen(train, numbers, train.classes),
@@ -108,8 +108,8 @@ def series(asked: Asked) -> Task:
     }
     mean, std = channel_statistics(raw["train"].sequences)
     sets = {
-        split: Sequences([standardised(one, mean, std) for one in held.sequences], held.targets)
-        for split, held in raw.items()
+        split: Sequences([standardised(one, mean, std) for one in part.sequences], part.targets)
+        for split, part in raw.items()
     }
     return _task(
         "series",
@@ -117,16 +117,16 @@ def series(asked: Asked) -> Task:
         **sets,
         classes=train.classes,
         preprocessing={"mean": mean.tolist(), "std": std.tolist(), "missing": "mean"},
-        data={"source": "series of a .ts file", **{split: held.identity() for split, held in raw.items()}},
+        data={"source": "series of a .ts file", **{split: part.identity() for split, part in raw.items()}},
         architecture={
             "channels": train.channels,
-            "context": max(len(one) for held in (train, test) for one in held.series),
+            "context": max(len(one) for file in (train, test) for one in file.series),
         },
     )
 
 
-def _check_lengths(path: Path, held: SeriesFile, context: int | None) -> None:
-    longest = max(len(one) for one in held.series)
+def _check_lengths(path: Path, file: SeriesFile, context: int | None) -> None:
+    longest = max(len(one) for one in file.series)
     if context is not None and longest > context:
         raise InputError(
             f"{path}: a series of {longest} steps, and the recipe's context is {context}; leave context out of "
@@ -134,10 +134,10 @@ def _check_lengths(path: Path, held: SeriesFile, context: int | None) -> None:
         )
 
 
-def _chosen(held: SeriesFile, numbers: Sequence[int], classes: tuple[str, ...]) -> Sequences:
+def _chosen(file: SeriesFile, numbers: Sequence[int], classes: tuple[str, ...]) -> Sequences:
     return Sequences(
-        [held.series[number] for number in numbers],
-        [classes.index(held.labels[number]) for number in numbers],
+        [file.series[number] for number in numbers],
+        [classes.index(file.labels[number]) for number in numbers],
     )
 
 
@@ -229,7 +229,7 @@ def listops(asked: Asked) -> Task:
         zip(("train", "test"), file_pair("listops", asked.data, "_train.tsv", "_test.tsv"), strict=True)
     )
     known: dict[str, int] = {}
-    held: dict[str, tuple[list[np.ndarray], list[str]]] = {}
+    listed: dict[str, tuple[list[np.ndarray], list[str]]] = {}
     for split, path in paths.items():
         sequences, labels = [], []
         for number, words, label in _rows(path):
@@ -245,11 +245,11 @@ def listops(asked: Asked) -> Task:
             ids = np.array([known.get(word, unknown) for word in words])
             sequences.append(ids.astype(np.min_scalar_type(int(ids.max()))))
             labels.append(label)
-        held[split] = sequences, labels
-    classes = tuple(sorted(set(held["train"][1]), key=lambda label: (len(label), label)))
-    check_classes(str(paths["test"]), held["test"][1], set(classes))
+        listed[split] = sequences, labels
+    classes = tuple(sorted(set(listed["train"][1]), key=lambda label: (len(label), label)))
+    check_classes(str(paths["test"]), listed["test"][1], set(classes))
     sets = {}
-    for split, (sequences, labels) in held.items():
+    for split, (sequences, labels) in listed.items():
         numbers = spread(len(sequences), asked.limit if split == "train" else None)
         sets[split] = Sequences(
             [sequences[number] for number in numbers], [classes.index(labels[number]) for number in numbers]
@@ -260,7 +260,7 @@ def listops(asked: Asked) -> Task:
         **sets,
         classes=classes,
         preprocessing={"tokens": "words", "words": list(known), "dropped": BRACKETS, "context": context},
-        data={"source": "lists of a .tsv file", **{split: held.identity() for split, held in sets.items()}},
+        data={"source": "lists of a .tsv file", **{split: part.identity() for split, part in sets.items()}},
         architecture={"vocabulary": len(SPECIAL) + len(known)},
     )
 
@@ -297,7 +297,7 @@ def pixels(asked: Asked) -> Task:
     side = math.isqrt(context)
     if side**2 != context:
         raise InputError(
-            f"recipe: the context of task pixels is that of a square picture; got {context}, next is {side**2}"
+            f"recipe: the context of task pixels is that of a square image; got {context}, next is {side**2}"
         )
     grey = partial(_grey_levels, side=side)
     train, test = open_splits("pixels", asked.data, grey, grey)
@@ -319,6 +319,6 @@ def pixels(asked: Asked) -> Task:
     )
 
 
-def _grey_levels(picture: Image.Image, side: int) -> Tensor:
-    small = picture.convert("L").resize((side, side), Image.Resampling.BILINEAR)
+def _grey_levels(image: Image.Image, side: int) -> Tensor:
+    small = image.convert("L").resize((side, side), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.asarray(small).astype(np.int64)).flatten() + len(SPECIAL)
