@@ -90,7 +90,7 @@ def test_a_capture_read_from_a_file_still_names_its_model(shown, tmp_path):
 
 def test_what_people_wrote_is_escaped(shown):
     parts = showing.fold(HOSTILE, showing.table([HOSTILE], [(HOSTILE, HOSTILE)]))
-    parts += showing.picture(np.zeros((4, 5, 3), dtype=np.uint8), HOSTILE)
+    parts += showing.thumbnail(np.zeros((4, 5, 3), dtype=np.uint8), HOSTILE)
     document = Tags(showing.card(HOSTILE, {HOSTILE: HOSTILE}, parts))
     assert "script" not in document.met
     assert "".join(document.text).count(HOSTILE) == 7

@@ -107,7 +107,7 @@ def test_lists_are_their_words_without_round_brackets(tmp_path):
     assert (task.train.targets, task.test.targets) == ([1, 0, 0], [1, 0, 1])
 
 
-def test_pictures_are_their_grey_levels_in_reading_order(tmp_path):
+def test_images_are_their_grey_levels_in_reading_order(tmp_path):
     for split in ("train", "test"):
         for label, level in (("a", 0), ("b", 200)):
             (tmp_path / split / label).mkdir(parents=True)
@@ -120,7 +120,7 @@ def test_pictures_are_their_grey_levels_in_reading_order(tmp_path):
     assert set(task.watched["test"]) == {"input_ids"}
     smaller = load("pixels", tmp_path, architecture={"context": 4})
     assert smaller.train[0][0].shape == (4,)
-    with pytest.raises(InputError, match="that of a square picture; got 5, next is 4"):
+    with pytest.raises(InputError, match="that of a square image; got 5, next is 4"):
         load("pixels", tmp_path, architecture={"context": 5})
 
 
@@ -272,7 +272,7 @@ def test_series_longer_than_the_recipes_positions_are_refused_with_both_numbers(
     assert load("series", folder, architecture={"context": 20}).architecture["context"] == 9
 
 
-def test_what_changes_pictures_is_refused(tmp_path):
+def test_what_changes_images_is_refused(tmp_path):
     task = load("series", series_folder(tmp_path))
     architecture = {**TINY, **task.architecture}
     for change in ({"augmentation": Augmentation(shift=0.1)}, {"mixup": 0.2}):
