@@ -23,7 +23,7 @@ from tests.apps.explorer.browser import (
     open_lab,
     run_cells,
     slider,
-    wait_for_picture,
+    wait_for_figure,
     watched,
 )
 from workbench.figures.export.chrome import find_chrome
@@ -84,12 +84,12 @@ def _kernel(server: psutil.Process) -> psutil.Process:
     return [child for child in below if any(name in " ".join(child.cmdline()) for name in names)][-1]
 
 
-def _first_picture(page: Any, server: Server) -> float:
+def _first_figure(page: Any, server: Server) -> float:
     """Seconds from running the cell to the first picture."""
     open_lab(page, server)
     started = page.evaluate("performance.now()")
     run_cells(page, server.folder / "explorer.ipynb", until="Explorer(")
-    wait_for_picture(page)
+    wait_for_figure(page)
     return (page.evaluate("performance.now()") - started) / 1000
 
 
@@ -101,7 +101,7 @@ def _cold() -> float:
         lab_server(Path(scratch), warm=False) as server,
         watched(browser, Path(scratch)) as seen,
     ):
-        return _first_picture(seen.page, server)
+        return _first_figure(seen.page, server)
 
 
 def run() -> list[dict[str, str]]:
@@ -113,7 +113,7 @@ def run() -> list[dict[str, str]]:
         folder = Path(scratch)
         with lab_server(folder) as server, watched(browser, folder) as seen:
             page = seen.page
-            first = _first_picture(page, server)
+            first = _first_figure(page, server)
             page.wait_for_selector(f"{MAP} .main-svg")
             page.evaluate(f"() => {{ {_WATCH.replace('PLOT', repr(MAIN))} }}")
             new = _sweep(page, "ArrowLeft")

@@ -48,7 +48,7 @@ def main() -> None:
     asked.add_argument("--out", default="sweep", help="name of the sweep's folder below PLACE")
     given = asked.parse_args()
     pictures, out = given.place / "pictures", given.place / given.out
-    write_pictures(pictures, given.n)
+    write_images(pictures, given.n)
     command = python(
         "-m", "workbench", "sweep", "run", *chain.from_iterable(("-m", name) for name in given.model),
         "-i", f"imagenet:{pictures}", "-n", "all", *chain.from_iterable(("-a", name) for name in given.analysis),
@@ -66,7 +66,7 @@ def main() -> None:
         print(f"| {question} | {measured} | {detail} |", flush=True)
 
 
-def write_pictures(folder: Path, n: int) -> None:
+def write_images(folder: Path, n: int) -> None:
     """``n`` digits moved, turned and scaled, a PNG each in the folder of its class; those that are there are kept.
 
     What becomes of picture i depends on `SEED` and i alone.
@@ -121,8 +121,8 @@ def _start(out: Path, command: list[str], kill: float | None = None) -> dict[str
             ended = "by kill -9"
         time.sleep(LOOK_SECONDS)
     running.communicate()
-    told = {"ended": ended, "status": running.returncode, "seconds": time.perf_counter() - began}
-    return told | {"looks": looks}
+    about = {"ended": ended, "status": running.returncode, "seconds": time.perf_counter() - began}
+    return about | {"looks": looks}
 
 
 def _keep(path: Path, starts: list[dict[str, Any]]) -> None:
@@ -140,7 +140,7 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
     seconds = sum(start["seconds"] for start in starts)
     measuring = sum(part["seconds"] for part in held["parts"].values())
     cpu = sum(start["looks"][-1]["cpu"] for start in starts)
-    told = "; ".join(
+    listed = "; ".join(
         f"{start['seconds']:.0f} s, ended {start['ended']} ({start['status']})" for start in starts
     )
     asked = n * len(plan.models) * len(plan.analyses)
@@ -149,7 +149,7 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
         (
             "the whole run",
             f"{seconds / 60:.1f} min; {cpu:.0f} CPU s of the parent",
-            f"{len(starts)} starts: {told}",
+            f"{len(starts)} starts: {listed}",
         ),
         (
             "pictures × analyses per second",

@@ -63,19 +63,19 @@ def _name(value):
 @pytest.mark.parametrize(
     ("path", "function"), [pair for pair in FUNCTIONS if pair[1].name not in ANY_SHAPE], ids=_name
 )
-def test_a_tensor_has_its_shape_in_the_signature_or_is_told(path, function):
-    told = ast.get_docstring(function) or ""
+def test_a_tensor_has_its_shape_in_the_signature_or_docstring(path, function):
+    docstring = ast.get_docstring(function) or ""
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     untold = [
         each.arg
         for each in arguments
         if each.annotation is not None
         and _bare(ast.unparse(each.annotation))
-        and not re.search(rf"``{each.arg}``|\b{each.arg} \(", told)
+        and not re.search(rf"``{each.arg}``|\b{each.arg} \(", docstring)
     ]
     assert untold == []
     returned = "" if function.returns is None else ast.unparse(function.returns)
-    assert not _bare(returned) or re.search(r"\([\w*, …]+\)|shape", told), returned
+    assert not _bare(returned) or re.search(r"\([\w*, …]+\)|shape", docstring), returned
 
 
 def _bare(annotation: str) -> bool:

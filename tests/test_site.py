@@ -140,11 +140,11 @@ def test_a_paper_s_page_holds_every_claim_and_no_verdict(site, paper):
 
 def test_a_notebook_s_page_shows_what_was_drawn(tmp_path):
     (tmp_path / "gram.png").write_bytes(b"")
-    told = {
+    about = {
         "notebook": {"name": "gram_spectra"},
         "figure": {"alt": "Lines [falling].", "caption": "Spectra of 3 inputs."},
     }
-    (tmp_path / "gram.json").write_text(json.dumps(told))
+    (tmp_path / "gram.json").write_text(json.dumps(about))
     (tmp_path / "stray.png").write_bytes(b"")
     drawn = notebooks._drawn(tmp_path)
     assert {name: [picture.name for picture in held] for name, held in drawn.items()} == {

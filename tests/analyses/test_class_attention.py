@@ -228,7 +228,7 @@ WITH_CLASS_TOKEN = (
 
 
 def narrow_vit(**options):
-    """A ViT over 4 × 2 patches, with a class token and two registers unless told otherwise, away from its start."""
+    """A ViT over 4 × 2 patches, with a class token and two registers by default, away from its start."""
     torch.manual_seed(0)
     model = timm.models.vision_transformer.VisionTransformer(
         img_size=(16, 8), patch_size=4, in_chans=1, embed_dim=MODEL_HEADS * DIM, depth=MODEL_LAYERS,
@@ -350,7 +350,7 @@ def test_rollout_multiplies_all_layers_whichever_are_shown():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("xcit", "layers attend 0-2 from channel to channel; 3 from the class token alone"),
         ("tost", "layers attend 0-2 without a map from token to token; 3 from the class token alone"),
@@ -360,22 +360,22 @@ def test_rollout_multiplies_all_layers_whichever_are_shown():
         ),
     ],
 )
-def test_rollout_is_refused_where_layers_have_no_map_of_tokens(name, told):
+def test_rollout_is_refused_where_layers_have_no_map_of_tokens(name, message):
     model, batch = FAMILIES[name].build(), FAMILIES[name].batch()
     for run in (
         lambda: analyze("class-attention", model=model, inputs=batch, rollout=True),
         lambda: per_token(model, batch, rollout=True),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             run()
 
 
 def test_models_without_a_class_token_say_so_and_have_the_mean_query():
     pooled = narrow_vit(class_token=False, reg_tokens=0, global_pool="avg")
-    told = "has no class token, and is not causal; choose one with query: mean"
-    with pytest.raises(InputError, match=told):
+    message = "has no class token, and is not causal; choose one with query: mean"
+    with pytest.raises(InputError, match=message):
         analyze("class-attention", model=pooled, inputs=images())
-    with pytest.raises(InputError, match=f"class-attention: nothing to measure; layer 1 left out: {told}"):
+    with pytest.raises(InputError, match=f"class-attention: nothing to measure; layer 1 left out: {message}"):
         per_token(pooled, images(), [1])
     frame = per_token(pooled, images(2), [1], query="mean")
     attn = workbench.capture(pooled, images(2), layers=[1], sites=["attn"])[1].attn

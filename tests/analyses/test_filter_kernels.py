@@ -191,11 +191,11 @@ def test_fits_are_to_the_patches_alone():
             found = fit_filter(attn, "bilateral", position=near, content=distances)
             for head in range(len(attn)):
                 here = {"input": str(place), "head": head}
-                told = value(frame, "filter_share", "bilateral", content, **here)
-                assert told == pytest.approx(found.share[head].item(), rel=1e-5)
+                measured = value(frame, "filter_share", "bilateral", content, **here)
+                assert measured == pytest.approx(found.share[head].item(), rel=1e-5)
         gaussian = fit_filter(attn, "gaussian", position=near).share[1].item()
-        told = value(frame, "filter_share", "gaussian", input=str(place), head=1)
-        assert told == pytest.approx(gaussian, rel=1e-5)
+        measured = value(frame, "filter_share", "gaussian", input=str(place), head=1)
+        assert measured == pytest.approx(gaussian, rel=1e-5)
     assert set(frame["metric"]) == METRICS
     assert set(frame.loc[frame["metric"] == "filter_position", "unit"]) == {"patches"}
 
@@ -227,11 +227,11 @@ def test_text_lies_in_a_line_and_padding_is_left_out():
     short = analyze("filter-kernels", model=model, inputs=alone, null_samples=0, per_head=True)
     for layer in range(2):
         for kernel, content in (("gaussian", None), ("nlm", "tokens"), ("bilateral", "heads")):
-            told = [
+            measured = [
                 value(frame, "filter_share", kernel, content, layer=layer, head=2, input=name)
                 for frame, name in ((whole, "1"), (short, "0"))
             ]
-            assert told[0] == pytest.approx(told[1], abs=1e-4)
+            assert measured[0] == pytest.approx(measured[1], abs=1e-4)
     assert set(whole.loc[whole["metric"] == "filter_position", "unit"]) == {"tokens"}
 
 

@@ -305,9 +305,9 @@ def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
     whole = analyze("coding-rate", **options)
     same(analyze("coding-rate", batch_size=2, **options), whole)
     shares = compression_shares(whole).set_index(["convention", "step"])
-    told = shares.loc[("as_published", "attention")]
+    counted = shares.loc[("as_published", "attention")]
     assert (
-        f"attention lowers R_c^var in {told['lowered']} of 3 layers with membership as_published"
+        f"attention lowers R_c^var in {counted['lowered']} of 3 layers with membership as_published"
         in whole.attrs["notes"]
     )
     with pytest.raises(InputError, match="eps must be a number above 0, or none; got -1"):

@@ -83,7 +83,7 @@ def test_the_size_of_a_token_is_that_of_its_heads_side_by_side():
         assert sizes[batch, token].item() == pytest.approx(row.norm().item())
 
 
-def test_planted_marks_are_told_without_fail_and_turned_round_always_wrongly():
+def test_planted_marks_are_always_classified_correctly_and_turned_round_never():
     marked = torch.tensor([False, True, True, False, False])
     scores = torch.tensor([0.1, 3.0, 2.0, 0.4, 1.9])
     assert detection_auc(scores, marked) == 1

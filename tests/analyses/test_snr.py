@@ -349,7 +349,7 @@ def test_what_is_added_is_read_where_something_is_added():
         torch.testing.assert_close(record.resid_pre + record.attn_out, record.resid_mid)
 
 
-def test_an_altered_picture_is_what_the_model_would_get(digits):
+def test_a_perturbed_image_is_what_the_model_would_get(digits):
     same_again = digits.perturbed(lambda _, picture: picture)
     torch.testing.assert_close(same_again.batch, digits.batch)
     assert all(np.array_equal(one, two) for one, two in zip(same_again.images, digits.images, strict=True))

@@ -259,7 +259,7 @@ def test_permuted_draws_are_the_metrics_of_permuted_values():
     torch.testing.assert_close(drawn[:, best], found.observed[best].expand(draws))
 
 
-def test_gaussian_values_are_not_told_from_chance():
+def test_gaussian_values_lie_within_the_null_distribution():
     heads, null_samples = 200, 10
     k = random(heads, 9, KEY_DIM)
     v = random(heads, 9, DIM, seed=1)

@@ -118,8 +118,8 @@ def test_an_option_has_one_default_wherever_it_stands():
                 "--theme",
                 "--heads",
             ):
-                told = re.search(r"\[default: .*\]", option.help)
-                defaults.setdefault(option.opts[-1], set()).add((option.default, told and told[0]))
+                stated = re.search(r"\[default: .*\]", option.help)
+                defaults.setdefault(option.opts[-1], set()).add((option.default, stated and stated[0]))
     assert {name: len(found) for name, found in defaults.items()} == dict.fromkeys(defaults, 1)
     assert len(defaults) == 7
 
@@ -204,7 +204,7 @@ def test_a_script_for_bash_completes_in_bash(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("-s", "noise=NaN"), "noise must be a number from 0"),
         (("-s", "noise=1", "-s", "noise=2"), "noise is set twice"),
@@ -217,10 +217,10 @@ def test_a_script_for_bash_completes_in_bash(tmp_path):
         (("-n", "few"), "neither a whole number from 1 up nor the word all"),
     ],
 )
-def test_a_setting_that_cannot_be_says_what_can(run, tmp_path, words, told):
+def test_a_setting_that_cannot_be_says_what_can(run, tmp_path, words, message):
     status, _, err = run("analyze", "eigenvector-test", *BUNDLED, *words, "-o", tmp_path / "x.csv")
     assert status == 2
-    assert told in " ".join(err.split())
+    assert message in " ".join(err.split())
 
 
 def test_a_sweep_runs_every_value_of_a_key_and_reads_them_back(run, tmp_path):
@@ -408,13 +408,13 @@ def test_a_capture_file_feeds_analyze_and_compares_equal_to_itself(run, tmp_path
     assert status == 0, err
     direct = tmp_path / "direct.csv"
     run("analyze", "gram-spectrum", *BUNDLED, "-n", 2, "-o", direct)
-    told, expected = (pd.read_csv(path) for path in (out, direct))
-    assert len(told) == len(expected) > 100
+    written, expected = (pd.read_csv(path) for path in (out, direct))
+    assert len(written) == len(expected) > 100
     columns = ["layer", "head", "metric", "rank", "input", "value"]
-    for frame in (told, expected):
+    for frame in (written, expected):
         frame["input"] = frame["input"].factorize()[0]  # a file has no names of inputs
     # row by row, so that a value of another layer or head is found
-    pd.testing.assert_frame_equal(told[columns], expected[columns], rtol=1e-9)
+    pd.testing.assert_frame_equal(written[columns], expected[columns], rtol=1e-9)
 
 
 def test_compare_ends_in_1_where_captures_differ(run, tmp_path):

@@ -143,7 +143,7 @@ def test_the_conventions_differ_by_threshold_and_width():
     torch.testing.assert_close(text, code, rtol=0, atol=1e-12)
 
 
-def test_wrong_arguments_are_told():
+def test_wrong_arguments_are_named():
     k = heads(1)
     with pytest.raises(UnknownName, match="convention"):
         rpc_attention(k, k, convention="test")

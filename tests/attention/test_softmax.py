@@ -57,7 +57,7 @@ def test_masks_of_both_forms_and_a_query_that_may_attend_to_nothing():
     assert torch.equal(output[1, 2, 3], torch.zeros(4, dtype=torch.float64))
 
 
-def test_a_mask_that_does_not_fit_is_told_with_both_shapes():
+def test_a_mask_that_does_not_fit_is_refused_with_both_shapes():
     q = heads(1)
     with pytest.raises(InputError, match=r"shape \(3, 7\).*\(2, 7\)"):
         softmax_attention(q, q, q, mask=torch.ones(3, 7, dtype=torch.bool))

@@ -64,7 +64,7 @@ def test_gradients_reach_every_parameter(name):
     assert [key for key, value in module.named_parameters() if value.grad is None] == []
 
 
-def test_unknown_names_and_options_are_told_with_the_near_ones():
+def test_unknown_names_and_options_are_refused_with_the_near_ones():
     with pytest.raises(UnknownName, match="unknown attention variant 'softmx'; did you mean 'softmax'"):
         attention_module("softmx", 15, 3)
     with pytest.raises(UnknownName, match="option of attention 'softmax'"):

@@ -37,13 +37,13 @@ def test_the_core_declares_nothing_of_an_extra():
 def test_what_is_missing_is_said_with_its_extra_and_the_command_of_this_checkout(monkeypatch):
     extras.require("a figure", "kaleido")  # it is here
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(MissingResource) as told:
+    with pytest.raises(MissingResource) as error:
         extras.require("a figure", "pypdf", "kaleido")
-    assert str(told.value) == (
+    assert str(error.value) == (
         "a figure needs kaleido, which the core does not bring: install the extra 'figures' with "
         f'pip install -e "{ROOT}[figures]"'
     )
-    assert told.value.exit_code == 3
+    assert error.value.exit_code == 3
 
 
 @pytest.mark.parametrize(

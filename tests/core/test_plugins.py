@@ -176,7 +176,7 @@ def test_a_table_is_still_a_table(monkeypatch):
     assert ANALYSES.get("none") is None
 
 
-TOLD = """
+FOUND = """
 import json
 from workbench.apps.doctor import examine
 
@@ -201,7 +201,7 @@ def test_the_worked_example(tmp_path, cold, monkeypatch):
         block.code for block in blocks if block.language == "python" and not block.title
     ]
     cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), new_code_cell(figure)]
-    cells += [new_code_cell(use), new_code_cell(TOLD)]
+    cells += [new_code_cell(use), new_code_cell(FOUND)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     path = tmp_path / "mine.ipynb"
     nbformat.write(new_notebook(cells=cells, metadata=kernel), path)
@@ -211,13 +211,13 @@ def test_the_worked_example(tmp_path, cold, monkeypatch):
     assert (tmp_path / "figures" / "value_norms.html").is_file()
     executed = nbformat.read(report.out / "notebooks" / "mine.ipynb", as_version=4)
     (said,) = [output.text for output in executed.cells[-1].outputs if output.get("name") == "stdout"]
-    told = json.loads(said)
-    assert told["metric"] == ["value_norm"]
-    assert told["options"] == {"order": 1.0, "per_input": True}
-    assert min(told["values"]) > 0
-    assert told["attention"] == pytest.approx([1 / 65])
-    assert told["layers"] == 1
-    assert [text.split(" (")[0] for text in told["found"]] == [
+    found = json.loads(said)
+    assert found["metric"] == ["value_norm"]
+    assert found["options"] == {"order": 1.0, "per_input": True}
+    assert min(found["values"]) > 0
+    assert found["attention"] == pytest.approx([1 / 65])
+    assert found["layers"] == 1
+    assert [text.split(" (")[0] for text in found["found"]] == [
         "analysis 'value-norm' of speckles 0.3",
         "metric 'reaction_time' of speckles 0.3",
         "family 'squared' of speckles 0.3",

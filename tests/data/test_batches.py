@@ -268,7 +268,7 @@ def test_patch_tokens_follow_the_prefix_of_each_model(vit, distilled):
         assert tokens.mask.all()
 
 
-def test_pictures_of_every_mode_and_suffix(vit, pictures):
+def test_images_of_every_mode_and_suffix(vit, pictures):
     made = inputs(f"images:{pictures}", vit)
     assert sorted(made.ids) == sorted(file.name for file in pictures.iterdir())
     grey = made.images[made.ids.index("1-L.png")]
@@ -276,13 +276,13 @@ def test_pictures_of_every_mode_and_suffix(vit, pictures):
     assert made.targets is None
 
 
-def test_sixteen_bit_pictures_are_scaled_not_clipped(tmp_path):
+def test_sixteen_bit_images_are_scaled_not_clipped(tmp_path):
     ramp = np.linspace(0, 65535, 20 * 30).reshape(20, 30).astype(np.uint16)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
     np.testing.assert_array_equal(samples.read_image(tmp_path / "ramp.png"), ramp >> 8)
 
 
-def test_pictures_are_turned_upright(tmp_path):
+def test_images_are_turned_upright(tmp_path):
     pixels = np.zeros((20, 30, 3), dtype=np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6  # stored lying on its side
@@ -290,7 +290,7 @@ def test_pictures_are_turned_upright(tmp_path):
     assert samples.read_image(tmp_path / "side.jpg").shape == (30, 20, 3)
 
 
-def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
+def test_unreadable_images_are_named_skipped_and_counted(vit, pictures):
     whole = (pictures / "0-RGB.png").read_bytes()
     (pictures / "cut.png").write_bytes(whole[: len(whole) // 2])
     (pictures / "words.jpg").write_text("not a picture")
@@ -304,7 +304,7 @@ def test_unreadable_pictures_are_named_skipped_and_counted(vit, pictures):
     assert "cut.png" in made.notes[0]
 
 
-def test_only_unreadable_pictures_is_an_error(vit, tmp_path):
+def test_only_unreadable_images_is_an_error(vit, tmp_path):
     (tmp_path / "words.jpg").write_text("not a picture")
     with pytest.raises(InputError, match=r"none of the 1 images .*words\.jpg"):
         inputs(f"images:{tmp_path}", vit)
@@ -469,14 +469,14 @@ def test_wikitext_from_the_cache_and_without_it(bert, tmp_path, monkeypatch):
 # What does not fit ------------------------------------------------------------------------------------------
 
 
-def test_pictures_and_texts_are_told_apart(vit, bert):
+def test_images_and_texts_are_distinguished(vit, bert):
     with pytest.raises(InputError, match="takes texts, and bundled:photos gives images; try bundled:prose"):
         inputs("bundled:photos", bert)
     with pytest.raises(InputError, match="takes images, and bundled:prose gives texts; try bundled:photos"):
         inputs("bundled:prose", vit)
 
 
-def test_what_is_no_model_or_no_spec_is_told_by_its_type(vit):
+def test_what_is_no_model_or_no_spec_is_named_by_its_type(vit):
     with pytest.raises(InputError, match=r"what workbench\.load returned, not for a str"):
         inputs("bundled:photos", "vit_tiny_patch16_224")
     with pytest.raises(InputError, match="named by a text such as 'bundled:photos', got a Tensor"):

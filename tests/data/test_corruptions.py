@@ -35,7 +35,7 @@ def test_a_higher_severity_changes_more(name):
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_the_same_chance_gives_the_same_picture(name):
+def test_the_same_seed_gives_the_same_image(name):
     picture = _picture(12, 16, 3)
     first, again = (corrupt(picture, name, 3, np.random.default_rng(7)) for _ in range(2))
     assert np.array_equal(first, again)
@@ -43,7 +43,7 @@ def test_the_same_chance_gives_the_same_picture(name):
 
 @pytest.mark.parametrize("name", ["defocus-blur", "motion-blur", "zoom-blur", "glass-blur", "elastic-transform",
                                   "pixelate", "contrast"])  # fmt: skip
-def test_what_only_moves_or_mixes_pixels_leaves_a_flat_picture(name):
+def test_what_only_moves_or_mixes_pixels_leaves_a_flat_image(name):
     flat = np.full((16, 18, 1), 0.3, dtype=np.float32)
     assert np.allclose(corrupt(flat, name, 5, np.random.default_rng(0)), flat, atol=1e-6)
 

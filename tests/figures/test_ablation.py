@@ -47,7 +47,7 @@ def test_every_seed_stands_in_its_row_and_panel():
     assert sorted(rows.values(), reverse=True) == list(rows.values())  # the first above
 
 
-def test_differences_are_filled_where_they_are_told_apart_and_published_ones_stand_beside():
+def test_differences_are_filled_where_they_are_significant_and_published_ones_stand_beside():
     results, seeds, printed = frames()
     fig = ablation_figure(results, seeds, printed)
     last = [trace for trace in fig.data if trace.xaxis == "x3" and trace.x[0] is not None]

@@ -79,7 +79,7 @@ def test_every_map_is_its_row_on_a_grid_that_is_no_square_without_the_prefix():
     assert fig.layout.coloraxis.colorbar.title.text == "Attention of the class token"
 
 
-def test_maps_lie_over_the_faded_picture_and_heads_come_before_mean_and_rollout():
+def test_maps_lie_over_the_faded_image_and_heads_come_before_mean_and_rollout():
     fig = class_attention_figure(over_images().iloc[::-1], images())
     assert len(fig.layout.images) == 2 * (1 + 2 * len(CANDIDATES))
     assert len({image.source for image in fig.layout.images}) == 4  # each as it is, and faded

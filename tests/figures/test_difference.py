@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.figures.tokens import GRID, picture_tokens, rows_that_sum_to_one, text_tokens
+from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_tokens
 from workbench.core.errors import InputError
 from workbench.figures import difference_figure
 
@@ -26,9 +26,9 @@ def texts(fig):
     return fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
 
 
-def test_over_a_picture_the_token_s_rows_and_their_difference_are_drawn():
+def test_over_an_image_the_token_s_rows_and_their_difference_are_drawn():
     first, second = pair(8, 8)
-    fig = difference_figure(first, second, NAMES, (picture_tokens(),) * 2, PICTURE, token=4)
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, PICTURE, token=4)
     rows = [first[4], second[4], second[4] - first[4]]
     for drawn, row in zip(patch_maps(fig), rows, strict=True):
         np.testing.assert_allclose(drawn, row[2:].reshape(GRID))
@@ -36,7 +36,7 @@ def test_over_a_picture_the_token_s_rows_and_their_difference_are_drawn():
     assert len(fig.layout.images) == 3
 
 
-def test_without_a_picture_the_matrices_are_drawn_without_padding():
+def test_without_an_image_the_matrices_are_drawn_without_padding():
     first, second = pair(9, 9)
     fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2)
     for drawn, matrix in zip(fig.data, (first, second, second - first), strict=True):
@@ -47,7 +47,7 @@ def test_without_a_picture_the_matrices_are_drawn_without_padding():
 @pytest.mark.parametrize("image", [None, PICTURE])
 def test_the_maps_share_a_scale_from_0_and_the_difference_has_equal_ends(image):
     first, second = pair(8, 8)
-    fig = difference_figure(first, second, NAMES, (picture_tokens(),) * 2, image)
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, image)
     shared, symmetric = fig.layout.coloraxis, fig.layout.coloraxis2
     maps = [first, second] if image is None else [first.mean(0)[2:], second.mean(0)[2:]]
     assert shared.cmin == 0
@@ -68,15 +68,15 @@ def test_the_distance_is_half_the_sum_of_what_differs():
 
 def test_vectors_over_patches_are_maps_of_one_query():
     first, second = pair(8)
-    fig = difference_figure(first, second, NAMES, (picture_tokens(),) * 2)
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2)
     np.testing.assert_allclose(patch_maps(fig)[2], (second - first)[2:].reshape(GRID))
     assert f"distance: {np.abs(second - first).sum() / 2:.3f}." in texts(fig)
 
 
-def test_two_pictures_lie_under_their_own_maps():
+def test_two_images_lie_under_their_own_maps():
     first, second = pair(8, 8)
     other = np.full((4, 6, 3), 255, np.uint8)
-    fig = difference_figure(first, second, NAMES, (picture_tokens(),) * 2, (PICTURE, other))
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, (PICTURE, other))
     assert [shown.xref for shown in fig.layout.images] == ["x", "x2"]
     assert fig.layout.images[0].source != fig.layout.images[1].source
 
@@ -84,8 +84,8 @@ def test_two_pictures_lie_under_their_own_maps():
 @pytest.mark.parametrize(
     ("shapes", "tokens", "says"),
     [
-        ((8, 9), (picture_tokens(), text_tokens()), "layer 1 is 8 × 8, layer 2 is 9 × 9"),
-        ((8, 8), (picture_tokens(), picture_tokens(grid=(3, 2))), r"patch grids differ, \(2, 3\) and \(3, 2\)"),
+        ((8, 9), (image_tokens(), text_tokens()), "layer 1 is 8 × 8, layer 2 is 9 × 9"),
+        ((8, 8), (image_tokens(), image_tokens(grid=(3, 2))), r"patch grids differ, \(2, 3\) and \(3, 2\)"),
         ((9, 9), (text_tokens(), text_tokens(words=("a", "b", "c", "d", "e"))), "tokens are not the same"),
         ((4, 5), (None, None), "4 × 4"),
     ],
@@ -100,9 +100,9 @@ def test_what_cannot_be_subtracted_stands_side_by_side_with_the_reason(shapes, t
 def test_unknown_tokens_are_refused():
     first, second = pair(8, 8)
     with pytest.raises(InputError, match="no token 8"):
-        difference_figure(first, second, NAMES, (picture_tokens(),) * 2, token=8)
+        difference_figure(first, second, NAMES, (image_tokens(),) * 2, token=8)
     with pytest.raises(InputError, match="a pair; got 3"):
-        difference_figure(first, second, NAMES, (picture_tokens(),) * 2, [PICTURE] * 3)
+        difference_figure(first, second, NAMES, (image_tokens(),) * 2, [PICTURE] * 3)
 
 
 def test_weights_that_are_not_finite_have_no_distance():

@@ -55,7 +55,7 @@ def test_single_heads_and_other_frames_are_refused():
         filter_share_figure(study({"metric": "eigenvalue", "value": 1.0, "layer": 0}))
 
 
-def test_pictures_stand_under_their_names_with_their_psnr():
+def test_images_stand_under_their_names_with_their_psnr():
     images = {name: np.full((4, 6, 1), level) for name, level in (("noisy", 0.2), ("filter", 1.4))}
     rows = [{"filter": "noisy", "psnr": 20.04}, {"filter": "filter", "psnr": 25.06}]
     held = SimpleNamespace(clean=np.zeros((4, 6, 1)), images=images, rows=rows)

@@ -204,7 +204,7 @@ def test_many_layers_as_colours_have_a_bar_and_few_have_names():
     ]
 
 
-def test_several_ways_of_measuring_are_told_apart_or_refused():
+def test_several_ways_of_measuring_are_distinguished_or_refused():
     held = pd.concat([frame().assign(convention=name) for name in ("exact", "saritas2025")])
     (line,) = lines(
         Plot(held).metric("attention_diversity").add(Line()).figure()

@@ -88,7 +88,7 @@ def test_an_identity_has_full_rank_and_a_constant_matrix_rank_one():
     assert not full.layout.annotations
 
 
-def test_values_below_the_floor_are_drawn_there_and_told_in_full():
+def test_values_below_the_floor_are_drawn_there_and_stated_in_full():
     (curve, *_) = singular_values_figure([1.0, 0.1, 0.001], floor=0.01).data
     np.testing.assert_allclose(curve.y, [1, 0.1, 0.01])
     np.testing.assert_allclose(np.asarray(curve.customdata)[:, 0], [1, 0.1, 0.001])

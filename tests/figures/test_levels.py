@@ -15,7 +15,7 @@ def frame():
     return study(*levels(0.5, inputs=(0.4, 0.6, 0.5), layers=(0.1, 0.9), metric="LCKA"))
 
 
-def test_levels_are_told_by_which_columns_are_empty():
+def test_levels_are_known_by_which_columns_are_empty():
     assert list(at_level(frame(), "overall")["value"]) == [0.5]
     assert list(at_level(frame(), "input")["value"]) == [0.4, 0.6, 0.5]
     assert list(at_level(frame(), "layer")["value"]) == [0.1, 0.9]

@@ -48,7 +48,7 @@ def test_every_panel_holds_its_own_map_on_its_own_grid():
     assert ends == pytest.approx(np.quantile(frame["value"], [0.01, 0.99]))
 
 
-def test_one_head_of_one_layer_and_input_lies_over_its_picture():
+def test_one_head_of_one_layer_and_input_lies_over_its_image():
     one = maps(layers=(4,), inputs=("b",))
     one = one[one["head"] == 2]
     fig = membership_figure(one, images(1), overlay=True)

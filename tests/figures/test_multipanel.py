@@ -115,7 +115,7 @@ def test_annotations_shapes_and_images_move_with_their_panel():
     assert made.layout.images[0].sizex == pytest.approx(0.5 * (right - left))
 
 
-def test_pictures_and_pies_are_panels_too():
+def test_images_and_pies_are_panels_too():
     fig = multipanel(
         [px.imshow(np.zeros((4, 6, 3), np.uint8)), go.Figure(go.Pie(values=[1, 2], labels=["p", "q"]))]
     )

@@ -128,8 +128,8 @@ def test_every_trained_model_has_a_row_and_seeds_of_its_last_epoch(frame):
 def test_a_panel_about_which_nothing_is_on_record_says_so(frame):
     trained = training(**{"digits-vit": (0.99, 0.98)})
     fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "pgd": 0.02})
-    told = [note for note in fig.layout.annotations if note.text == "no data"]
-    assert [note.xref for note in told] == ["x3", "x4"]  # PGD, corruptions
+    notes = [note for note in fig.layout.annotations if note.text == "no data"]
+    assert [note.xref for note in notes] == ["x3", "x4"]  # PGD, corruptions
     empty = robustness_models_figure(frame[:0], trained, {"fgsm": 0.02})
     assert sum(note.text == "no data" for note in empty.layout.annotations) == 2
 
@@ -169,7 +169,7 @@ def ratios():
     )
 
 
-def test_errors_relative_to_the_twin_have_a_line_per_type_and_the_mean_last():
+def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last():
     printed = pd.DataFrame({"attention": "rpc-sym", "kind": ["fog", "snow", ALL], "ratio": [0.9, 0.8, 0.95]})
     fig = corruptions_figure(ratios(), {"Ours": ["rpc-sym"], "Nobody's": ["tssa"]}, printed)
     assert list(fig.layout.yaxis.ticktext) == ["fog", "pixelate", ALL]
@@ -188,7 +188,7 @@ def test_without_ratios_of_the_variants_there_is_no_figure_of_corruptions():
         corruptions_figure(ratios(), {"Nobody's": ["tssa"]})
 
 
-def test_foreign_images_have_a_mark_per_kind_and_the_level_of_chance():
+def test_ood_images_have_a_mark_per_kind_and_the_chance_level():
     kinds = {"inverted": 0.8, "photographs": 0.9, "noise": 0.4}
     rows = [
         row(model, "ood", value + 0.01 * number, metric="aupr", kind=kind)

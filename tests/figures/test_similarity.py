@@ -29,7 +29,7 @@ def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
     assert band.y[-4] == pytest.approx(at.quantile(0.25), rel=1e-12)
 
 
-def test_models_are_told_apart_by_more_than_colour():
+def test_models_are_distinguished_by_more_than_colour():
     both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
     fig = similarity_depth_figure(both)
     drawn = lines(fig)

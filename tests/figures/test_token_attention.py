@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.figures.tokens import GRID, picture_tokens, rows_that_sum_to_one, text_tokens
+from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_tokens
 from workbench.core.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
 
@@ -24,7 +24,7 @@ def titles(fig):
 
 def test_the_two_panels_are_the_token_s_row_and_column():
     attn = rows_that_sum_to_one(8, 8)
-    fig = token_attention_figure(torch.tensor(attn), picture_tokens(), 4, PICTURE)
+    fig = token_attention_figure(torch.tensor(attn), image_tokens(), 4, PICTURE)
     row, row_prefix, column, column_prefix = maps(fig)
     np.testing.assert_allclose(np.asarray(row.z), attn[4, 2:].reshape(GRID))
     np.testing.assert_allclose(np.asarray(row_prefix.z), attn[4:5, :2])
@@ -36,13 +36,13 @@ def test_the_two_panels_are_the_token_s_row_and_column():
 def test_the_cells_of_a_row_add_up_to_one_whatever_prefix_tokens_there_are():
     for prefix in ((), ("class",), ("class", "distillation", *["register"] * 4), ("register",) * 9):
         count = len(prefix) + 6
-        fig = token_attention_figure(rows_that_sum_to_one(count, count), picture_tokens(prefix), count - 1)
+        fig = token_attention_figure(rows_that_sum_to_one(count, count), image_tokens(prefix), count - 1)
         row = [trace for trace in maps(fig) if trace.xaxis == "x"]
         assert sum(np.asarray(trace.z).sum() for trace in row) == pytest.approx(1)
 
 
 def test_every_cell_carries_its_token():
-    fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 0)
+    fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 0)
     patches, prefix = maps(fig)[:2]
     assert np.asarray(patches.customdata).tolist() == [[2, 3, 4], [5, 6, 7]]
     assert np.asarray(prefix.customdata).tolist() == [[0, 1]]
@@ -51,7 +51,7 @@ def test_every_cell_carries_its_token():
 
 def test_the_chosen_token_is_framed_in_both_panels():
     def frames(token):
-        fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), token)
+        fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), token)
         return [(s.xref, s.x0, s.x1, s.y0, s.y1) for s in fig.layout.shapes if s.line.width == 2]
 
     assert frames(6) == [(axis, 0.5, 1.5, 0.5, 1.5) for axis in ("x", "x2")]  # row 1, column 1
@@ -60,18 +60,18 @@ def test_the_chosen_token_is_framed_in_both_panels():
         assert 1.5 < top < bottom
 
 
-def test_the_picture_lies_under_both_maps():
-    fig = token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 3, PICTURE)
+def test_the_image_lies_under_both_maps():
+    fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3, PICTURE)
     assert [(shown.xref, shown.sizex, shown.sizey) for shown in fig.layout.images] == [
         ("x", 3, 2),
         ("x2", 3, 2),
     ]
-    assert not token_attention_figure(rows_that_sum_to_one(8, 8), picture_tokens(), 3).layout.images
+    assert not token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3).layout.images
 
 
 def test_both_panels_share_one_scale_that_fits_the_patches():
     attn = rows_that_sum_to_one(8, 8)
-    axis = token_attention_figure(attn, picture_tokens(), 3).layout.coloraxis
+    axis = token_attention_figure(attn, image_tokens(), 3).layout.coloraxis
     assert axis.cmin == 0
     assert axis.cmax == pytest.approx(max(attn[3, 2:].max(), attn[2:, 3].max()))
     assert "one scale for both" in axis.colorbar.title.text
@@ -87,7 +87,7 @@ def test_without_a_token_the_mean_over_real_queries_is_shown():
 
 def test_class_attention_has_no_second_panel_and_says_so():
     attn = rows_that_sum_to_one(1, 8)
-    fig = token_attention_figure(attn, picture_tokens(), 5)
+    fig = token_attention_figure(attn, image_tokens(), 5)
     assert titles(fig) == ["from [CLS]: where it attends"]
     np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn[0, 2:].reshape(GRID))
     assert "one query" in fig.layout.coloraxis.colorbar.title.text
@@ -95,10 +95,10 @@ def test_class_attention_has_no_second_panel_and_says_so():
 
 def test_a_token_that_takes_no_part_in_the_layer_gives_the_mean_and_says_so():
     attn = rows_that_sum_to_one(6, 6)
-    fig = token_attention_figure(attn, picture_tokens(), 0)  # the class token joins later
+    fig = token_attention_figure(attn, image_tokens(), 0)  # the class token joins later
     np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn.mean(axis=0).reshape(GRID))
     assert "[CLS] takes no part" in fig.layout.coloraxis.colorbar.title.text
-    assert titles(token_attention_figure(attn, picture_tokens(), 2))[0] == "from 0,0: where it attends"
+    assert titles(token_attention_figure(attn, image_tokens(), 2))[0] == "from 0,0: where it attends"
 
 
 def test_over_a_text_every_token_but_padding_is_a_box_in_reading_order():
@@ -157,7 +157,7 @@ def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds(
 @pytest.mark.parametrize("figure", [token_attention_figure, attention_matrix_figure])
 def test_what_does_not_fit_is_refused(figure, attn, token, input, says):
     with pytest.raises(InputError, match=says):
-        figure(attn, picture_tokens(), token=token, input=input)
+        figure(attn, image_tokens(), token=token, input=input)
 
 
 # ------------------------------------------------------------------------------------------------- the matrix
@@ -181,25 +181,25 @@ def test_padding_on_the_left_keeps_the_token_s_number():
     assert (row.y, column.x) == (1, 1)  # of the tokens shown
 
 
-def test_the_matrix_of_a_picture_names_patches_by_row_and_column():
-    (cells,) = attention_matrix_figure(rows_that_sum_to_one(8, 8), picture_tokens()).data
+def test_the_matrix_of_an_image_names_patches_by_row_and_column():
+    (cells,) = attention_matrix_figure(rows_that_sum_to_one(8, 8), image_tokens()).data
     assert list(cells.x) == ["[CLS]", "[REG]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
 
 
 def test_on_a_log_scale_a_weight_of_0_is_blank():
     attn = rows_that_sum_to_one(8, 8)
     attn[3, 5] = 0
-    fig = attention_matrix_figure(attn, picture_tokens(), log=True)
+    fig = attention_matrix_figure(attn, image_tokens(), log=True)
     shown = np.asarray(fig.data[0].z)
     assert np.argwhere(np.isnan(shown)).tolist() == [[3, 5]]
     np.testing.assert_allclose(shown[2], np.log10(attn[2]), rtol=1e-6)
     assert "blank: 0" in fig.layout.coloraxis.colorbar.title.text
     with pytest.raises(InputError, match="positive"):
-        attention_matrix_figure(np.zeros((8, 8)), picture_tokens(), log=True)
+        attention_matrix_figure(np.zeros((8, 8)), image_tokens(), log=True)
 
 
 def test_class_attention_is_a_matrix_of_one_row():
-    fig = attention_matrix_figure(rows_that_sum_to_one(1, 8), picture_tokens(), token=3)
+    fig = attention_matrix_figure(rows_that_sum_to_one(1, 8), image_tokens(), token=3)
     assert list(fig.data[0].y) == ["[CLS]"]
     assert np.asarray(fig.data[0].customdata)[0, 3].tolist() == [0, 3]
     assert len(fig.layout.annotations) == 1
@@ -209,11 +209,11 @@ def test_a_broken_model_s_weights_are_drawn_as_far_as_they_go_and_spoken_of():
     attn = rows_that_sum_to_one(8, 8)
     attn[4, 3:6] = np.nan
     for fig in (
-        token_attention_figure(attn, picture_tokens(), 4),
-        attention_matrix_figure(attn, picture_tokens()),
-        attention_matrix_figure(attn, picture_tokens(), log=True),
+        token_attention_figure(attn, image_tokens(), 4),
+        attention_matrix_figure(attn, image_tokens()),
+        attention_matrix_figure(attn, image_tokens(), log=True),
     ):
         assert "3 of 64 weights are not finite" in fig.layout.coloraxis.colorbar.title.text
         assert np.isfinite([fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax]).all()
-    nothing = token_attention_figure(np.full((8, 8), np.nan), picture_tokens(), 4)
+    nothing = token_attention_figure(np.full((8, 8), np.nan), image_tokens(), 4)
     assert nothing.layout.coloraxis.cmax == 1

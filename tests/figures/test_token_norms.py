@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.figures.tokens import GRID, picture_tokens, text_tokens
+from tests.figures.tokens import GRID, image_tokens, text_tokens
 from workbench.core.errors import InputError
 from workbench.figures import token_norms_figure
 
@@ -16,7 +16,7 @@ def maps(fig, axis):
 
 
 def test_every_operand_has_a_map_with_its_own_scale():
-    fig = token_norms_figure(LENGTHS, picture_tokens(), np.zeros((4, 6, 3), np.uint8))
+    fig = token_norms_figure(LENGTHS, image_tokens(), np.zeros((4, 6, 3), np.uint8))
     for number, (name, axis) in enumerate(zip("qkv", ("x", "x2", "x3"), strict=True)):
         patches, prefix = maps(fig, axis)
         np.testing.assert_allclose(np.asarray(patches.z), LENGTHS[name][2:].reshape(GRID))
@@ -29,14 +29,14 @@ def test_every_operand_has_a_map_with_its_own_scale():
 
 
 def test_the_single_query_of_class_attention_is_the_class_token_s():
-    fig = token_norms_figure({"q": [5.0], "k": torch.arange(8.0)}, picture_tokens())
+    fig = token_norms_figure({"q": [5.0], "k": torch.arange(8.0)}, image_tokens())
     patches, prefix = maps(fig, "x")
     assert np.isnan(np.asarray(patches.z)).all()
     np.testing.assert_allclose(np.asarray(prefix.z), [[5.0, np.nan]])
 
 
 def test_norms_of_patches_alone_lie_on_the_patches():
-    fig = token_norms_figure({"v": torch.arange(6.0)}, picture_tokens())
+    fig = token_norms_figure({"v": torch.arange(6.0)}, image_tokens())
     (patches,) = maps(fig, "x")
     np.testing.assert_allclose(np.asarray(patches.z), np.arange(6).reshape(GRID))
     assert np.asarray(patches.customdata)[0, 0] == 2  # as the model counts its tokens
@@ -64,4 +64,4 @@ def test_over_a_text_every_word_has_a_bar_in_every_row_and_padding_none():
 )
 def test_what_does_not_fit_is_refused(lengths, says):
     with pytest.raises(InputError, match=says):
-        token_norms_figure(lengths, picture_tokens())
+        token_norms_figure(lengths, image_tokens())

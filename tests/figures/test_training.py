@@ -157,7 +157,7 @@ def test_rows_run_from_the_top_in_the_order_of_figures():
     }
 
 
-def test_only_what_is_told_apart_is_filled():
+def test_only_what_is_significant_is_filled():
     fig = versus_baseline_figure(results(), PANELS)
     colours = {name: trace.marker.color for name, trace in dots(fig, 1).items()}
     assert colours["token statistics"] == "white"
@@ -165,7 +165,7 @@ def test_only_what_is_told_apart_is_filled():
     assert colours["softmax"] == look_of("softmax").colour
 
 
-def test_the_dotted_line_is_the_twin_s_or_where_it_is_asked_for():
+def test_the_dotted_line_is_the_baseline_s_or_where_it_is_asked_for():
     lines = versus_baseline_figure(results(), PANELS).layout.shapes
     assert [line.x0 for line in lines] == pytest.approx([90, 1.8])
     lines = versus_baseline_figure(results(), PANELS, lines={"exact_share": 1}).layout.shapes

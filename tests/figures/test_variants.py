@@ -24,7 +24,7 @@ def test_every_bundled_model_has_a_look():
         look_of("rpc-symm")
 
 
-def test_variants_of_one_task_are_told_apart_by_colour_dash_or_marker():
+def test_variants_of_one_task_are_distinguished_by_colour_dash_or_marker():
     looks = {look for name, look in LOOKS.items() if not name.endswith("-causal")}
     assert len({look.label for look in looks}) == len(looks)
     assert len({look.symbol for look in looks}) == len(looks)

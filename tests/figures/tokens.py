@@ -13,7 +13,7 @@ def rows_that_sum_to_one(*shape, seed=0):
     return raw / raw.sum(axis=-1, keepdims=True)
 
 
-def picture_tokens(prefix=("class", "register"), grid=GRID):
+def image_tokens(prefix=("class", "register"), grid=GRID):
     """Prefix tokens, then the patches of a grid in reading order."""
     count = grid[0] * grid[1]
     labels = [SHORT[kind] for kind in prefix]

@@ -86,13 +86,13 @@ def test_in_an_interactive_notebook_the_variables_are_read_as_they_are_when_aske
 
 def test_a_script_has_no_parameters_but_those_it_names(monkeypatch):
     monkeypatch.delenv(provenance.PARAMETERS, raising=False)
-    told = {"figure": {}, "data": {}}
-    held = provenance.build_provenance("name", [], None, **told)
+    about = {"figure": {}, "data": {}}
+    held = provenance.build_provenance("name", [], None, **about)
     assert (held["parameters"], held["parameters_from"]) == ({}, None)
-    held = provenance.build_provenance("name", [], {"n": 2}, **told)
+    held = provenance.build_provenance("name", [], {"n": 2}, **about)
     assert (held["parameters"], held["parameters_from"]) == ({"n": 2}, "call")
     monkeypatch.setenv(provenance.PARAMETERS, '{"n": 4, "seed": 1}')
-    held = provenance.build_provenance("name", [], None, **told)
+    held = provenance.build_provenance("name", [], None, **about)
     assert (held["parameters"], held["parameters_from"]) == ({"n": 4, "seed": 1}, "render")
     assert held["seed"] == 1
 

@@ -73,7 +73,7 @@ def test_every_bit_of_every_number_comes_back(frame, suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
-def test_infinite_values_and_absent_ones_are_told_apart(frame, suffix, tmp_path):
+def test_infinite_values_and_absent_ones_are_distinguished(frame, suffix, tmp_path):
     odd = frame.assign(value=[math.inf, -math.inf, math.nan, 1.0, 2.0, 3.0, 4.0, 5.0])
     again = read_frame(write_frame(odd, tmp_path / f"result.{suffix}"))
     pd.testing.assert_frame_equal(again, odd, check_exact=True)

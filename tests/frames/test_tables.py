@@ -97,7 +97,7 @@ def test_the_letters_of_the_labels_are_set_in_latex():
         assert text.isascii()
 
 
-def test_statistics_and_standardised_keys_are_told_apart():
+def test_statistics_and_standardised_keys_are_distinguished():
     rows = [
         {
             "metric": "eigenvalue_profile",
@@ -188,7 +188,7 @@ def test_evaluations_have_a_column_per_condition_or_per_model_whichever_are_fewe
     assert many.set_index("condition")["m"]["accuracy"] == "0.8 (0.7 to 0.9)"
 
 
-def test_a_comparison_of_twins_prints_the_ratio_that_its_interval_belongs_to():
+def test_a_comparison_with_baselines_prints_the_ratio_that_its_interval_belongs_to():
     row = {"model": "m", "protocol": "corruptions", "kind": "fog", "epsilon": np.nan, "severity": np.nan,
            "metric": "corruption_error", "value": 0.3, "low": 0.5, "high": 1.5, "ratio": 0.75}  # fmt: skip
     (cell,) = summary_table(pd.DataFrame([row])).iloc[:, 1]

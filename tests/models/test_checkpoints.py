@@ -71,7 +71,7 @@ def test_weights_without_our_metadata_are_refused(model, tmp_path):
         read_checkpoint(tmp_path / "plain.safetensors")
 
 
-def test_truncated_missing_and_foreign_files(model, tmp_path):
+def test_truncated_missing_and_other_files(model, tmp_path):
     whole = tmp_path / "whole.safetensors"
     write_checkpoint(whole, model, META)
     (tmp_path / "part.safetensors").write_bytes(whole.read_bytes()[:-100])
@@ -199,7 +199,7 @@ def test_weights_of_another_variant_are_refused_with_both_names(built, said, tmp
     assert wanted.startswith(f"'{said}'; take the checkpoint that was trained so (")
 
 
-def test_variants_in_a_part_of_the_layers_are_told_by_the_layer(tmp_path):
+def test_variants_in_a_part_of_the_layers_are_reported_by_the_layer(tmp_path):
     first = {"depth": 3, "attention_layers": [0], **options("tssa")}
     everywhere = {"depth": 3, **options("tssa")}
     with pytest.raises(
@@ -208,7 +208,7 @@ def test_variants_in_a_part_of_the_layers_are_told_by_the_layer(tmp_path):
         restore(stored(tmp_path, everywhere, first))
 
 
-def test_widths_and_layers_are_told_apart(tmp_path):
+def test_widths_and_layers_are_distinguished(tmp_path):
     with pytest.raises(InputError, match="the weights are 6 wide, the model is 10; take the checkpoint"):
         restore(stored(tmp_path, {}, {"embed_dim": 10}))
     with pytest.raises(InputError, match="weights have 1 layers of attention, the model has 2"):

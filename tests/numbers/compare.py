@@ -9,7 +9,7 @@ z over two draws that nearly agree. How far rounding alone moves each number sta
 holds the farthest that runs in other batches and on other kernels were from it. Two commits on one machine round alike.
 
 Rows are matched by what they are rows of, not by their order. What was renamed on purpose stands in ``names.csv``, what
-changed on purpose in ``changes.csv``, with its reason; both are told apart from what must not change. Columns:
+changed on purpose in ``changes.csv``, with its reason; both are kept apart from what must not change. Columns:
 
 ``names.csv``    where, old, new, analysis: ``column`` renames a column (to nothing: drops it), a column's name (metric,
                  statistic, convention, model, error, …) renames its values, and "column=value" as the new name moves
@@ -170,7 +170,7 @@ def _intended(rows: pd.DataFrame) -> np.ndarray:
     return chosen
 
 
-def told(found: pd.DataFrame, most: int = 25) -> str:
+def report(found: pd.DataFrame, most: int = 25) -> str:
     """Differences as a text: how many by case, then the worst."""
     if found.empty:
         return "no number changed"
@@ -304,7 +304,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = with_commit(asked.revision, asked.sections)
     else:
         found = differences(recorded(asked.sections), record.record(asked.sections))
-    sys.stdout.write(f"{told(found)}\n")
+    sys.stdout.write(f"{report(found)}\n")
     return int(not found.empty)
 
 

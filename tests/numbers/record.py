@@ -584,11 +584,11 @@ def of_functions(recording: Recording) -> None:
     }  # fmt: skip
     for name, asked in cases.items():
         for number, (given, options) in enumerate(asked):
-            told = ", ".join(
+            listed = ", ".join(
                 key if isinstance(value, Tensor) else f"{key}={value}" for key, value in options.items()
             )
             recording.tensors(
-                "function", "float64", name, f"{number}: {told}",
+                "function", "float64", name, f"{number}: {listed}",
                 lambda n=name, g=given, o=options: parts_of(call(mechanism(n), *g, **o)),
             )  # fmt: skip
 

@@ -19,7 +19,7 @@ def test_no_number_has_changed(section):
     base = compare.recorded([section])
     assert len(base)
     found = compare.differences(base, record.record([section]))
-    assert found.empty, compare.told(found)
+    assert found.empty, compare.report(found)
 
 
 def test_every_analysis_and_every_mechanism_is_recorded():

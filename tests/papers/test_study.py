@@ -413,7 +413,7 @@ def test_a_saved_capture_gives_what_the_model_gives(name, make, batch, tmp_path)
     np.testing.assert_allclose(again["value"], direct["value"], rtol=1e-3, atol=1e-9)
 
 
-def test_axes_too_close_to_be_told_apart_are_in_the_notes():
+def test_axes_too_close_to_be_distinguished_are_in_the_notes():
     angle = 2 * math.pi * torch.arange(24, dtype=torch.float64) / 24
     circle = torch.stack([angle.cos(), angle.sin()], -1)  # its eigenvalues come in pairs
     k = torch.stack([circle, circle * torch.tensor([1.0, 0.7])])[None]

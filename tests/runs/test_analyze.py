@@ -85,9 +85,9 @@ def same(a, b, rtol=1e-4, atol=1e-6):
     pd.testing.assert_frame_equal(a.drop(columns=numbers), b.drop(columns=numbers))
     largest = b[numbers].where(np.isfinite(b[numbers])).abs().groupby(b["metric"]).transform("max")
     largest = largest.fillna(1).replace(0, 1)
-    told = ~(b["null_high"] - b["null_low"] < atol * largest["value"])
+    significant = ~(b["null_high"] - b["null_low"] < atol * largest["value"])
     for name in numbers:
-        found, wanted = (frame[name].where(told | (name != "z")) / largest[name] for frame in (a, b))
+        found, wanted = (frame[name].where(significant | (name != "z")) / largest[name] for frame in (a, b))
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol, err_msg=name)
 
 
@@ -444,19 +444,19 @@ def test_inputs_by_name_keep_their_names_and_their_provenance(tiny, tmp_path):
     )
     chosen = workbench.inputs("bundled:photos", tiny, n=2, seed=3)
     assert frame["input"].unique().tolist() == chosen.ids
-    told = frame.attrs["provenance"]
-    assert told["analysis"] == "gram-spectrum"
+    provenance = frame.attrs["provenance"]
+    assert provenance["analysis"] == "gram-spectrum"
     plain = {"standardize": "none", "normalize": "none", "null_samples": 0, "per_input": True}
-    assert told["options"] == {"max_rank": 3, **plain}
-    assert told["model"] == tiny.identity
-    assert told["inputs"]["sha256"] == chosen.sha256
-    assert told["inputs"]["n"] == 2
-    assert told["seed"] == 3
-    assert torch.__version__.startswith(told["versions"]["torch"].partition("+")[0])
-    assert json.loads(json.dumps(told)) == told
+    assert provenance["options"] == {"max_rank": 3, **plain}
+    assert provenance["model"] == tiny.identity
+    assert provenance["inputs"]["sha256"] == chosen.sha256
+    assert provenance["inputs"]["n"] == 2
+    assert provenance["seed"] == 3
+    assert torch.__version__.startswith(provenance["versions"]["torch"].partition("+")[0])
+    assert json.loads(json.dumps(provenance)) == provenance
     again = read_frame(write_frame(frame, tmp_path / "frame.parquet"))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
-    assert again.attrs["provenance"] == [told]
+    assert again.attrs["provenance"] == [provenance]
     same(analyze("gram-spectrum", model=tiny, inputs=chosen, layers=0, heads=1, max_rank=3), frame)
 
 
@@ -567,7 +567,7 @@ def test_heads_that_do_not_exist_are_refused():
         analyze("token-similarity", model=vit(), inputs=images(), heads=0)
 
 
-def test_progress_is_told_on_the_error_stream_only_when_long(capsys, monkeypatch):
+def test_progress_is_shown_on_the_error_stream_only_when_long(capsys, monkeypatch):
     analyze("token-similarity", model=vit(), inputs=images(), progress=True)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("workbench.core.progress.PATIENCE", 0.0)
@@ -578,13 +578,15 @@ def test_progress_is_told_on_the_error_stream_only_when_long(capsys, monkeypatch
 
 
 def test_progress_is_the_fraction_after_every_layer_of_every_batch():
-    told = []
-    analyze("gram-spectrum", model=vit(), inputs=images(), batch_size=2, layers=[0, 2], progress=told.append)
+    shares = []
+    analyze(
+        "gram-spectrum", model=vit(), inputs=images(), batch_size=2, layers=[0, 2], progress=shares.append
+    )
     # two layers of 2, 2 and 1 of 5 inputs
-    np.testing.assert_allclose(told, [0.2, 0.4, 0.6, 0.8, 0.9, 1.0])
-    told.clear()
-    analyze("subspaces", model=vit(), progress=told.append)
-    np.testing.assert_allclose(told, [1 / LAYERS, 2 / LAYERS, 1.0])
+    np.testing.assert_allclose(shares, [0.2, 0.4, 0.6, 0.8, 0.9, 1.0])
+    shares.clear()
+    analyze("subspaces", model=vit(), progress=shares.append)
+    np.testing.assert_allclose(shares, [1 / LAYERS, 2 / LAYERS, 1.0])
 
 
 def test_progress_can_stop_the_work():

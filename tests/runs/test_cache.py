@@ -74,10 +74,10 @@ def test_what_is_found_is_what_was_computed(name, arguments, runs, folder):
     if arguments["inputs"] is not None:
         arguments["n"] = 3
     first = workbench.analyze(name, **arguments)
-    told = []
-    again = workbench.analyze(name, **arguments, progress=told.append)
+    shares = []
+    again = workbench.analyze(name, **arguments, progress=shares.append)
     assert runs == [1]
-    assert told == [1.0]
+    assert shares == [1.0]
     same(first, again)
     arguments["cache"] = False
     same(first, workbench.analyze(name, **arguments))
@@ -148,7 +148,7 @@ def overridden():
         (overridden, pictures, "norm (LayerNorm)['forward'] is a function"),
     ],
 )
-def test_what_cannot_be_told_is_not_kept_and_said(make, batch, reason, runs, folder):
+def test_what_cannot_be_hashed_is_not_kept_and_said(make, batch, reason, runs, folder):
     model = make()
     for _ in range(2):
         frame = workbench.analyze("gram-spectrum", model=model, inputs=batch(), cache=True)
@@ -179,7 +179,7 @@ def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, m
 
 
 @pytest.mark.parametrize("name", ["vit", "swin", "cait", "minilm", "gpt2", "llama", "hf-vit"])
-def test_models_of_the_libraries_can_be_told(name):
+def test_models_of_the_libraries_can_be_hashed(name):
     first, second = (content_sha256(module_content(FAMILIES[name].build())) for _ in range(2))
     assert first == second
 

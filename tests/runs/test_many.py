@@ -22,7 +22,7 @@ def test_many_are_their_analyses_under_one_another():
     assert [run["inputs"]["spec"] for run in both.attrs["provenance"]] == ["bundled:digits", "bundled:photos"]
 
 
-def test_a_model_that_is_not_here_is_told_and_does_not_stop_the_others():
+def test_a_model_that_is_not_here_is_reported_and_does_not_stop_the_others():
     frame = workbench.analyze_many("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
     assert list(frame["model"].unique()) == ["bundled:digits-vit"]
     assert "nobody/nothing" in frame.attrs["absent"]["hf:nobody/nothing"]
@@ -36,7 +36,7 @@ def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():
         workbench.analyze_many("token-similarity", [("hf:nobody/nothing", "bundled:prose")])
 
 
-def test_what_is_no_pair_is_told_as_it_came():
+def test_what_is_no_pair_is_reported_as_it_came():
     for runs in ("bundled:digits-vit", [("bundled:digits-vit",)], ["bundled:digits-vit"]):
         with pytest.raises(InputError, match=r"pairs \(model, inputs\), got .*bundled:digits-vit"):
             workbench.analyze_many("gram-spectrum", runs)

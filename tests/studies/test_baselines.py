@@ -137,7 +137,7 @@ def test_one_seed_tells_nothing_apart():
     assert set(found["finding"]) == {"", "not significant", "not reached"}
 
 
-def test_a_task_without_its_twin_is_refused():
+def test_a_task_without_its_baseline_is_refused():
     with pytest.raises(InputError, match="digits has no baseline"):
         versus_baseline(ends_and_speed(curves()), {"prose": "baseline"})
 
@@ -207,7 +207,7 @@ def test_a_constant_baseline_leaves_the_interval_of_the_error_and_a_constant_sha
     assert (row["low"], row["high"]) == pytest.approx((0.5, 0.5))
 
 
-def test_records_hold_the_twin_first_and_the_variants_of_its_task():
+def test_records_hold_the_baseline_first_and_the_variants_of_its_task():
     frame = recorded_curves(PAIRS, ["tssa", "bilateral"], n=2, epochs=3)
     assert frame["model"].iloc[0] == "digits-vit"
     assert set(frame["attention"]) == {"softmax", "tssa", "bilateral"}
@@ -255,7 +255,7 @@ def test_printed_ends_are_those_of_the_papers_tables():
     assert found.loc["bilateral", "baseline_value"] == clean["DeiT"]
 
 
-def test_every_trained_mechanism_has_the_twin_that_its_claims_name():
+def test_every_trained_mechanism_has_the_baseline_that_its_claims_name():
     found = stated_baselines()
     assert found["digits-rpc-sym"] == "digits-softmax-sym"
     assert found["prose-tssa-causal"] == "prose-softmax"
@@ -272,7 +272,7 @@ def _errors(model, **kinds):
     return pd.DataFrame([*rows, whole]).reindex(columns=[*rows[0], "low", "high", "epsilon", "severity"])
 
 
-def test_errors_are_divided_by_the_twins_type_by_type_and_their_mean_is_geometric():
+def test_errors_are_divided_by_the_baselines_type_by_type_and_their_mean_is_geometric():
     frame = pd.concat(
         [
             _errors("digits-softmax-sym", fog=0.2, blur=0.1, jpeg=0.0),

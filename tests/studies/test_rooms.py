@@ -43,7 +43,7 @@ drawn = []
 class Saved:
     def show(self): pass
 
-def save_figure(figure, name, **told):
+def save_figure(figure, name, **about):
     figure.to_json()
     drawn.append(name)
     return Saved()

@@ -58,11 +58,11 @@ class Server:
 
 @contextmanager
 def serve(
-    command: list[str], folder: Path, pattern: str, told: dict[str, str] | None = None
+    command: list[str], folder: Path, pattern: str, variables: dict[str, str] | None = None
 ) -> Iterator[Server]:
     """Run `command` in `folder` until the ``with`` ends, once it has printed an address that matches `pattern`.
 
-    What the machine's user has set (a theme, open tabs) is kept away; `told` is its environment besides.
+    What the machine's user has set (a theme, open tabs) is kept away; `variables` is its environment besides.
     """
     own = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -76,7 +76,7 @@ def serve(
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **(told or {}), **own},
+        env={**os.environ, **(variables or {}), **own},
         text=True,
         stdin=subprocess.DEVNULL,  # at a terminal Jupyter would ask whether the interrupt is meant
         stdout=subprocess.PIPE,
@@ -128,7 +128,7 @@ def lab_server(folder: Path, warm: bool = True) -> Iterator[Server]:
     module = {} if warm else {"module": "jupyterlab"}
     command = lab_command(copy, free_port(), browser=False, **module)
     environment = server_environment() if warm else nullcontext({})
-    with environment as told, serve(command, folder, LAB_ADDRESS, told) as server:
+    with environment as variables, serve(command, folder, LAB_ADDRESS, variables) as server:
         yield server
 
 
@@ -229,7 +229,7 @@ MAIN = f"{BOX} .workbench-view .workbench-shown .js-plotly-plot"  # the chosen v
 def open_page(page: Any, server: Server) -> None:
     """Open the explorer's own page and wait for its first picture."""
     page.goto(server.address, wait_until="commit")  # the page goes on loading while the notebook runs
-    wait_for_picture(page)
+    wait_for_figure(page)
 
 
 def open_lab(page: Any, server: Server) -> None:
@@ -272,7 +272,7 @@ _models.load = _load
 """
 
 
-def wait_for_picture(page: Any) -> None:
+def wait_for_figure(page: Any) -> None:
     """Wait for the first picture of the explorer."""
     page.wait_for_selector(f"{MAIN} .main-svg", timeout=START_S * 1000)
 

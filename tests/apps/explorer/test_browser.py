@@ -25,7 +25,7 @@ from tests.apps.explorer.browser import (
     press_button,
     run_cells,
     slider,
-    wait_for_picture,
+    wait_for_figure,
     wait_until_says,
     watched,
 )
@@ -58,7 +58,7 @@ def lab(browser, tmp_path_factory):
         with seen.step("start"):
             open_lab(seen.page, server)
             run_cells(seen.page, folder / "explorer.ipynb", until="Explorer(")
-            wait_for_picture(seen.page)
+            wait_for_figure(seen.page)
             seen.page.wait_for_selector(f"{MAP} .main-svg")
         seen.server = server
         yield seen
@@ -215,7 +215,7 @@ def test_a_load_is_cancelled_and_the_view_before_stays(lab):
     (lab.server.folder / "go-on").touch()
 
 
-def test_a_broken_picture_is_refused_in_words_and_a_whole_one_looked_at(lab, tmp_path):
+def test_a_broken_image_is_refused_in_words_and_a_whole_one_looked_at(lab, tmp_path):
     import numpy as np
     from PIL import Image
 

@@ -92,12 +92,12 @@ def test_the_page_learns_of_a_figure_whole_in_one_message(canvas, monkeypatch):
 
     monkeypatch.setattr(comm, "create_comm", Recorded)
     canvas.show(heat(1))
-    told = [
+    messages = [
         data["state"] for kind, _, data in sent if kind == "comm_open" and "_widget_data" in data["state"]
     ]
-    assert len(told) == 1
-    assert told[0]["_widget_data"][0]["type"] == "heatmap"
-    assert told[0]["_config"]["displayModeBar"] is False
+    assert len(messages) == 1
+    assert messages[0]["_widget_data"][0]["type"] == "heatmap"
+    assert messages[0]["_config"]["displayModeBar"] is False
     assert not any("_widget_data" in keys for kind, keys, _ in sent if kind == "comm_msg")
 
 
@@ -129,8 +129,8 @@ def test_widgets_are_bounded(canvas):
 
 
 def test_a_click_tells_what_stands_in_the_cell(canvas):
-    told = []
-    canvas.on_click(told.append)
+    clicked = []
+    canvas.on_click(clicked.append)
     canvas.show(heat(1))
     canvas._point(0, SimpleNamespace(point_inds=[(1, 2)]))
-    assert told == [5]
+    assert clicked == [5]

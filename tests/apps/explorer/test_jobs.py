@@ -34,14 +34,14 @@ def test_an_error_is_handed_over_as_it_is():
 
 
 def test_a_job_tells_what_it_does_and_how_far_it_is():
-    told = []
+    reported = []
 
     def work(report):
         report("loading", None)
         report.progress(0.25)
 
-    Worker().start(work, silent_one, pytest.fail, lambda text, share: told.append((text, share)))
-    assert told == [("loading", None), ("loading", 0.25)]
+    Worker().start(work, silent_one, pytest.fail, lambda text, share: reported.append((text, share)))
+    assert reported == [("loading", None), ("loading", 0.25)]
 
 
 def silent_one(value):

@@ -141,7 +141,7 @@ def test_a_click_on_a_plot_brings_the_focus_and_the_focus_shows_only_to_those_wh
 
 
 @needs_chrome
-def test_a_picture_is_told_to_a_screen_reader(page):
+def test_a_figure_is_described_to_a_screen_reader(page):
     page.evaluate("document.getElementById('plot').classList.add('view')")
     _keys(page, "ArrowRight")
     assert page.get_attribute("#plot", "role") == "figure"

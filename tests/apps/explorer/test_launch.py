@@ -24,9 +24,9 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 
 def test_a_missing_voila_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "voila", None)
-    with pytest.raises(MissingResource, match=r"needs voila.* pip install -e \".*\[explore\]\"") as told:
+    with pytest.raises(MissingResource, match=r"needs voila.* pip install -e \".*\[explore\]\"") as error:
         launch.open_page()
-    assert told.value.exit_code == 3
+    assert error.value.exit_code == 3
 
 
 def test_an_unknown_theme_is_refused_before_anything_starts(monkeypatch):
@@ -120,8 +120,8 @@ def test_a_kernel_of_the_servers_shows_a_figure(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
-    with launch.server_environment() as told:
-        for name, value in told.items():
+    with launch.server_environment() as environment:
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
         manager, client = start_new_kernel(startup_timeout=START_S)
         shown = []

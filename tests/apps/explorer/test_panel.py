@@ -22,7 +22,7 @@ def maps(panel):
     return [np.asarray(trace.z, dtype=float) for trace in panel.main.widget.data if trace.type == "heatmap"]
 
 
-def test_it_opens_with_a_picture_and_a_sentence(panel):
+def test_it_opens_with_a_figure_and_a_sentence(panel):
     assert panel.layer.options == (0, 1, 2, 3)
     assert panel.head.options == (0, 1, 2)
     assert (panel.layer.value, panel.head.value, panel.token.value) == (3, 0, 0)
@@ -32,7 +32,7 @@ def test_it_opens_with_a_picture_and_a_sentence(panel):
     assert panel.map.widget.data
 
 
-def test_a_slider_moves_the_explorer_and_its_picture(panel):
+def test_a_slider_moves_the_explorer_and_its_figure(panel):
     before = maps(panel)
     widget = panel.main.widget
     panel.layer.value = 1
@@ -80,7 +80,7 @@ def test_another_input_goes_back_to_the_class_token(panel):
     assert panel.explorer.material.inputs(panel.explorer.place).ids[1] in panel.message.value
 
 
-def test_a_mistake_is_told_and_the_last_good_view_stays(panel):
+def test_a_mistake_is_reported_and_the_last_good_view_stays(panel):
     before = maps(panel)
     panel.model.value = "bundled:digit-vit"
     assert "digits-vit" in panel.message.value
@@ -91,7 +91,7 @@ def test_a_mistake_is_told_and_the_last_good_view_stays(panel):
     assert "Layer 0" in panel.message.value
 
 
-def test_a_fault_is_told_too_and_the_app_stays_usable(panel, monkeypatch):
+def test_a_fault_is_reported_too_and_the_app_stays_usable(panel, monkeypatch):
     def broken(changes):
         raise RuntimeError("the roof is leaking")
 
@@ -169,7 +169,7 @@ def test_pins_are_bounded(panel):
     assert len(panel.pins) == MOST_PINS
 
 
-def test_a_picture_of_ones_own_is_looked_at(panel):
+def test_an_image_of_ones_own_is_looked_at(panel):
     import io
 
     from PIL import Image
@@ -182,7 +182,7 @@ def test_a_picture_of_ones_own_is_looked_at(panel):
     assert "my-photo.png" in panel.message.value.lower()
 
 
-def test_a_broken_picture_is_told(panel):
+def test_a_broken_image_is_reported(panel):
     panel._upload(({"name": "broken.png", "content": memoryview(b"no picture")},))
     assert "broken.png" in panel.message.value
     assert panel.explorer.place.inputs == panel.inputs.value == "bundled:digits"

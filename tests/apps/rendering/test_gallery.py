@@ -33,7 +33,7 @@ def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(
     assert "second.pdf" not in page
 
 
-def test_without_pictures_it_links_the_interactive_page_and_says_why(folder):
+def test_without_static_images_it_links_the_interactive_page_and_says_why(folder):
     page = write_gallery(folder).index.read_text()
     assert "<img" not in page
     assert "make chrome" in page

@@ -99,7 +99,7 @@ def test_what_is_unchanged_is_not_run_again(rendered):
 
 
 @needs_chrome
-def test_a_lost_picture_is_printed_without_running_the_notebook(rendered):
+def test_a_lost_static_image_is_printed_without_running_the_notebook(rendered):
     report, (works, _) = rendered
     for suffix in ("svg", "html"):
         (report.out / f"works.{suffix}").unlink()
@@ -265,7 +265,7 @@ def test_a_render_that_is_killed_leaves_no_kernel_behind(tmp_path):
     assert alive == []
 
 
-def test_foreign_files_in_the_folder_are_left_alone_and_named(tmp_path):
+def test_other_files_in_the_folder_are_left_alone_and_named(tmp_path):
     path, out = write_notebook(tmp_path, "mine"), tmp_path / "figures"
     out.mkdir()
     foreign = {"other.json": '{"schema": 1, "figure": {}}', "report.json": '{"notebooks": ["one"]}'}

@@ -98,7 +98,7 @@ def test_the_same_figure_is_the_same_files(tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_an_older_picture_does_not_outlive_its_figure(tmp_path):
+def test_an_older_static_image_does_not_outlive_its_figure(tmp_path):
     (tmp_path / "f.pdf").write_bytes(b"old")
     save(tmp_path, formats=["html"])
     assert not (tmp_path / "f.pdf").exists()
@@ -162,7 +162,7 @@ def test_a_figure_and_a_name_are_enough(tmp_path):
     assert read_provenance(tmp_path / "two_lines.json")["figure"]["caption"] == "two lines"
 
 
-def test_a_figure_of_a_picture_alone_needs_its_numbers(tmp_path):
+def test_a_figure_of_an_image_alone_needs_its_numbers(tmp_path):
     with pytest.raises(InputError, match="data="):
         save_figure(go.Figure(go.Image(z=[[[1, 2, 3], [4, 5, 6]]])), "f", out=tmp_path, formats=[])
 

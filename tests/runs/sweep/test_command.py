@@ -41,7 +41,7 @@ def test_a_sweep_and_its_status(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("sweep", "run"), "Missing option '-m' / '--model'"),
         ((*WORDS, "-a", "token-similarity", "extra", "-o", "x"), "unexpected extra argument (extra)"),
@@ -52,8 +52,8 @@ def test_a_sweep_and_its_status(tmp_path, capsys):
         (("sweep", "status", "x"), "holds no sweep"),
     ],
 )
-def test_a_request_that_cannot_be_run_ends_with_2(tmp_path, monkeypatch, capsys, words, told):
+def test_a_request_that_cannot_be_run_ends_with_2(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     assert run(*words) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "x").exists()

@@ -26,7 +26,7 @@ def exit_status(*words):
     return left.value.code
 
 
-def test_a_corrupt_picture_is_skipped_counted_and_named(run, tmp_path):
+def test_a_corrupt_image_is_skipped_counted_and_named(run, tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(7):
@@ -41,7 +41,7 @@ def test_a_corrupt_picture_is_skipped_counted_and_named(run, tmp_path):
     same_numbers(*frames)
 
 
-def test_a_shard_of_corrupt_pictures_alone_is_no_failure(run, tmp_path):
+def test_a_shard_of_corrupt_images_alone_is_no_failure(run, tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(5):
@@ -58,8 +58,8 @@ def test_a_shard_of_corrupt_pictures_alone_is_no_failure(run, tmp_path):
 def test_an_analysis_with_nothing_to_measure_says_why_and_the_others_go_on(run):
     status = run(analyses=["robust-components", "token-similarity"], n=8)
     assert (status.done, status.failed) == (2, 2)
-    for told in status.failures.values():
-        assert told.startswith("robust-components: nothing to measure; layers 0-3 left out: ")
+    for failure in status.failures.values():
+        assert failure.startswith("robust-components: nothing to measure; layers 0-3 left out: ")
 
 
 def break_shard(monkeypatch, shard, error, times=None):
@@ -85,9 +85,9 @@ def test_a_failed_shard_is_tried_three_times_then_named_and_the_others_go_on(
         *("--shards", 3, "--batch-size", 4, "-o", tmp_path / "sweep"),
     )
     assert exit_status(*words) == 1
-    told = capsys.readouterr()
-    assert "2 of 3 tasks done; 1 failed" in told.out
-    assert f"{MODEL}, token-similarity, shard 1 of 3: ZeroDivisionError: by nothing" in told.err
+    printed = capsys.readouterr()
+    assert "2 of 3 tasks done; 1 failed" in printed.out
+    assert f"{MODEL}, token-similarity, shard 1 of 3: ZeroDivisionError: by nothing" in printed.err
     assert sorted(calls) == [0, 1, 1, 1, 2]
     monkeypatch.undo()
     status = run()
@@ -259,10 +259,10 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
     with pytest.raises(InputError, match="another sweep is writing"):
         run(n=24, shards=6)
     process.send_signal(how)
-    told = process.communicate(timeout=120)[1].decode()
+    printed = process.communicate(timeout=120)[1].decode()
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "what was finished is kept" in told
+        assert "what was finished is kept" in printed
     parts = {part: part.stat().st_mtime_ns for part in out.rglob("shard-*.parquet")}
     assert len(parts) == 2
     status = run(n=24, shards=6)  # the lock of the dead process is no obstacle

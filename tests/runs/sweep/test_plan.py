@@ -60,7 +60,7 @@ def test_a_plan_comes_back_from_json_with_its_fingerprint():
     )
 
 
-def test_listing_many_pictures_reads_none_of_them(tmp_path):
+def test_listing_many_images_reads_none_of_them(tmp_path):
     for number in range(5_000):  # files without a picture inside: reading one would fail
         folder = tmp_path / f"n{number % 10:02d}"
         folder.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def test_listing_many_pictures_reads_none_of_them(tmp_path):
         pool.read(places[0])
 
 
-def test_a_pool_that_changed_since_is_told(tmp_path):
+def test_a_pool_that_changed_since_is_reported(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.png").touch()
     plan = planned([("bundled:digits-vit", f"images:{tmp_path}")], ["token-similarity"])
@@ -96,7 +96,7 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "checkpoint", "told"),
+    ("spec", "checkpoint", "message"),
     [
         ("bundled:digits-vitt", None, "did you mean .*'digits-vit'"),
         ("bundled:digits-vit", "epoch-999", "unknown checkpoint of bundled:digits-vit 'epoch-999'"),
@@ -118,9 +118,9 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
     ],
 )
 def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_written(
-    offline, run, tmp_path, spec, checkpoint, told
+    offline, run, tmp_path, spec, checkpoint, message
 ):
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         run(models=spec, checkpoint=checkpoint)
     assert not (tmp_path / "sweep").exists()
 
@@ -143,7 +143,7 @@ def test_other_requests_that_no_machine_can_run_write_nothing(run, tmp_path):
     assert not (tmp_path / "sweep").exists()
 
 
-def test_requests_that_cannot_be_run_are_told_before_anything_runs():
+def test_requests_that_cannot_be_run_are_refused_before_anything_runs():
     with pytest.raises(UnknownName, match="gram-spectrum"):
         planned(PAIR, ["gram-spectrm"])
     with pytest.raises(InputError, match="max_rank must be"):

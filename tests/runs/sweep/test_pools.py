@@ -83,7 +83,7 @@ def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run)
     same_numbers(read(status), whole)
 
 
-def test_a_scheduler_that_is_not_there_and_a_backend_that_is_not_installed_are_told(run, monkeypatch):
+def test_a_scheduler_that_is_not_there_and_a_backend_that_is_not_installed_are_reported(run, monkeypatch):
     monkeypatch.setattr("workbench.runs.sweep.pools.CONNECT_SECONDS", 1)
     with pytest.raises(MissingResource, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"):
         run("nobody", backend="dask", scheduler="tcp://127.0.0.1:9")

@@ -21,7 +21,7 @@ def test_it_draws_a_watch(warm, tmp_path):
         progress=False,
     )
     assert not report.failed, str(report)
-    told = (tmp_path / "figures" / "projection_error_training.json").read_text()
-    assert "VisionTransformer over its training, watched" in told
-    assert "From step 0 to 3, watched batch" in told
+    provenance = (tmp_path / "figures" / "projection_error_training.json").read_text()
+    assert "VisionTransformer over its training, watched" in provenance
+    assert "From step 0 to 3, watched batch" in provenance
     assert '"Step"' in (tmp_path / "figures" / "projection_error_training.figure.json").read_text()

@@ -75,10 +75,10 @@ def test_the_batch_is_a_copy(tmp_path):
 )
 def test_when_it_logs(calls, expected, tmp_path):
     watch = workbench.watch(vit(), pictures(), out=tmp_path, every=4, max_cost=None, analyses=SIMILARITY)
-    told = sum([watch.step(call) for call in calls])
-    told += watch.finish()
+    rows = sum([watch.step(call) for call in calls])
+    rows += watch.finish()
     assert not watch.finish()
-    assert told == len(expected)
+    assert rows == len(expected)
     assert logged(tmp_path) == expected
 
 
@@ -206,8 +206,8 @@ def test_a_failure_is_noted_once_and_training_goes_on(tmp_path):
     analyses = {"token-similarity": {}, "robust-components": {}}  # nothing for the second in this model
     watch = workbench.watch(model, pictures(), out=tmp_path, every=1, max_cost=None, analyses=analyses)
     with pytest.warns(RuntimeWarning, match="robust-components failed: InputError") as caught:
-        told = [watch.step(step) for step in range(6)]
-    assert all(told)
+        numbers = [watch.step(step) for step in range(6)]
+    assert all(numbers)
     assert [one.category for one in caught].count(RuntimeWarning) == 2
     first, last = notes(tmp_path)
     assert first.startswith("robust-components failed")

@@ -67,7 +67,7 @@ def test_identity_attention_from_none_to_the_mean_of_all():
     np.testing.assert_allclose(identity_attention(held, 1e4), even, rtol=1e-6)
 
 
-def test_filters_made_for_noise_remove_it_and_all_are_told(filtered):
+def test_filters_made_for_noise_remove_it_and_all_are_reported(filtered):
     frame = filtered.frame()
     psnr = frame.set_index("filter")["psnr"]
     assert psnr["non-local means"] > psnr["noisy"] + 1

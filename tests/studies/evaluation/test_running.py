@@ -111,7 +111,7 @@ def test_an_image_is_corrupted_the_same_way_whatever_the_others(digits_vit):
         assert torch.equal(corrupted(images, name, 4, seed=1)[2:3], corrupted(one, name, 4, seed=1))
 
 
-def test_foreign_images_have_the_models_size(digits_vit):
+def test_ood_images_have_the_models_size(digits_vit):
     frame = evaluate(digits_vit, "ood", n=9)
     assert frame["kind"].tolist() == ["inverted", "photographs", "noise"]
     assert frame["value"].between(0, 1).all()

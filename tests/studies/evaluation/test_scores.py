@@ -27,7 +27,7 @@ def test_aupr_is_scikit_learns_on_the_negative_largest_probability():
     assert ood_aupr(inside, outside) == pytest.approx(expected, abs=1e-15)
 
 
-def test_aupr_is_1_where_every_foreign_image_is_less_sure_and_their_share_where_all_are_alike():
+def test_aupr_is_1_where_every_ood_image_is_less_sure_and_their_share_where_all_are_alike():
     sure, unsure = torch.tensor([[9.0, 0], [0, 8]]), torch.tensor([[0.1, 0], [0, 0.2], [0.3, 0]])
     assert ood_aupr(sure, unsure) == 1
     assert ood_aupr(unsure[:1].expand(4, 2), unsure[:1].expand(12, 2)) == pytest.approx(12 / 16)

@@ -73,22 +73,22 @@ def test_counted_operations_of_token_statistics_are_linear_in_tokens():
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_memory_told_from_shapes_is_that_of_the_tensors_of_a_run(operator, condition):
+def test_memory_forecast_from_shapes_is_that_of_the_tensors_of_a_run(operator, condition):
     point = _point(operator)
-    told = forecast(point, condition)
+    expected = forecast(point, condition)
     layers, x = attention_layers(point), torch.randn(1, N, D)
     compute = one_pass(layers, x, condition)
     with Allocations() as seen:
         compute()
-    assert told.tensors == seen.peak
-    assert told.needed == seen.peak + x.nbytes + sum(weight.nbytes for weight in layers.parameters())
+    assert expected.tensors == seen.peak
+    assert expected.needed == seen.peak + x.nbytes + sum(weight.nbytes for weight in layers.parameters())
 
 
 def test_a_forecast_takes_no_memory_and_half_precision_half_of_it():
     huge = Point("tokens", "softmax-eager", 8, 384, 2**20)
-    told = forecast(huge, FORWARD)
-    assert told.needed > 8 * (2**20) ** 2 * 4
-    assert forecast(huge, FORWARD, torch.bfloat16).needed == pytest.approx(told.needed / 2, rel=1e-3)
+    expected = forecast(huge, FORWARD)
+    assert expected.needed > 8 * (2**20) ** 2 * 4
+    assert forecast(huge, FORWARD, torch.bfloat16).needed == pytest.approx(expected.needed / 2, rel=1e-3)
 
 
 def test_the_sweeps_are_those_on_record():

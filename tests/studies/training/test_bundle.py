@@ -159,10 +159,10 @@ def test_the_documented_numbers_are_those_on_record():
     text = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `((?:digits|photos|prose)-[\w-]+)` \| (.*) \|$", text, re.MULTILINE))
     assert set(rows) == set(MODELS)
-    for name, told in rows.items():
+    for name, row in rows.items():
         about = json.loads((data_dir() / "records" / name / "record.json").read_text())
         language = name.startswith("prose")
         metric = "test_perplexity" if language else "test_accuracy"
         values = [*(run[metric] for run in about["runs"]), about[f"{metric}_median"]]
         shown = [f"{value:.2f}" if language else f"{100 * value:.1f} %" for value in values]
-        assert told == f"{', '.join(shown[:-1])} | {shown[-1]}"
+        assert row == f"{', '.join(shown[:-1])} | {shown[-1]}"

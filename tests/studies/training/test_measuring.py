@@ -135,8 +135,10 @@ print(*(memory_growth(twice_in_a_row) for _ in range(3)), memory_growth(lambda: 
 
 def test_memory_grows_by_what_is_held_at_once_and_is_given_back():
     size = 64 * 2**20
-    told = subprocess.run([sys.executable, "-c", _GROWTH], capture_output=True, text=True, check=True).stdout
-    *grown, nothing = map(float, told.split())
+    printed = subprocess.run(
+        [sys.executable, "-c", _GROWTH], capture_output=True, text=True, check=True
+    ).stdout
+    *grown, nothing = map(float, printed.split())
     assert 0.75 * size < statistics.median(grown) < 1.5 * size
     assert nothing < size / 8
     assert "resident" in memory_measure()

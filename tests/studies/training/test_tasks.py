@@ -106,7 +106,7 @@ def folder(tmp_path):
     return tmp_path / "pictures"
 
 
-def test_a_folder_of_pictures(folder):
+def test_a_folder_of_images(folder):
     images = Images(smallest_crop=0.2, flip=0.5, random_erasing=1.0)
     task = load_task("images", 4, data=folder, architecture={"img_size": 8}, images=images)
     assert task.classes == ("cat", "dog")

@@ -229,7 +229,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(small, 
     assert [row["epoch"] for row in table] == [0, 1, 2]
 
 
-def test_an_absurd_learning_rate_is_told_as_such(small, tmp_path):
+def test_an_absurd_learning_rate_is_reported_as_such(small, tmp_path):
     with pytest.raises(
         TrainingDiverged, match=r"epoch 0 are kept in .*epoch-000\.safetensors; try a lower learning"
     ):

@@ -92,7 +92,7 @@ def test_other_architectures_train_and_are_named(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["digits-tost", "digits-xcit", "photos-tost", "photos-xcit", "prose-tost"])
-def test_twins_differ_from_the_plain_recipe_in_the_model_alone(name):
+def test_baselines_differ_from_the_plain_recipe_in_the_model_alone(name):
     recipe, plain = load_recipe(name), load_recipe(name.partition("-")[0])
     assert (
         dataclasses.replace(recipe, architecture=plain.architecture, checkpoints=plain.checkpoints) == plain
