@@ -14,8 +14,8 @@ SHOWN = re.compile(r"!\[[^\]]+\]\(((?:\.\./)*figures/examples/[^)]+)\)")
 
 def test_it_lists_every_make_target_and_the_page_of_notebooks_every_notebook():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    told = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
-    assert {name for name in told if f"`{name}`" not in README and f"make {name}" not in README} == set()
+    targets = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
+    assert {name for name in targets if f"`{name}`" not in README and f"make {name}" not in README} == set()
     listed = (ROOT / "docs" / "notebooks" / "index.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)
     assert {name for name in bundled_notebooks() if f"| `{name}` |" not in listed} == set()

@@ -93,8 +93,8 @@ def test_a_kernel_of_the_explorer(hostile, monkeypatch, forked):
     from jupyter_client.manager import start_new_kernel
 
     monkeypatch.setattr("workbench.apps.rendering.kernels.POSSIBLE", forked)
-    with own_kernels() as told:
-        for name, value in told.items():
+    with own_kernels() as environment:
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
         manager, client = start_new_kernel(cwd=str(hostile), startup_timeout=300)
         try:

@@ -182,7 +182,7 @@ def test_a_file_of_weights_for_a_timm_model(tmp_path):
         load("vit_small_patch16_224", checkpoint=str(path))
 
 
-def test_a_folder_of_timm_is_told_apart_from_one_of_transformers(tmp_path):
+def test_a_folder_of_timm_is_distinguished_from_one_of_transformers(tmp_path):
     import timm
 
     torch.manual_seed(3)
@@ -226,7 +226,7 @@ def test_minilm_from_its_package_knows_what_sentences_mean():
 # What does not ----------------------------------------------------------------------------------------------
 
 
-def test_offline_weights_are_told_with_what_was_tried_and_what_helps(offline, monkeypatch):
+def test_offline_weights_are_reported_with_what_was_tried_and_what_helps(offline, monkeypatch):
     monkeypatch.setattr(hub, "cached_repos", lambda kind="model": ["some/model", "other/model"])
     with pytest.raises(MissingResource) as caught:
         load("timm:vit_tiny_patch16_224")
@@ -456,7 +456,7 @@ print(*[row["alias"] for row in list_models() if row["weights"] == "cached"])
 """
 
 
-def test_an_unreachable_hub_is_told_and_what_is_cached_loads_without_it(bert, tmp_path):
+def test_an_unreachable_hub_is_reported_and_what_is_cached_loads_without_it(bert, tmp_path):
     import timm
 
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from workbench.core.children import python
 
 pytestmark = pytest.mark.skipif(not kernels.POSSIBLE, reason="kernels are forked on Linux only")
 START_S = 300
-# Starts as many kernels as it is told, having imported what it is told, and says who they are.
+# Starts as many kernels as its argument says, with the modules imported that it names, and says who they are.
 STARTER = """\
 import json, os, sys
 
@@ -26,8 +26,8 @@ from jupyter_client.manager import start_new_kernel
 from workbench.apps.rendering import kernels
 
 kernels._IMPORTS = ("ipykernel.kernelapp",)
-with kernels.own_kernels() as told:
-    os.environ.update(told)
+with kernels.own_kernels() as environment:
+    os.environ.update(environment)
     kernels.import_early(sys.argv[2:])
     print("importing", flush=True)
     started = [start_new_kernel(startup_timeout=300)[0] for _ in range(int(sys.argv[1]))]
@@ -40,8 +40,8 @@ with kernels.own_kernels() as told:
 @pytest.fixture(scope="module")
 def forked():
     """This process starts forked kernels, which find few modules imported, and `colorsys`."""
-    with pytest.MonkeyPatch.context() as patch, kernels.own_kernels() as told:
-        for name, value in told.items():
+    with pytest.MonkeyPatch.context() as patch, kernels.own_kernels() as environment:
+        for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(kernels, "_IMPORTS", ("ipykernel.kernelapp",))
         kernels.import_early(["colorsys"])
@@ -177,10 +177,10 @@ def test_nobody_waits_for_imports_when_all_is_to_end(tmp_path):
 @pytest.mark.parametrize("forking", [False, True])
 def test_the_kernel_is_this_python_and_named_with_its_provisioner(monkeypatch, forking):
     monkeypatch.setattr(kernels, "POSSIBLE", forking)
-    with kernels.own_kernels() as told:
-        monkeypatch.setenv("JUPYTER_PATH", told["JUPYTER_PATH"])
+    with kernels.own_kernels() as environment:
+        monkeypatch.setenv("JUPYTER_PATH", environment["JUPYTER_PATH"])
         spec = KernelSpecManager().get_kernel_spec("python3")
         assert spec.argv[:2] == [sys.executable, "-P"]
         assert spec.metadata["debugger"]
         assert ("kernel_provisioner" in spec.metadata) == forking
-    assert not Path(told["JUPYTER_PATH"].split(os.pathsep)[0]).exists()
+    assert not Path(environment["JUPYTER_PATH"].split(os.pathsep)[0]).exists()

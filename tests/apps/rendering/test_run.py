@@ -157,8 +157,8 @@ def test_a_notebook_that_a_file_names_runs_only_when_it_is_trusted(rendered, tmp
     figure, marker = tmp_path / "works.json", tmp_path / "ran"
     hostile = write_notebook(tmp_path, "claims", figure="works", extra=f"open({str(marker)!r}, 'w').close()")
     shutil.copy(rendered[0].out / "works.json", figure)
-    for told in ({"path": str(hostile)}, {"path": str(hostile), "name": "claims"}):
-        _tell(figure, **told)
+    for event in ({"path": str(hostile)}, {"path": str(hostile), "name": "claims"}):
+        _tell(figure, **event)
         with pytest.raises(InputError, match="trust") as refused:
             reproduce(figure)
         assert str(hostile) in str(refused.value)
