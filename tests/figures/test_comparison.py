@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from tests.figures.study import levels, named, study, titles
+from tests.figures.drawn import key
+from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.figures import comparison_figure, with_range
 from workbench.figures.levels import interval
@@ -22,12 +23,27 @@ def similarities(model="bundled:digits-vit"):
     return study(*rows, model=model)
 
 
+def dots(fig):
+    return [
+        trace for trace in fig.data if trace.error_x.array is not None and trace.marker.symbol == "circle"
+    ]
+
+
+def diamonds(fig):
+    return [trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None]
+
+
 def test_every_quantity_has_a_panel():
-    assert titles(comparison_figure(similarities())) == ["MOC, features, max", "MOC, features, mean", "LCKA"]
+    fig = comparison_figure(similarities())
+    assert [axis.title.text for axis in fig.select_xaxes()] == [
+        "MOC, features, max",
+        "MOC, features, mean",
+        "LCKA",
+    ]
 
 
 def test_the_dot_is_the_overall_value_and_its_bar_the_interval_over_inputs():
-    dot = named(comparison_figure(similarities()), "measured")[0]
+    dot = dots(comparison_figure(similarities()))[0]
     _, low, high = interval(pd.Series(INPUTS))
     assert list(dot.x) == [0.36]
     assert dot.error_x.array[0] == pytest.approx(high - 0.36)
@@ -36,31 +52,33 @@ def test_the_dot_is_the_overall_value_and_its_bar_the_interval_over_inputs():
 
 
 def test_the_bar_can_be_the_standard_deviation():
-    dot = named(comparison_figure(similarities(), spread="deviation"), "measured")[0]
+    fig = comparison_figure(similarities(), spread="deviation")
+    dot = dots(fig)[0]
     series = pd.Series(INPUTS)
     assert dot.error_x.array[0] == pytest.approx(series.mean() + series.std() - 0.36)
-    assert "standard deviation" in dot.name
+    assert key(fig)[0] == "mean over 3 inputs, standard deviation"
 
 
-def test_each_null_is_a_bar_of_its_own_beside_the_dot():
+def test_each_null_is_a_box_of_its_own_named_with_its_kind():
     fig = comparison_figure(similarities())
-    gaussian, permuted = (
-        named(fig, "null distribution: Gaussian")[0],
-        named(fig, "null distribution: permuted")[0],
-    )
-    assert list(gaussian.x) == [0.28, 0.3, 0.33]
-    assert list(permuted.x) == [0.19, 0.2, 0.22]
-    assert gaussian.y[0] > named(fig, "measured")[0].y[0] > permuted.y[0]
-    assert gaussian.line.color != permuted.line.color
-    assert sum(trace.showlegend for trace in named(fig, "null distribution")) == 2
+    boxes = [
+        trace
+        for trace in fig.data
+        if trace.fill == "toself" and trace.xaxis == "x" and trace.x[0] is not None
+    ]
+    assert [(min(box.x), max(box.x)) for box in boxes] == [(0.28, 0.33), (0.19, 0.22)]
+    assert boxes[0].line.width != boxes[1].line.width
+    assert [name for name in key(fig) if name.startswith("null")] == [
+        "null: Gaussian (95 % of the mean)", "null: permuted (95 % of the mean)",
+    ]  # fmt: skip
 
 
 def test_a_published_value_without_a_statistic_stands_beside_every_reading():
     published = pd.DataFrame({"model": ["digits-vit"], "metric": ["MOC"], "value": [0.32]})
-    marks = named(comparison_figure(similarities(), published), "published")
+    marks = diamonds(comparison_figure(similarities(), published))
     assert [list(mark.x) for mark in marks] == [[0.32], [0.32]]
     one = published.assign(statistic="mean", axis="features")
-    (mark,) = named(comparison_figure(similarities(), one), "published")
+    (mark,) = diamonds(comparison_figure(similarities(), one))
     assert mark.xaxis == "x2"
 
 
@@ -69,14 +87,15 @@ def test_models_match_by_name_and_several_values_become_a_range():
         {"model": ["all-MiniLM-L6-v2"] * 2 + ["bert"], "metric": "LCKA", "value": [0.05, 0.11, 0.9]}
     )
     frame = similarities("hf:sentence-transformers/all-MiniLM-L6-v2")
-    (mark,) = named(comparison_figure(frame, published), "published")
+    fig = comparison_figure(frame, published)
+    (mark,) = diamonds(fig)
     assert list(mark.x) == [0.05, 0.11]
-    assert "range" in mark.name
+    assert "published (range over models)" in key(fig)
 
 
 def test_a_published_spread_is_drawn_as_a_bar():
     published = pd.DataFrame({"model": ["digits-vit"], "metric": ["LCKA"], "value": [0.1], "spread": [0.02]})
-    (mark,) = named(comparison_figure(similarities(), published), "published")
+    (mark,) = diamonds(comparison_figure(similarities(), published))
     assert list(mark.error_x.array) == [0.02]
 
 
@@ -84,9 +103,9 @@ def test_models_are_rows_from_top_to_bottom():
     other = similarities("hf:google-bert/bert-base-uncased")
     other["value"] += 1
     fig = comparison_figure(pd.concat([similarities(), other]))
-    assert list(fig.layout.yaxis.ticktext) == ["bert-base-uncased", "digits-vit"]
-    drawn = {(trace.y[0], round(trace.x[0], 9)) for trace in named(fig, "measured")}
-    assert drawn == {(1, 0.36), (0, 1.36), (1, 0.1), (0, 1.1)}
+    assert list(fig.layout.yaxis.ticktext) == ["digits-vit", "bert-base-uncased"]
+    drawn = {(y, round(x, 9)) for trace in dots(fig) for x, y in zip(trace.x, trace.y, strict=True)}
+    assert drawn == {(0, 0.36), (1, 1.36), (0, 0.1), (1, 1.1)}
 
 
 def test_statistics_of_an_input_need_no_overall_row():
@@ -95,7 +114,7 @@ def test_statistics_of_an_input_need_no_overall_row():
         for i, value in enumerate((1e-6, 3e-6))
     ]
     fig = comparison_figure(study(*rows), log=True)
-    assert list(named(fig, "measured")[0].x) == [2e-6]
+    assert list(dots(fig)[0].x) == [2e-6]
     assert fig.layout.xaxis.type == "log"
 
 
@@ -109,8 +128,8 @@ def test_published_values_for_keys_as_they_are_stand_beside_no_others():
     published = pd.DataFrame(
         {"model": "digits-vit", "metric": "LCKA", "value": [0.2, 0.3], "standardize": ["none", "per-token"]}
     )
-    marks = named(comparison_figure(both, published), "published")
-    assert [(list(mark.x), mark.y[0]) for mark in marks] == [([0.2], 1), ([0.3], 0)]
+    marks = diamonds(comparison_figure(both, published))
+    assert [(list(mark.x), mark.y[0]) for mark in marks] == [([0.2], 0), ([0.3], 1)]
 
 
 def test_a_model_of_no_table_gets_the_range_of_one():

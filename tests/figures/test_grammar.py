@@ -57,7 +57,8 @@ def means(layers=4, inputs=5, kinds=("gaussian", "permutation")):
     """Rows of means, as an analysis gives them without per_head: per layer, per input, over everything."""
     rng = np.random.default_rng(1)
     places = [{"layer": n} for n in range(layers)] + [{"input": f"input/{n}"} for n in range(inputs)] + [{}]
-    rows = [{"value": rng.uniform(0.2, 0.4), **place} for place in places]
+    rows = [{"value": rng.uniform(0.2, 0.4), **place} for place in places[:-1]]
+    rows.append({"value": np.mean([row["value"] for row in rows if "input" in row]) + 0.001, **places[-1]})
     rows = [
         {**row, "model": MODELS[0], "metric": "KCKA", "null": kind, "null_mean": low + 0.01, "null_low": low,
          "null_high": low + 0.03}
@@ -261,10 +262,12 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     dots = next(trace for trace in fig.data if trace.error_x.array is not None)
     own = held[held["input"].notna() & (held["null"] == "gaussian") & (held["model"] == MODELS[0])]
     found = mean_interval(own["value"])
-    assert dots.x[0] == pytest.approx(found.value)
-    assert dots.error_x.array[0] == pytest.approx(found.high - found.value)
-    low, _ = bands(fig, NULL_BAND)[0].x[:2]
     overall = held[held["layer"].isna() & held["input"].isna() & (held["null"] == "gaussian")]
+    assert dots.x[0] == pytest.approx(
+        overall["value"].iloc[0]
+    )  # the mean over everything, as the frame has it
+    assert dots.x[0] + dots.error_x.array[0] == pytest.approx(found.high)
+    low, _ = bands(fig, NULL_BAND)[0].x[:2]
     assert low == overall["null_low"].iloc[0]
     assert fig.layout.yaxis.ticktext == ("digits-vit", "dino-vits16")
     assert key(fig) == [

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.study import levels, named, study, titles
+from tests.figures.drawn import bands
+from tests.figures.study import levels, named, study
 from workbench.core.errors import InputError
 from workbench.figures import contamination_figure, recovery_figure, sparse_map_figure
+from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS = 4, 5
 
@@ -73,12 +75,18 @@ def contaminated(kind, auc):
 
 def test_every_measure_and_kind_has_a_panel_with_a_row_for_each_candidate():
     fig = contamination_figure(pd.concat([contaminated("noise", 0.6), contaminated("fgsm", 0.7)]))
-    assert titles(fig) == ["AUC, noise", "AUC, fgsm", "Energy share, noise", "Energy share, fgsm"]
-    assert list(fig.layout.yaxis.ticktext) == ["keys, from their mean", "S"]
-    dots = named(fig, "measured")
-    assert [round(dot.x[0], 9) for dot in dots[:4]] == [0.6, 0.7, 0.7, 0.8]
-    assert len(named(fig, "null distribution: permuted")) == 8
-    first, second = (axis.range for axis in fig.select_xaxes(row=1))
+    axes = list(fig.select_xaxes())
+    assert [axis.title.text for axis in axes] == [
+        "AUC, noise",
+        "AUC, fgsm",
+        "Energy share, noise",
+        "Energy share, fgsm",
+    ]
+    assert list(fig.layout.yaxis.ticktext) == ["S", "keys, from their mean"]
+    dots = [trace for trace in fig.data if trace.error_x.array is not None]
+    assert [round(x, 9) for dot in dots[:2] for x in dot.x] == [0.6, 0.7, 0.7, 0.8]
+    assert len(bands(fig, NULL_BAND)) == 8
+    first, second = (axis.range for axis in axes[:2])
     assert first == second
 
 

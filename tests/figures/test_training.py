@@ -1,14 +1,16 @@
 """Curves of trained variants and what they come to: medians, bands, rows and marks."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.study import named, titles
+from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures import training_curves_figure, versus_baseline_figure
+from workbench.figures.theme import NULL_BAND
 from workbench.figures.variants import look_of
 from workbench.studies.baselines import COLUMNS
 
@@ -38,13 +40,15 @@ def record(metrics=("accuracy", "loss"), epochs=5):
 
 def test_a_line_is_the_median_over_seeds_and_the_band_runs_from_least_to_largest():
     fig = training_curves_figure(record())
-    accuracy, loss = named(fig, "softmax")
+    accuracy, loss = (trace for trace in lines(fig) if trace.name == "softmax")
     epochs = np.arange(5)
     assert list(accuracy.x) == list(epochs)
     np.testing.assert_allclose(accuracy.y, 100 * 2 * 2 / (epochs + 1))  # per cent
     np.testing.assert_allclose(loss.y, 2 * 2 / (epochs + 1))
     (band,) = [
-        trace for trace in fig.data if trace.fill == "toself" and trace.yaxis == "y2" and max(trace.y) == 8
+        trace
+        for trace in fig.data
+        if trace.fill == "toself" and trace.yaxis == "y2" and max(trace.y, key=abs) == 8
     ]
     np.testing.assert_allclose(band.y[:5], 2 * 4 / (epochs + 1))
     np.testing.assert_allclose(band.y[5:], (2 * 1 / (epochs + 1))[::-1])
@@ -52,9 +56,8 @@ def test_a_line_is_the_median_over_seeds_and_the_band_runs_from_least_to_largest
 
 def test_variants_stand_in_one_order_with_their_looks_and_once_in_the_legend():
     fig = training_curves_figure(record())
-    lines = [trace for trace in fig.data if trace.name]
-    assert [trace.name for trace in lines if trace.showlegend] == ["softmax", "bilateral", "token statistics"]
-    for trace in lines:
+    assert key(fig)[:3] == ["softmax", "bilateral", "token statistics"]
+    for trace in lines(fig):
         look = look_of({look_of(name).label: name for name in VARIANTS.values()}[trace.name])
         assert (trace.line.color, trace.line.dash, trace.marker.symbol) == (
             look.colour,
@@ -83,14 +86,15 @@ def test_a_range_of_less_than_a_decade_needs_no_logarithms():
 
 
 def test_the_training_split_is_drawn_where_it_is_asked_for():
-    (line, _) = named(training_curves_figure(record(), split="train"), "softmax")
+    fig = training_curves_figure(record(), split="train")
+    line = next(trace for trace in lines(fig) if trace.name == "softmax")
     assert max(line.y) == 100 * 100 * 4
 
 
 def test_a_variant_without_a_metric_is_left_out_of_its_panel():
     frame = record()
     fig = training_curves_figure(frame[(frame["attention"] != "tssa") | (frame["metric"] == "accuracy")])
-    assert len(named(fig, "token")) == 1
+    assert len([trace for trace in lines(fig) if trace.name == "token statistics"]) == 1
 
 
 def test_records_that_cannot_be_drawn_are_refused():
@@ -134,7 +138,7 @@ def dots(fig, panel):
     return {
         trace.name: trace
         for trace in fig.data
-        if trace.name and trace.xaxis == ("x" if panel == 1 else f"x{panel}")
+        if trace.error_x.array is not None and trace.xaxis == ("x" if panel == 1 else f"x{panel}")
     }
 
 
@@ -144,22 +148,23 @@ def test_a_dot_is_the_value_with_its_range_in_per_cent_for_accuracies():
     assert dot.x[0] == pytest.approx(80)
     assert (dot.error_x.arrayminus[0], dot.error_x.array[0]) == (pytest.approx(10), pytest.approx(5))
     assert dots(fig, 2)["bilateral"].x[0] == pytest.approx(1.6)
-    assert titles(fig) == [*PANELS.values()]
+    assert [axis.title.text for axis in fig.select_xaxes()] == [*PANELS.values()]
 
 
 def test_rows_run_from_the_top_in_the_order_of_figures():
     fig = versus_baseline_figure(results().iloc[::-1], PANELS)
-    assert list(fig.layout.yaxis.ticktext)[::-1] == ["softmax", "bilateral", "token statistics"]
+    assert list(fig.layout.yaxis.ticktext) == ["softmax", "bilateral", "token statistics"]
     assert {name: trace.y[0] for name, trace in dots(fig, 1).items()} == {
-        "softmax": 2,
+        "softmax": 0,
         "bilateral": 1,
-        "token statistics": 0,
+        "token statistics": 2,
     }
 
 
 def test_only_what_is_significant_is_filled():
     fig = versus_baseline_figure(results(), PANELS)
-    colours = {name: trace.marker.color for name, trace in dots(fig, 1).items()}
+    colours = {name: trace.marker.color[0] for name, trace in dots(fig, 1).items()}
+    assert "not significant beside softmax" in key(fig)
     assert colours["token statistics"] == "white"
     assert colours["bilateral"] == look_of("bilateral").colour
     assert colours["softmax"] == look_of("softmax").colour
@@ -174,11 +179,14 @@ def test_the_dotted_line_is_the_baseline_s_or_where_it_is_asked_for():
 
 def test_chance_is_a_bar_and_the_floor_a_stroke_where_there_are_any():
     fig = versus_baseline_figure(results(), PANELS)
-    bars = [trace for trace in fig.data if trace.fill == "toself"]
+    bars = bands(fig, NULL_BAND)
     assert len(bars) == 3
     assert {trace.xaxis for trace in bars} == {"x2"}
     assert set(bars[0].x) == {0.5, 0.6}
-    assert [trace.x[0] for trace in fig.data if trace.marker.symbol == "line-ns-open"] == [0.3] * 3
+    (strokes,) = (
+        trace for trace in fig.data if trace.marker.symbol == "line-ns-open" and trace.x[0] is not None
+    )
+    assert list(strokes.x) == [0.3] * 3
     assert not [
         trace
         for trace in versus_baseline_figure(
@@ -196,7 +204,7 @@ def test_a_value_that_was_not_reached_is_said_in_its_place():
     fig = versus_baseline_figure(frame, {"accuracy": "Accuracy (%)"})
     assert "token statistics" not in dots(fig, 1)
     (note,) = [note for note in fig.layout.annotations if note.text == "not reached"]
-    assert note.y == 0
+    assert note.y == 2
 
 
 def test_one_seed_has_no_range():
@@ -208,9 +216,9 @@ def test_words_stand_beside_their_rows():
     fig = versus_baseline_figure(
         results(), PANELS, side={"tssa": "77 %", "primal": "none"}, side_title="Published"
     )
-    words = {note.text: note.y for note in fig.layout.annotations}
-    assert words["77 %"] == 0
-    assert "Published" in words
+    words = {re.sub("<[^>]*>", "", note.text): note.y for note in fig.layout.annotations}
+    assert words["77 %"] == 2
+    assert words["Published"] < 0
     assert "none" not in words
 
 

@@ -22,6 +22,7 @@ from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
 from .forest import Forest as Forest
 from .forest import Interval as Interval
+from .forest import Stroke as Stroke
 from .forest import Verdict as Verdict
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name

@@ -124,6 +124,7 @@ class _Page:
         self.font, self.title_font = theme.font, theme.font * 9 / 8
         self.tick = theme.font / 3 + 4  # the tick and the gap between it and its label
         self.right, self.gap = theme.font * 0.9, theme.font * 1.1
+        self.slack = theme.font * 0.6  # by which an axis title may be wider than its panel
         names = [trace.name for trace in key]
         self.key_rows = in_rows(names, width - theme.font, theme.font)
         self.above = len(self.key_rows) * legend_row(theme.font) + (6 if key else 0)
@@ -142,7 +143,9 @@ class _Page:
                 tall = max((height - spent) / self.lines, 3 * self.font)
             elif self.above > KEY_SHARE * (spent + tall * self.lines):
                 tall = min((self.above / KEY_SHARE - spent) / self.lines, 1.8 * usual)
-            lefts = self._lefts(tall)
+            lefts = self._lefts(tall, across)
+            if self.shared_y and self.columns > 1:
+                self.slack = min(lefts[1:]) - 0.3 * self.font
             gap = self.ends_room + (self.font * 0.6 if self.ends_room else 0)
             across = (self.width - sum(lefts) - self.right - gap * self.columns) / self.columns
         total = height or spent + tall * self.lines
@@ -189,20 +192,26 @@ class _Page:
                     max(map(line_count, self._ticks(self.panels[n].x, across, False)[1] or [""])) for n in own
                 )
                 titles = [
-                    wrap(self.panels[number].x.title, across + self.font, self.title_font) for number in own
+                    wrap(self.panels[number].x.title, across + self.slack, self.title_font) for number in own
                 ]
                 room = self.tick + 1.3 * self.font * labels + self.font * 0.4
                 room += max(1.3 * self.title_font * line_count(title) if title else 0 for title in titles)
             bottoms.append(room)
         return tops, bottoms
 
-    def _lefts(self, tall: float) -> list[float]:
+    def _lefts(self, tall: float, across: float) -> list[float]:
         """For each column the room at the left of its panels: tick labels and the axis title."""
         rooms = []
         for column in range(self.columns):
             own = self.panels[column :: self.columns]
             if column and self.shared_y:
-                rooms.append(self.gap)
+                beside = [*own, *self.panels[column - 1 :: self.columns]]
+                ends = widest(
+                    (label for panel in beside for label in self._ticks(panel.x, across, False)[1]), self.font
+                )
+                rooms.append(
+                    self.gap if all(panel.x.bare for panel in own) else max(self.gap, ends + 0.3 * self.font)
+                )
                 continue
             labels = max(widest(self._ticks(panel.y, tall, True)[1], self.font) for panel in own)
             titles = [wrap(panel.y.title, tall, self.title_font) for panel in own]
@@ -234,7 +243,7 @@ class _Page:
             settings, _ = self._ticks(axis, length, letter == "y")
             domain = (left, right) if letter == "x" else (total - lower, total - upper)
             whole = self.width if letter == "x" else total
-            title = wrap(axis.title, length if letter == "y" else length + self.font, self.title_font)
+            title = wrap(axis.title, length if letter == "y" else length + self.slack, self.title_font)
             shown = (
                 {"title": {"text": title, "standoff": self.font * 0.4}}
                 if labelled
@@ -381,7 +390,8 @@ def _log_ticks(axis: Axis) -> Any:
     """Digits of each power of ten where there are few decades, then powers, then every second or third of them."""
     low, high = math.log10(axis.low), math.log10(axis.high)
     powers = range(math.floor(low), math.ceil(high) + 1)
-    for digits in ((1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else ():
+    fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
+    for digits in (*fine, (1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else ():
         pairs = [(digit, power) for power in powers for digit in digits]
         pairs = [(d, p) for d, p in pairs if low - 1e-9 <= math.log10(d) + p <= high + 1e-9]
         yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p) for d, p in pairs])

@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.claims import VERDICTS
-from workbench.figures.frames import LEGEND_ABOVE
+from workbench.figures.forest import Forest, Interval, Verdict
+from workbench.figures.marks import Published, Rule
 from workbench.figures.robustness import ATTACKS
-from workbench.figures.theme import COLOURS, GREY, PAGE, RED
 from workbench.papers.verdicts import parse_measure
 
-COLUMNS = ("group", "label", "source", "row", "value", "low", "high", "n", "verdict", "why")
+COLUMNS = ("group", "label", "source", "paper", "table", "row", "value", "low", "high", "n", "verdict", "why")
 Over = Literal["difference", "ratio"]
 _OVER = {"difference": "model - baseline", "ratio": "model / baseline"}
 _ALONE = "(published only)"
@@ -29,17 +29,15 @@ _WORDS = {
     "loss": "clean text, loss, three seeds",
 }
 _KINDS = ("clean", *ATTACKS, "word-swap", "corruptions", "ood")  # in the order of a group's lines
-_RATIOS = (0.2, 0.5, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3, 5)  # ticks
-_ROW, _GAP = 15, 9  # px per line, and between groups
 
 
 def effects_frame(claims: pd.DataFrame, pairs: pd.DataFrame, over: Over) -> pd.DataFrame:
     """Measured and published effects of mechanisms under the same words, one per row.
 
     ``group`` names the two models, ``label`` under what they were compared, ``source`` is "here" or "published",
-    ``row`` the published model. A difference is positive where the mechanism is the better one, in percentage points;
-    a ratio is the mechanism's value over its baseline's. Only claims about accuracies, AUPR, perplexity and loss have
-    rows.
+    ``paper``, ``table`` and ``row`` where the published one stands. A difference is positive where the mechanism is
+    the better one, in percentage points; a ratio is the mechanism's value over its baseline's. Only claims about
+    accuracies, AUPR, perplexity and loss have rows.
 
     Args:
         claims: the result of `workbench.studies.claims_from_records`.
@@ -82,50 +80,27 @@ def effects_figure(frame: pd.DataFrame, over: Over) -> go.Figure:
     """
     if frame.empty:
         raise InputError("no comparison to draw; give the result of `effects_frame`")
-    groups = [(name, own) for name, own in frame.groupby("group", sort=False)]
-    places: dict[tuple[str, str], float] = {}
-    heads, y = {}, 0.0
-    for name, own in groups:
-        heads[str(name)] = y
-        for label in own["label"].drop_duplicates():
-            y += _ROW
-            places[str(name), label] = y
-        y += _ROW + _GAP
-    height = y - _GAP
+    keys = ["group", "label"]
     ours, printed = (frame[frame["source"] == source] for source in ("here", "published"))
-    fig = go.Figure([_dots(ours, places), _diamonds(printed, places)])
-    middle = 0 if over == "difference" else 1
-    fig.add_vline(x=middle, line={"color": GREY, "width": 0.75, "dash": "dot"})
-    labels = {place: label for (_, label), place in places.items()}
-    left = 14 + round(5.6 * max(map(len, labels.values())))
-    for name, place in heads.items():
-        fig.add_annotation(
-            text=f"<b>{name}</b>", x=0, xref="paper", xanchor="left", xshift=8 - left, y=place, showarrow=False
-        )  # fmt: skip
-    for row in ours.to_dict("records"):
-        colour, _ = VERDICTS[row["verdict"]]
-        fig.add_annotation(
-            text=f'<span style="color:{colour}">{row["verdict"].removesuffix(" at this scale")}</span>',
-            x=1, xref="paper", xanchor="left", xshift=6, y=places[row["group"], row["label"]], showarrow=False,
-        )  # fmt: skip
-    fig.update_yaxes(
-        tickmode="array", tickvals=list(labels), ticktext=list(labels.values()), range=[height + 4, -_ROW * 0.7],
-        ticks="", showline=False, showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
-    )  # fmt: skip
-    if over == "difference":
-        fig.update_xaxes(title_text="Gain over baseline (pp)")
-    else:
-        fig.update_xaxes(
-            title_text="Ratio to baseline (lower is better)", type="log", tickmode="array",
-            tickvals=_RATIOS, ticktext=[f"{ratio:g}" for ratio in _RATIOS],
-        )  # fmt: skip
-    top, bottom = 22, 40
-    return fig.update_layout(
-        legend=LEGEND_ABOVE,
-        margin={"l": left, "r": 76, "t": top, "b": bottom},
-        height=height + 4 + _ROW * 0.7 + top + bottom,
-        width=PAGE,
+    alone = printed[~pd.MultiIndex.from_frame(printed[keys]).isin(pd.MultiIndex.from_frame(ours[keys]))]
+    rows = frame.assign(value=frame["value"].where(frame["source"] == "here"))
+    rows = (
+        rows[(rows["source"] == "here") | rows.index.isin(alone.index)]
+        .drop_duplicates(keys)
+        .assign(source="here")
     )
+    rows["verdict"] = rows["verdict"].str.removesuffix(" at this scale")
+    colours = {name.removesuffix(" at this scale"): colour for name, (colour, _) in VERDICTS.items()}
+    title = "Gain over baseline (pp)" if over == "difference" else "Ratio to baseline (↓ better)"
+    forest = Forest(rows, y="label", group="group", x={"here": title}, panel="source").scale(
+        log=over == "ratio"
+    )
+    return forest.add(
+        Interval(columns=("value", "low", "high"), words="measured here, 95 % CI"),
+        Published(printed.assign(source="here"), words=", each configuration"),
+        Rule(0 if over == "difference" else 1, "baseline"),
+        Verdict(colours=colours),
+    ).figure()
 
 
 def _measured(claims: pd.DataFrame, over: Over) -> Iterator[dict]:
@@ -169,7 +144,7 @@ def _published(pairs: pd.DataFrame, over: Over) -> Iterator[dict]:
             "group": f"{pair['row']} {word} {pair['baseline']} {_ALONE}",
             "label": label,
             "source": "published",
-            "row": f"{pair['paper']} {pair['table']}: {pair['row']}",
+            **{name: pair[name] for name in ("paper", "table", "row")},
             "value": 100 * pair["difference"] if over == "difference" else pair["ratio"],
             "low": math.nan,
             "high": math.nan,
@@ -192,36 +167,3 @@ def _kind(pair: dict) -> tuple[str | None, str | None]:
     if metric == "cross_entropy" and pair["statistic"] == "mean":
         return "clean", "clean text, loss"
     return None, None
-
-
-def _dots(rows: pd.DataFrame, places: dict[tuple[str, str], float]) -> go.Scatter:
-    return go.Scatter(
-        x=rows["value"],
-        y=[places[key] for key in zip(rows["group"], rows["label"], strict=True)],
-        mode="markers",
-        marker={"color": COLOURS[0], "symbol": "circle", "size": 5.5, "line": {"width": 0}},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": rows["high"] - rows["value"],
-            "arrayminus": rows["value"] - rows["low"],
-            "color": COLOURS[0],
-            "thickness": 1.2,
-            "width": 2,
-        },
-        text=rows["why"],
-        name="measured here (95 % interval)",
-        hovertemplate="%{x:.3g}<br>%{text}<extra></extra>",
-    )
-
-
-def _diamonds(rows: pd.DataFrame, places: dict[tuple[str, str], float]) -> go.Scatter:
-    return go.Scatter(
-        x=rows["value"],
-        y=[places[key] for key in zip(rows["group"], rows["label"], strict=True)],
-        mode="markers",
-        marker={"color": RED, "symbol": "diamond-open", "size": 7, "line": {"width": 1.2}},
-        text=rows["row"],
-        name="published, each configuration",
-        hovertemplate="%{text}: %{x:.3g}<extra></extra>",
-    )

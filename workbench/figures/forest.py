@@ -29,9 +29,9 @@ from workbench.figures.marks import (
     null_name,
     published_trace,
 )
-from workbench.figures.measuring import widest
-from workbench.figures.theme import NULL_BAND, PUBLISHED, readable, series_style, theme_of
-from workbench.figures.variants import LOOKS, in_order
+from workbench.figures.measuring import line_count, widest
+from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
+from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
@@ -42,13 +42,17 @@ _GRID = {"ticks": "", "showline": False, "showgrid": True, "gridcolor": "#E6E6E6
 class Interval(Mark):
     """An estimate and its interval in a `Forest`: the mean over a unit with its 95 % confidence interval.
 
-    With ``columns`` value, low and high stand in the frame, and ``words`` say what they are.
+    Where the frame holds the mean over everything, that is the estimate. With ``deviation`` the bar is the standard
+    deviation over the unit, as papers print it; with ``columns`` value, low and high stand in the frame, and ``words``
+    say what they are. ``hollow`` names a column whose true values have an open marker, and says what that means.
     """
 
     over: str = "input"
     ci: float = 95
+    deviation: bool = False
     columns: tuple[str, str, str] | None = None
     words: str = ""
+    hollow: tuple[str, str] | None = None
 
     def table(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Columns ``value``, ``low``, ``high`` (NaN without an interval) and ``n`` of every row of the forest."""
@@ -60,8 +64,14 @@ class Interval(Mark):
         if self.over not in sample.units:
             return sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
         means = sample.rows.groupby([_ROW, self.over], sort=False)["value"].mean()
-        found = [(place, *mean_interval(own)) for place, own in means.groupby(level=0, sort=False)]
-        return pd.DataFrame(found, columns=[_ROW, "value", "low", "high", "n"])
+        find = _deviation if self.deviation else mean_interval
+        found = [(place, *find(own)) for place, own in means.groupby(level=0, sort=False)]
+        table = pd.DataFrame(found, columns=[_ROW, "value", "low", "high", "n"])
+        overall = Sample.means(rows, (_ROW,))
+        if not overall.units:
+            whole = overall.estimate("mean").set_index(_ROW)["value"]
+            table["value"] = table[_ROW].map(whole).fillna(table["value"])
+        return table
 
     def says(self, counts: Sequence[int]) -> str:
         """The estimator, its interval and its unit of sampling."""
@@ -70,15 +80,36 @@ class Interval(Mark):
         if not counts:
             return "mean"
         many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        return f"mean over {many} {UNITS.get(self.over, self.over)}, 95 % CI"
+        bar = "standard deviation" if self.deviation else "95 % CI"
+        return f"mean over {many} {UNITS.get(self.over, self.over)}, {bar}"
+
+
+def _deviation(values: pd.Series) -> tuple[float, float, float, int]:
+    mean, half = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half, len(values)
 
 
 @dataclass(frozen=True)
 class Verdict(Mark):
-    """The word of a column at the right end of each row, in its colour: whether a claim holds, a difference counts."""
+    """The words of a column at the right end of each row: whether a claim holds, what a paper prints of the row.
+
+    ``colours`` are those of the words, ``title`` stands above them.
+    """
 
     column: str = "verdict"
     colours: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Stroke(Mark):
+    """A grey stroke at the value of a column in each row, as a floor, with its name in the key."""
+
+    column: str = "floor"
+    name: str = "floor"
+
+
+_STROKE = {"symbol": "line-ns-open", "size": 10, "color": GREY, "line": {"color": GREY, "width": 1.5}}
 
 
 @dataclass(frozen=True)
@@ -93,6 +124,9 @@ class Forest:
         panel: the column that ``x`` are values of.
         color: the column whose values have a colour each, side by side in a row.
         names: what rows and key say of a value.
+
+    Variants of attention have their own colours and markers in every row, unless colours mean something else. Where a
+    row has no value in a panel, the words of the column ``finding`` stand in its place.
     """
 
     frame: pd.DataFrame
@@ -115,7 +149,7 @@ class Forest:
         return replace(self, kept={**self.kept, **kept})
 
     def scale(self, **scales: Any) -> Forest:
-        """The same with other axes: ``log`` and ``range`` for all panels, ``row``: its height in letters."""
+        """The same with other axes: ``log`` (True, or the panels), ``range`` of all panels, ``row``: its height."""
         return replace(self, scales={**self.scales, **scales})
 
     def figure(self, width: str = "page", columns: int | None = None) -> go.Figure:
@@ -202,16 +236,23 @@ class _Drawing:
         }
         room = widest((word for word, _ in said.values()), font) + font * 0.6 if said else 0.0
         panels = [self._panel(name) for name in self.titles]
+        title = next(
+            (mark.title for mark in self.forest.marks if isinstance(mark, Verdict) and mark.title), ""
+        )
+        room = max(room, widest(title.split("<br>"), font) + font) if title else room
         row = self.forest.scales.get("row", 1.5 if len(self.colours) == 1 else 0.9 * len(self.colours) + 0.8)
         fig = compose(
             panels, columns or len(panels), [*self._key()], width=width, shared="y", right=room,
-            inner=(len(self.words) + 0.3) * row * font,
+            inner=(len(self.words) + 0.3) * row * font, heading=1.3 * font * line_count(title) if title else 0,
         )  # fmt: skip
+        if title:
+            said[-1] = title, "#000000"
         right = max(axis.domain[1] for axis in fig.select_xaxes())
         for place, (word, colour) in said.items():
             fig.add_annotation(
                 text=f'<span style="color:{readable(colour)}">{word}</span>', x=right, xref="paper", xanchor="left",
-                y=place, yref="y", xshift=font * 0.5, borderpad=0, showarrow=False,
+                y=place + 0.4 * (place < 0), yref="y", xshift=font * 0.5, borderpad=0, showarrow=False, align="left",
+                yanchor="bottom" if place < 0 else "middle",
             )  # fmt: skip
         return fig
 
@@ -229,52 +270,98 @@ class _Drawing:
         }
 
     def _panel(self, name: str) -> Panel:
-        traces = [self._dots(name, number) for number in range(len(self.colours))]
+        traces = [trace for number in range(len(self.colours)) for trace in self._dots(name, number)]
         shapes = []
         for mark in self.forest.marks:
             if isinstance(mark, Null):
                 traces = [*self._null(name, mark), *traces]
+            elif isinstance(mark, Stroke):
+                traces = [*self._strokes(name, mark), *traces]
             elif isinstance(mark, Published):
                 traces += [trace for trace, _ in self._published(name, mark)]
             elif isinstance(mark, Rule):
-                ends = {"x0": mark.value, "x1": mark.value, "y0": -0.6, "y1": len(self.words) - 0.4}
-                shapes.append({"type": "line", "line": RULE_LINE, "layer": "below", **ends})
+                level = mark.value.get(name, np.nan) if isinstance(mark.value, Mapping) else mark.value
+                ends = {"x0": level, "x1": level, "y0": -0.6, "y1": len(self.words) - 0.4}
+                shapes += [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}] * bool(
+                    np.isfinite(level)
+                )
         values = np.asarray(
-            [value for trace in traces for value in _reach(trace)] + [shape["x0"] for shape in shapes]
+            [value for trace in traces for value in _reach(trace)] + [one["x0"] for one in shapes]
         )
         values = values[np.isfinite(values)]
-        known = METRICS[name] if name in METRICS else Metric(name, name, "")
-        options = {
-            option: self.forest.scales[option] for option in ("log", "range") if option in self.forest.scales
-        }
-        x = metric_axis(known, [(values.min(), values.max())], title=self.titles[name] or None, **options)
-        return Panel(
-            traces,
-            x,
-            Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID),
-            shapes=shapes,
+        own = self.rows[name].get("metric", pd.Series(dtype=str)).dropna().unique()
+        metric = own[0] if len(own) == 1 else name
+        known = METRICS[metric] if metric in METRICS else Metric(name, name, "")
+        log, ends = self.forest.scales.get("log"), self.forest.scales.get("range")
+        log = log if log is None or isinstance(log, bool) else name in log
+        values = values[values > 0] if log else values
+        x = metric_axis(
+            known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )
+        y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID)
+        return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name)])
 
-    def _dots(self, name: str, number: int) -> go.Scatter:
+    def _reasons(self, name: str) -> Iterator[dict[str, Any]]:
+        """Why a row has no value."""
+        for colour in self.colours:
+            table = self.tables[name, colour]
+            for key, word in zip(table[_ROW], table.get("finding", ()), strict=False):
+                if pd.isna(table.loc[table[_ROW] == key, "value"]).all() and not pd.isna(word):
+                    yield {
+                        "text": str(word),
+                        "x": 0.5,
+                        "xref": "domain",
+                        "y": self.places[key],
+                        "borderpad": 0,
+                    }
+
+    def _dots(self, name: str, number: int) -> Iterator[go.Scatter]:
+        """A trace for each colour; of variants of attention for each row, since each has its own look."""
+        table = self.tables[name, self.colours[number]].dropna(subset=["value"])
+        if self.colours == [None] and self.forest.y == "attention":
+            for key in table[_ROW].drop_duplicates():
+                style = look_of(key[1]).style
+                look = {"marker": {**style["marker"], "size": 6.5}, "line": style["line"]}
+                yield self._dot(table[table[_ROW].map(key.__eq__)], look, 0.0, LOOKS[key[1]].label)
+            return
+        if table.empty:
+            return
         colour = self.colours[number]
-        table = self.tables[name, colour].dropna(subset=["value"])
         shift = (number - (len(self.colours) - 1) / 2) * 0.75 / len(self.colours)
-        ends = table[["low", "high"]].astype(float)
-        value, look = table["value"].astype(float), self._look(colour)
+        yield self._dot(table, self._look(colour), shift, "" if colour is None else self._label(colour))
+
+    def _dot(self, table: pd.DataFrame, look: dict[str, Any], shift: float, name: str) -> go.Scatter:
+        ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
+        marker, colour = look["marker"], look["line"]["color"]
+        if self.interval.hollow is not None:
+            opened = table[self.interval.hollow[0]].fillna(False).astype(bool).tolist()
+            plain = marker["symbol"].removesuffix("-open")
+            marker = {
+                **marker, "symbol": plain, "color": ["white" if one else colour for one in opened],
+                "line": {"color": colour, "width": 1.3},
+            }  # fmt: skip
         return go.Scatter(
-            x=value, y=[self.places[key] + shift for key in table[_ROW]], mode="markers", marker=look["marker"],
+            x=value, y=[self.places[key] + shift for key in table[_ROW]], mode="markers", marker=marker, name=name,
             error_x={
                 "type": "data", "symmetric": False, "array": (ends["high"] - value).fillna(0).clip(lower=0),
-                "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": look["line"]["color"],
+                "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": colour,
                 "thickness": 1.2, "width": 0,
             },
             text=[self.words[self.places[key]] for key in table[_ROW]],
             customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
             hovertemplate="%{text}<br>%{x:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>n = %{customdata[2]}"
             "<extra></extra>",
-            name="" if colour is None else self.forest.names.get(colour, str(colour)),
-            legendgroup=str(colour), showlegend=False,
+            legendgroup=name, showlegend=False,
         )  # fmt: skip
+
+    def _strokes(self, name: str, mark: Stroke) -> Iterator[go.Scatter]:
+        rows = self.rows[name]
+        held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
+        if len(held):
+            yield go.Scatter(
+                x=held[mark.column], y=[self.places[key] for key in held[_ROW]], mode="markers", marker=_STROKE,
+                hovertemplate=f"{mark.name} %{{x:.4g}}<extra></extra>", showlegend=False,
+            )  # fmt: skip
 
     def _null(self, name: str, mark: Null) -> Iterator[go.Scatter]:
         rows = self.rows[name]
@@ -295,12 +382,27 @@ class _Drawing:
         )
         known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
         rows = rows[rows["value"].notna()]
+        found: dict[int, list[dict[str, Any]]] = {}
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
-                yield (
-                    published_trace([row["value"]], [known[head, short_name(value)]], [row]),
-                    str(row.get("paper") or ""),
-                )
+                found.setdefault(known[head, short_name(value)], []).append(row)
+        for place, own in found.items():
+            if mark.ranges and len(own) > 1:
+                own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
+            trace = published_trace([row["value"] for row in own], [place] * len(own), own)
+            if mark.ranges and len(own) > 1:
+                trace.update(mode="lines+markers", line={"color": RED, "width": 1, "dash": "solid"})
+            elif any(pd.notna(row.get("spread")) for row in own):
+                trace.error_x = {
+                    "type": "data",
+                    "array": [row["spread"] for row in own],
+                    "color": RED,
+                    "thickness": 1,
+                }
+            yield (
+                trace,
+                ", ".join(dict.fromkeys(str(row["paper"]) for row in own if pd.notna(row.get("paper")))),
+            )
 
     def _key(self) -> Iterator[go.Scatter]:
         for colour in self.colours:
@@ -309,20 +411,37 @@ class _Drawing:
                     self.forest.names.get(colour, str(colour)), mode="markers", **self._look(colour)
                 )
         counts = [int(n) for table in self.tables.values() for n in table["n"].dropna()]
-        look = self._look(None) if self.colours == [None] else {
-            "marker": {"color": NEUTRAL, "symbol": "circle", "size": 5.5}, "line": {"color": NEUTRAL, "width": 1.2}
-        }  # fmt: skip
+        look = {
+            "marker": {"color": NEUTRAL, "symbol": "circle", "size": 5.5},
+            "line": {"color": NEUTRAL, "width": 1.2, "dash": "solid"},
+        }
+        if self.colours == [None] and self.forest.y != "attention":
+            look = self._look(None)
         yield key_entry(self.interval.says(counts), mode="lines+markers", **look)
+        if self.interval.hollow is not None and any(
+            rows[self.interval.hollow[0]].fillna(False).any() for rows in self.rows.values()
+        ):
+            marker = {
+                **look["marker"],
+                "color": "white",
+                "line": {"color": look["line"]["color"], "width": 1.3},
+            }
+            yield key_entry(self.interval.hollow[1], mode="markers", marker=marker)
         for mark in self.forest.marks:
             if isinstance(mark, Null):
                 for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
                     yield as_null(key_swatch(f"{null_name(kind)} (95 % of the mean)", NULL_BAND), number)
+            elif isinstance(mark, Stroke) and any(
+                True for name in self.titles for _ in self._strokes(name, mark)
+            ):
+                yield key_entry(mark.name, mode="markers", marker=_STROKE)
             elif isinstance(mark, Published):
                 papers = dict.fromkeys(
                     paper for name in self.titles for _, paper in self._published(name, mark)
                 )
                 if papers:
-                    named = f" ({', '.join(filter(None, papers))})" if any(papers) else ""
+                    said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
+                    named = mark.words or (f" ({', '.join(said)})" if said else "")
                     yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
@@ -337,6 +456,7 @@ def _reach(trace: go.Scatter) -> list[float]:
     found = [float(x) for x in trace.x]
     bars = trace.error_x
     if bars.array is not None:
+        down = bars.array if bars.arrayminus is None else bars.arrayminus
         found += [float(x + up) for x, up in zip(trace.x, bars.array, strict=True)]
-        found += [float(x - down) for x, down in zip(trace.x, bars.arrayminus, strict=True)]
+        found += [float(x - less) for x, less in zip(trace.x, down, strict=True)]
     return found

@@ -395,6 +395,8 @@ def metric_axis(
     title = metric.axis_title + arrow if title is None else title
     if range is not None:
         return Axis(title, *range, log=log)
+    if low == high and not log and math.isfinite(metric.low) and math.isfinite(metric.high):
+        low, high = metric.low, metric.high  # one value for all: where it lies is what there is to see
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if not log and metric.low == 0 <= low < 0.5 * high:

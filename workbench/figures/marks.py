@@ -254,10 +254,13 @@ class Published(Mark):
     """What papers print: an open diamond at its place, a thin line where a number holds for every x.
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
-    The hover text names paper, table and row.
+    The hover text names paper, table and row. With ``ranges`` several numbers of one row of a forest are drawn as their
+    least and largest, joined by a line; ``words`` take the place of the papers in the key.
     """
 
     rows: pd.DataFrame | None = None
+    ranges: bool = False
+    words: str = ""
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
@@ -288,10 +291,8 @@ class Published(Mark):
             str(name) for series in drawn for _, own in self.matching(series) for name in own.get("paper", ())
         ]
         if any(True for series in drawn for _ in self.matching(series)):
-            names = ", ".join(dict.fromkeys(papers))
-            yield key_entry(
-                f"published ({names})" if names else "published", mode="markers", marker=PUBLISHED
-            )
+            named = self.words or (f" ({', '.join(dict.fromkeys(papers))})" if papers else "")
+            yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
 
 
 @dataclass(frozen=True)
@@ -299,9 +300,10 @@ class Rule(Mark):
     """A level that is the same everywhere, as chance or no change: a thin line with its name in the key.
 
     With ``column`` each panel has its own, the largest value of that column; where it is empty there is none.
+    In a `Forest` the value may be a mapping by panel.
     """
 
-    value: float = 0.0
+    value: Any = 0.0
     name: str = ""
     column: str | None = None
 
@@ -365,6 +367,8 @@ def _dot(colour: str) -> dict[str, Any]:
 def as_null(trace: go.Scatter, number: int) -> go.Scatter:
     """A band in the look of a null distribution: the first plain grey, a second one in outline."""
     if number:
+        if trace.x[0] is not None:  # the outline goes all around
+            trace.update(x=[*trace.x, trace.x[0]], y=[*trace.y, trace.y[0]])
         return trace.update(
             fillcolor="rgba(120,120,120,0.05)", line={"width": 0.8, "color": "#8A8A8A", "dash": "solid"}
         )

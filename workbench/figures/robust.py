@@ -106,10 +106,11 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     order = {name: place for place, name in enumerate(("contamination_auc", "contamination_share"))}
     shown = shown.sort_values("metric", key=lambda names: names.map(order), kind="stable")
     fig = comparison_figure(shown, columns=kinds)
-    for line in (1, 2):  # panels of one measure are read against one another
-        ranges = [axis.range for axis in fig.select_xaxes(row=line)]
-        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-        fig.update_xaxes(range=[low, high], nticks=7, row=line)
+    axes = list(fig.select_xaxes())
+    for first in range(0, len(axes), kinds):  # panels of one measure are read against one another
+        ranges = [axis.range for axis in axes[first : first + kinds]]
+        for axis in axes[first : first + kinds]:
+            axis.update(range=[min(low for low, _ in ranges), max(high for _, high in ranges)])
     return fig
 
 
