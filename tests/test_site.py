@@ -25,7 +25,13 @@ pytest.importorskip("mkdocs", reason="the site's packages are installed by `make
 
 from docs.hooks import notebooks, offline, papers
 
-SHOWN = ("index.html", "notebooks/gram_spectra/index.html", "papers/teo2024/index.html", "cli/index.html")
+SHOWN = (
+    "index.html",
+    "examples/index.html",
+    "notebooks/gram_spectra/index.html",
+    "papers/teo2024/index.html",
+    "cli/index.html",
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,12 @@ def test_every_page_is_there_and_none_fetches_from_another_host(site):
         if (found := offline.outside_addresses(page.read_text(encoding="utf-8")))
     } == {}
     assert not (site / "hooks").exists()
+
+
+def test_what_language_models_are_told_leads_to_pages_that_are_there(site):
+    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 8
+    assert [link for link in links if not (site / link / "index.html").is_file()] == []
 
 
 def test_a_browser_asks_the_site_alone(site):
