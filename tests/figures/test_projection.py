@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, ends, key, lines
 from tests.figures.study import levels, named, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
+from workbench.figures.theme import NULL_BAND
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
 
@@ -45,14 +47,16 @@ def test_every_convention_is_a_line_over_layers():
     np.testing.assert_allclose(exact.y, [0.05, 0.1, 0.15])
     np.testing.assert_allclose(named(fig, "saritas2025")[0].y, [4, 8, 12])
     assert fig.layout.yaxis.type == "log"
-    assert [axis.title.text for axis in fig.select_xaxes()] == [None, "Layer"]
+    assert [axis.title.text for axis in fig.select_xaxes()] == ["Layer", "Layer"]
 
 
 def test_negative_errors_are_drawn_by_size_with_open_markers():
-    (line,) = named(projection_error_figure(errors()), "teo2024, as published")
+    fig = projection_error_figure(errors())
+    (line,) = named(fig, "teo2024, as published")
     np.testing.assert_allclose(line.y, [3, 6, 9])
-    np.testing.assert_allclose(line.customdata, [-3, -6, -9])
-    assert set(line.marker.symbol) == {"square-open"}
+    assert all(symbol.endswith("-open") for symbol in line.marker.symbol)
+    assert not any(symbol.endswith("-open") for symbol in named(fig, "saritas2025")[0].marker.symbol)
+    assert "negative: its size" in key(fig)
 
 
 def test_the_codes_logarithms_are_undone():
@@ -67,12 +71,10 @@ def test_the_exact_error_stands_between_floor_and_zero_predictor_of_which_it_is_
     np.testing.assert_allclose(lower.y, [0.05 / 0.03] * 3)
     np.testing.assert_allclose(named(fig, "floor")[0].y, [1 / 3] * 3)
     np.testing.assert_allclose(named(fig, "zero predictor")[0].y, [1] * 3)
-    np.testing.assert_allclose(named(fig, "null distribution")[0].y, 0.07 / np.array([0.03, 0.06, 0.09]))
+    (band,) = bands(fig, NULL_BAND)
+    np.testing.assert_allclose(ends(band)[1], 0.06 / np.array([0.03, 0.06, 0.09]))
     assert fig.layout.yaxis2.type is None
-    dashes = {
-        trace.line.dash for trace in fig.data if trace.name and not trace.name.startswith("null distribution")
-    }
-    assert len(dashes) >= 5
+    assert len({trace.line.dash for trace in lines(fig)}) >= 5
 
 
 def test_an_exact_error_far_above_the_zero_predictor_is_on_a_log_axis():
@@ -85,13 +87,15 @@ def test_an_exact_error_far_above_the_zero_predictor_is_on_a_log_axis():
 
 def test_norms_have_a_median_and_two_bands():
     fig = norms_figure(errors())
-    (phi,), (h,) = named(fig, "‖φ(q)‖²"), named(fig, "‖h‖²")
+    phi, h = lines(fig)
+    assert (phi.name, h.name) == ("‖φ(q)‖²", "‖h‖²")
     np.testing.assert_allclose(phi.y, [0.03, 0.06, 0.09])
     np.testing.assert_allclose(h.y, [4, 8, 12])
-    bands = [trace for trace in fig.data if trace.fill == "toself"]
-    assert len(bands) == 4
-    assert max(bands[0].y) == pytest.approx(0.03 * 9 * 3)
-    assert min(bands[1].y) == pytest.approx(0.03 * 0.5)
+    drawn = [trace for trace in fig.data if trace.fill == "toself" and trace.x[0] is not None]
+    assert len(drawn) == 4
+    assert max(drawn[0].y) == pytest.approx(0.03 * 9 * 3)
+    assert min(drawn[2].y) == pytest.approx(0.03 * 0.5)
+    assert key(fig)[2:] == ["median over tokens", "IQR of tokens", "95 % of tokens"]
     assert phi.line.dash != h.line.dash
 
 
@@ -106,8 +110,7 @@ def test_models_get_panels(figure):
     names = ["bundled:digits-vit", "hf:google-bert/bert-base-uncased", "timm:vit_tiny_patch16_224"]
     fig = figure(pd.concat([errors(name) for name in names]))
     assert titles(fig) == ["digits-vit", "bert-base-uncased", "vit_tiny_patch16_224"]
-    shown = [trace.name for trace in fig.data if trace.name and trace.showlegend is not False]
-    assert len(shown) == len(set(shown))
+    assert len(key(fig)) == len(set(key(fig)))
 
 
 EPOCHS = {"epoch-000": 0, "epoch-008": 8, "epoch-030": 30}

@@ -89,12 +89,13 @@ class Plot:
     def scale(self, **scales: Any) -> Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
-        ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown).
+        ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown). With
+        ``x_free`` each panel has an x axis of its own, whose title may be a mapping by panel.
         """
-        unknown = set(scales) - {"x_log", "y_log", "y_range", "y_zero", "x_title", "y_title"}
+        unknown = set(scales) - {"x_log", "y_log", "y_range", "y_zero", "x_title", "y_title", "x_free"}
         if unknown:
             raise InputError(
-                f"no scale {', '.join(unknown)}; there are x_log, y_log, y_range, y_zero, x_title and y_title"
+                f"no scale {', '.join(unknown)}; there are x_log, y_log, y_range, y_zero, x_title, y_title and x_free"
             )
         return replace(self, scales={**self.scales, **scales})
 
@@ -154,11 +155,13 @@ class _Drawing:
             frame = frame.assign(depth=frame["layer"].astype(float) / deepest.astype(float))
         self.color = plot.color or (None if plot.panel in ("model", SERIES) else SERIES)
         seen = [name for name in (plot.x, plot.color, plot.panel, plot.dash) if name is not None]
-        apart = [name for name in seen if name != SERIES] + ["model", "checkpoint"] * ("model" in frame)
+        apart = [name for name in seen if name != SERIES or name in frame] + ["model", "checkpoint"] * (
+            "model" in frame
+        )
         apart += ["standardize"] if SERIES in seen else []
         kept = [name for name in dict.fromkeys(apart) if name in frame]
         self.rows = {metric: quantity(frame, metric, plot.kept, kept) for metric in plot.metrics}
-        if SERIES in (self.color, plot.panel):
+        if SERIES in (self.color, plot.panel) and SERIES not in frame:
             labels = series_labels(pd.concat([*self.rows.values()], ignore_index=True)).to_numpy()
             for metric, rows in self.rows.items():
                 self.rows[metric] = rows.assign(series=labels[: len(rows)])
@@ -208,7 +211,12 @@ class _Drawing:
                 value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
                 for value, shade in zip(self.colours, shades, strict=True)
             }
-        return {value: series_style(number) for number, value in enumerate(self.colours)}
+        styles = {value: series_style(number) for number, value in enumerate(self.colours)}
+        if any(
+            isinstance(mark, Line) and mark.hollow for mark in self.plot.marks
+        ):  # open means something else
+            styles = {value: _dashed(style, 0) | {"line": style["line"]} for value, style in styles.items()}
+        return styles
 
     def series(self, metric: str, panel: Any) -> list[Series]:
         """The series of one panel, in the order of their colours."""
@@ -285,16 +293,18 @@ class _Drawing:
             for mark in marks
             if isinstance(mark, At)
         ]
+        free = self.plot.scales.get("x_free", False)
         titled = self.plot.metrics if across != len(self.panels) else self.plot.metrics[:1]
         panels = [
             Panel(
-                own, self._x_axis([*traces.values()]), self._y_axis(cell[0], by_metric[cell[0]]),
+                own, self._x_axis([own] if free else [*traces.values()], cell[1]),
+                self._y_axis(cell[0], by_metric[cell[0]]),
                 self._title(*cell, titled),
                 shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
             )
             for cell, own in traces.items()
         ]  # fmt: skip
-        shared = "xy" if len(self.plot.metrics) == 1 or len(self.panels) > 1 else "x"
+        shared = ("" if free else "x") + "y" * (len(self.plot.metrics) == 1 or len(self.panels) > 1)
         right = theme_of(width).font * 4.2 if bar else 0
         fig = compose(
             panels, across, key, width=width, height=height, shared=shared, right=right,
@@ -339,13 +349,13 @@ class _Drawing:
             found[cell] = [(cut(series.label, room, font), value, series.colour) for series, value in last]
         return found
 
-    def _x_axis(self, traces: Sequence[Sequence[go.Scatter]]) -> Axis:
+    def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], panel: Any) -> Axis:
         places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
         log = self.plot.scales.get("x_log", False)
         whole = bool((places == np.round(places)).all()) and not log
-        title = self.plot.scales.get(
-            "x_title", TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize())
-        )
+        title = self.plot.scales.get("x_title", {})
+        if isinstance(title, Mapping):
+            title = title.get(panel, TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize()))
         return with_room(Axis(title, places.min(), places.max(), log=log, whole=whole), 0.03)
 
     def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]]) -> Axis:
@@ -397,7 +407,7 @@ def metric_axis(
         return Axis(title, *range, log=log)
     if low == high and not log and math.isfinite(metric.low) and math.isfinite(metric.high):
         low, high = metric.low, metric.high  # one value for all: where it lies is what there is to see
-    if zero:
+    if zero and not log:
         low, high = min(low, 0.0), max(high, 0.0)
     if not log and metric.low == 0 <= low < 0.5 * high:
         low = 0.0

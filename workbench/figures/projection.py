@@ -5,37 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import (
-    LEGEND_ABOVE,
-    band,
-    legend_rows,
-    log_ticks,
-    null_traces,
-    rows_of,
-    series_of,
-    whole_numbers,
-)
+from workbench.figures.frames import log_ticks, null_traces, rows_of, series_labels
+from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import at_level, values_once
-from workbench.figures.theme import COLOURS, translucent
+from workbench.figures.marks import Band, Line, Null
 
-# Convention: its words, colour, dash, marker.
 _CONVENTIONS = {
-    "exact": ("exact", COLOURS[0], "solid", "circle"),
-    "saritas2025": ("saritas2025", COLOURS[2], "dot", "diamond"),
-    "teo2024_as_published": ("teo2024, as published", COLOURS[1], "dash", "square"),
-    "teo2024_as_implemented": ("teo2024, as implemented", COLOURS[5], "longdash", "triangle-up"),
+    "exact": "exact",
+    "saritas2025": "saritas2025",
+    "teo2024_as_published": "teo2024, as published",
+    "teo2024_as_implemented": "teo2024, as implemented",
 }
 BOUNDS = {
     "projection_zero_predictor": ("zero predictor", "#000000", "dashdot"),
     "projection_floor": ("floor: true projections", "#000000", "dot"),
 }
-_NORMS = {
-    "phi_norm2": ("‖φ(q)‖²", COLOURS[0], "solid", "circle"),
-    "h_norm2": ("‖h‖²", COLOURS[2], "dash", "diamond"),
-}
+_NORMS = {"phi_norm2": "‖φ(q)‖²", "h_norm2": "‖h‖²"}
+_SHARE = "Exact J over ‖φ‖²"
 _QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
 
 
@@ -55,61 +43,56 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """
     names = ["projection_error", *BOUNDS]
     rows = at_level(rows_of(frame, names, needs=("layer",)), "layer")
-    fig, series = _model_panels(rows, heights=(0.6, 0.4))
-    for index, (_, own) in enumerate(series):
-        upper, lower = (_place(index, len(series), part=part, parts=2) for part in (0, 1))
-        drawn = [
-            _add_convention(fig, own, convention, upper, index == 0)
-            for convention in _CONVENTIONS
-            if _is(own, convention).any()
-        ]
-        fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **upper)
-        share = share_of_zero_predictor(own, "layer")
-        if not share.empty:
-            add_share(fig, share, "layer", lower, index == 0)
-            fig.add_trace(_line(share, "exact", "exact", _CONVENTIONS["exact"], "layer"), **lower)
-        for place in (upper, lower):
-            fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
-    lines = -(-len(series) // 2)
-    for line in range(lines):
-        fig.update_yaxes(title_text="Error J", row=2 * line + 1, col=1)
-        fig.update_yaxes(title_text="Exact J<br>over ‖φ‖²", row=2 * line + 2, col=1)
-    return _finish(fig, len(series), parts=2)
+    rows = rows.assign(series=series_labels(rows))
+    errors = values_once(rows[rows["metric"] == "projection_error"])
+    errors = errors.assign(
+        quantity=errors["convention"].map(_CONVENTIONS), negative=errors["value"] < 0,
+        value=errors["value"].abs().where(errors["convention"] != "teo2024_as_implemented", np.exp(errors["value"])),
+        null_mean=np.nan, null_low=np.nan, null_high=np.nan,
+    )  # fmt: skip
+    errors = errors.assign(negative=errors["negative"] & (errors["convention"] != "teo2024_as_implemented"))
+    shares = [_shares(own).assign(series=name) for name, own in rows.groupby("series", sort=False)]
+    drawn = pd.concat([errors.assign(convention=pd.NA, null=pd.NA), *shares])
+    names = {word: word for word in _CONVENTIONS.values()} | {"projection_error": "Error J"}
+    plot = Plot(drawn, color="quantity", panel=SERIES, names=names)
+    present = ["projection_error", _SHARE] if (drawn["metric"] == _SHARE).any() else ["projection_error"]
+    plot = plot.metric(*present).scale(
+        y_log={"projection_error": True, _SHARE: _wide(drawn)}, y_zero={_SHARE: True}
+    )
+    line = Line(words="mean over inputs and heads", hollow=("negative", "negative: its size"))
+    return plot.add(Null("gaussian"), line).figure("page")
+
+
+def _wide(drawn: pd.DataFrame) -> bool:
+    """Whether a V of large norm does so much worse than nothing that its error needs a log axis."""
+    exact = drawn[(drawn["metric"] == _SHARE) & (drawn["quantity"] == "exact")]
+    return bool((exact["value"] > 10).any())
+
+
+def _shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Exact error with its null distribution, floor and zero predictor as shares of the zero predictor's error."""
+    share = share_of_zero_predictor(rows, "layer")
+    nulls = {name: share[name] for name in ("null_mean", "null_low", "null_high") if name in share}
+    parts = [
+        pd.DataFrame(
+            {
+                "layer": share["layer"],
+                "quantity": "exact",
+                "value": share["exact"],
+                "null": "gaussian",
+                **nulls,
+            }
+        ),
+        pd.DataFrame(
+            {"layer": share["layer"], "quantity": "floor: true projections", "value": share["floor"]}
+        ),
+        pd.DataFrame({"layer": share["layer"], "quantity": "zero predictor", "value": 1.0}),
+    ]
+    return pd.concat(parts).assign(metric=_SHARE, negative=False)
 
 
 def _is(rows: pd.DataFrame, convention: str) -> pd.Series:
     return (rows["metric"] == "projection_error") & (rows["convention"] == convention)
-
-
-def _add_convention(
-    fig: go.Figure, rows: pd.DataFrame, convention: str, place: dict[str, int], legend: bool
-) -> pd.Series:
-    """The line of one convention; returns the sizes drawn, to choose the ticks by."""
-    words, colour, dash, symbol = _CONVENTIONS[convention]
-    part = values_once(rows[_is(rows, convention)]).sort_values("layer")
-    value = np.exp(part["value"]) if convention == "teo2024_as_implemented" else part["value"]
-    negative = value < 0
-    fig.add_trace(
-        go.Scatter(
-            x=part["layer"],
-            y=value.abs(),
-            mode="lines+markers",
-            line={"color": colour, "dash": dash},
-            marker={
-                "symbol": np.where(negative, f"{symbol}-open", symbol),
-                "size": 6,
-                "color": colour,
-                "line": {"width": np.where(negative, 1.2, 0), "color": colour},
-            },
-            name=words,
-            legendgroup=convention,
-            showlegend=legend,
-            customdata=value,
-            hovertemplate=f"{words}<br>layer %{{x}}<br>%{{customdata:.4g}}<extra></extra>",
-        ),
-        **place,
-    )
-    return value.abs()
 
 
 def share_of_zero_predictor(rows: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -169,81 +152,19 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
     """
     rows = values_once(at_level(rows_of(frame, list(_NORMS), needs=("layer", "statistic")), "layer"))
     rows = rows[rows["statistic"].isin(_QUANTILES)]
-    fig, series = _model_panels(rows, most=3)
-    for index, (label, own) in enumerate(series):
-        place = _place(index, len(series), most=3)
-        for metric, (words, colour, dash, symbol) in _NORMS.items():
-            part = own[own["metric"] == metric]
-            table = part.pivot_table(index="layer", columns="statistic", values="value").sort_index()
-            missing = [name for name in _QUANTILES if name not in table]
-            if missing:
-                raise InputError(f"{label} has no {', '.join(missing)} of {metric} by layer")
-            for low, high, alpha in (("q2.5", "q97.5", 0.16), ("q25", "q75", 0.3)):
-                shade = translucent(colour, alpha)
-                fig.add_trace(band(table.index, table[low], table[high], shade), **place)
-            fig.add_trace(
-                go.Scatter(
-                    x=table.index,
-                    y=table["median"],
-                    mode="lines+markers",
-                    line={"color": colour, "dash": dash},
-                    marker={"color": colour, "symbol": symbol, "size": 4, "line": {"width": 0}},
-                    name=words,
-                    legendgroup=metric,
-                    showlegend=index == 0,
-                    hovertemplate=f"{label}, {words}<br>layer %{{x}}<br>median %{{y:.3g}}<extra></extra>",
-                ),
-                **place,
-            )
-        fig.update_yaxes(type="log", **log_ticks(own["value"]), **place)
-        fig.update_xaxes(**whole_numbers(int(own["layer"].max()) + 1), **place)
-    fig.update_yaxes(title_text="Squared norm", col=1)
-    return _finish(fig, len(series), most=3)
-
-
-def _model_panels(
-    rows: pd.DataFrame, most: int = 2, heights: tuple[float, ...] = (1.0,)
-) -> tuple[go.Figure, list[tuple[str, pd.DataFrame]]]:
-    """Panels for the models, at most `most` side by side, each made of parts of these relative heights."""
-    series = series_of(rows)
-    columns = min(len(series), most)
-    lines = -(-len(series) // columns)
-    titles = [label for label, _ in series] + [""] * (lines * columns - len(series))
-    beneath = [""] * columns * (len(heights) - 1)
-    in_order = [title for line in range(lines) for title in (*titles[line * columns :][:columns], *beneath)]
-    count = lines * len(heights)
-    fig = make_subplots(
-        count,
-        columns,
-        row_heights=list(heights) * lines,
-        horizontal_spacing=0.09 if columns > 1 else 0,
-        vertical_spacing=36 / _height(lines, len(heights)) if count > 1 else 0,
-        subplot_titles=in_order if len(series) > 1 else None,
+    rows = rows.assign(series=series_labels(rows))
+    table = rows.pivot_table(
+        index=["series", "layer", "metric"], columns="statistic", values="value", sort=False
     )
-    return fig, series
-
-
-def _height(lines: int, parts: int) -> float:
-    """Pixels of all panels above each other: less for each where there are many."""
-    return (160 if lines == 1 else 150 * lines) if parts == 1 else 270 * lines
-
-
-def _place(index: int, count: int, most: int = 2, part: int = 0, parts: int = 1) -> dict[str, int]:
-    columns = min(count, most)
-    return {"row": index // columns * parts + part + 1, "col": index % columns + 1}
-
-
-def _finish(fig: go.Figure, count: int, most: int = 2, parts: int = 1) -> go.Figure:
-    columns = min(count, most)
-    lines = -(-count // columns)
-    for column in range(columns):  # the lowest panel of each column
-        last = max(index for index in range(count) if index % columns == column)
-        fig.update_xaxes(title_text="Layer", **_place(last, count, most, parts - 1, parts))
-    fig.update_annotations(font={"size": None})
-    top = 6 + 18 * legend_rows(fig) + (18 if count > 1 else 0)
-    fig.update_layout(
-        height=_height(lines, parts) + top + 36,
-        legend=LEGEND_ABOVE,
-        margin={"l": 52, "r": 8, "t": top, "b": 36},
-    )
-    return fig
+    for label, own in table.groupby(level="series", sort=False):
+        missing = [name for name in _QUANTILES if name not in own or own[name].isna().any()]
+        if missing:
+            raise InputError(f"{label} has no {', '.join(missing)} of its norms by layer")
+    table = table.reset_index()
+    drawn = table.assign(value=table["median"], quantity=table["metric"], metric="Squared norm")
+    plot = Plot(drawn, color="quantity", panel=SERIES, names=_NORMS).metric("Squared norm").scale(y_log=True)
+    return plot.add(
+        Band(columns=("q2.5", "q97.5"), words="95 % of tokens", alpha=0.13),
+        Band(columns=("q25", "q75"), words="IQR of tokens", alpha=0.27),
+        Line(words="median over tokens"),
+    ).figure("page")
