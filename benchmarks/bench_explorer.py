@@ -1,6 +1,6 @@
-"""What a person waits for in the explorer, in a real browser: from a key on a slider to the new picture on the screen.
+"""What a person waits for in the explorer, in a real browser: from a key on a slider to the new figure on the screen.
 
-JupyterLab, its kernel and Chromium run on this machine; a picture counts as there in the first frame that a page paints
+JupyterLab, its kernel and Chromium run on this machine; a figure counts as there in the first frame that a page paints
 after the plot holds other numbers.
 """
 
@@ -56,7 +56,7 @@ window.addEventListener("keydown", event => {
 
 
 def _change(page: Any, key: str) -> float:
-    """Milliseconds from a key to the new picture."""
+    """Milliseconds from a key to the new figure."""
     page.keyboard.press(key)
     page.wait_for_function("() => window.benchmark.waiting === false")
     return page.evaluate("window.benchmark.times.at(-1)")
@@ -85,7 +85,7 @@ def _kernel(server: psutil.Process) -> psutil.Process:
 
 
 def _first_figure(page: Any, server: Server) -> float:
-    """Seconds from running the cell to the first picture."""
+    """Seconds from running the cell to the first figure."""
     open_lab(page, server)
     started = page.evaluate("performance.now()")
     run_cells(page, server.folder / "explorer.ipynb", until="Explorer(")
@@ -94,7 +94,7 @@ def _first_figure(page: Any, server: Server) -> float:
 
 
 def _cold() -> float:
-    """The first picture in a JupyterLab that somebody started otherwise."""
+    """The first figure in a JupyterLab that somebody started otherwise."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         chromium() as browser,
@@ -136,7 +136,7 @@ def run() -> list[dict[str, str]]:
     (kernel_early, heap_early), (kernel_late, heap_late) = memory[1], memory[-1]
     return [
         {
-            "benchmark": "explorer: first picture after running the cell",
+            "benchmark": "explorer: first figure after running the cell",
             "ratio": f"{first:.1f} s",
             "aim": "≤ 3 s",
             "detail": "JupyterLab from `workbench explore`: the kernel is forked with its imports done",
@@ -151,7 +151,7 @@ def run() -> list[dict[str, str]]:
             "benchmark": "explorer: another layer, captured before",
             "ratio": f"{statistics.median(cached):.0f} ms",
             "aim": "≤ 150 ms",
-            "detail": f"key to painted picture, {len(cached)} changes, slowest {max(cached):.0f} ms",
+            "detail": f"key to painted figure, {len(cached)} changes, slowest {max(cached):.0f} ms",
         },
         {
             "benchmark": "explorer: another layer, not yet captured",

@@ -14,7 +14,7 @@ from workbench.analyses.tensors import map_tokens
 from workbench.analyses.value_similarity import value_similarity
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels
-DRAWS = 20
+NULL_SAMPLES = 20
 
 
 def run() -> list[dict[str, object]]:
@@ -39,9 +39,9 @@ def run() -> list[dict[str, object]]:
     once, bare = interleaved(evaluation, raw)
     rows.append(_row("all similarities of V, both axes, against torch.linalg.eigh", 3.0, once, bare))
     for null in NULLS:
-        both, once = interleaved(lambda null=null: evaluation(DRAWS, (null,)), evaluation, rounds=3)
+        both, once = interleaved(lambda null=null: evaluation(NULL_SAMPLES, (null,)), evaluation, rounds=3)
         drawn = both - once  # the call evaluates V itself, too
-        rows.append(_row(f"{DRAWS} {null} null samples against one evaluation", 10.0, drawn, once))
+        rows.append(_row(f"{NULL_SAMPLES} {null} null samples against one evaluation", 10.0, drawn, once))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The eigenvector test and the projection error: time per head, what sorting saves, and what chance costs."""
+"""The eigenvector test and the projection error: time per head, what sorting saves, and what null samples cost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from workbench.analyses.kernel_pca import principal_axes
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.projection_error import projection_errors
 
-TOKENS, HEAD_DIM, HEADS, DRAWS = 197, 64, 4, 20
+TOKENS, HEAD_DIM, HEADS, NULL_SAMPLES = 197, 64, 4, 20
 CANDIDATES = 3
 
 
 def run() -> list[dict[str, object]]:
-    """γ statistics against all pairs at once; the two analyses with chance against without."""
+    """γ statistics against all pairs at once; the two analyses with null samples against without."""
     q, k, v = torch.randn(3, HEADS, TOKENS, HEAD_DIM, generator=torch.manual_seed(0))
     scale = HEAD_DIM**-0.5
     axes = principal_axes(k[0], scale, HEAD_DIM)
@@ -41,14 +41,14 @@ def run() -> list[dict[str, object]]:
             lambda null_samples: projection_errors(q, k, v, scale, null_samples=null_samples),
         ),
     ):
-        chance, plain = interleaved(lambda f=function: f(DRAWS), lambda f=function: f(0), rounds=5)
+        with_null, plain = interleaved(lambda f=function: f(NULL_SAMPLES), lambda f=function: f(0), rounds=5)
         rows.append(
             {
-                "benchmark": f"{name} with {DRAWS} null samples of both nulls against without",
-                "ratio": round(chance / plain, 2),
+                "benchmark": f"{name} with {NULL_SAMPLES} null samples of both nulls against without",
+                "ratio": round(with_null / plain, 2),
                 "aim": 10,
                 "detail": f"N = {TOKENS}, d = {HEAD_DIM}, {torch.get_num_threads()} threads: "
-                f"{1e3 * chance / HEADS:.0f} ms against {1e3 * plain / HEADS:.0f} ms per head",
+                f"{1e3 * with_null / HEADS:.0f} ms against {1e3 * plain / HEADS:.0f} ms per head",
             }
         )
     return rows

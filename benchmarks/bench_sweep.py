@@ -122,14 +122,14 @@ def _kill_workers(out: Path, over: threading.Event, killed: list[int]) -> None:
     """Kill one of joblib's processes after a moment in which one is at work, `KILLS` times at most."""
     import psutil
 
-    chance = random.Random(0)
-    while len(killed) < KILLS and not over.wait(chance.uniform(0.2, 2)):
+    rng = random.Random(0)
+    while len(killed) < KILLS and not over.wait(rng.uniform(0.2, 2)):
         workers = [
             child
             for child in psutil.Process().children(recursive=True)
             if "LokyProcess" in " ".join(child.cmdline())
         ]
         if workers and [*out.glob(".running/*")]:
-            chosen = chance.choice(workers)
+            chosen = rng.choice(workers)
             chosen.kill()
             killed.append(chosen.pid)

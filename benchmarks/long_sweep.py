@@ -1,6 +1,6 @@
-"""50 000 pictures through a sweep, stopped by the clock and by ``kill -9``: `python -m benchmarks.long_sweep PLACE`.
+"""50 000 images through a sweep, stopped by the clock and by ``kill -9``: `python -m benchmarks.long_sweep PLACE`.
 
-Writes the pictures below PLACE, sweeps them with the command that a person would type, goes on twice, and prints what
+Writes the images below PLACE, sweeps them with the command that a person would type, goes on twice, and prints what
 it took as the table of `python -m benchmarks`. Ten minutes and more of one core, so `make bench` leaves it out.
 """
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from workbench.runs.sweep.plan import PlannedAnalysis
 
 MODELS, ANALYSES = ["bundled:digits-vit"], ["token-similarity", "attention-map"]
-PICTURES, SIZE, SEED = 50_000, 16, 0
+IMAGES, SIZE, SEED = 50_000, 16, 0
 LOOK_SECONDS = 2.0
 
 
 def main() -> None:
     """Run what the command line asks for."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("place", type=Path, help="folder for pictures, sweep and memory.csv")
-    asked.add_argument("-n", type=int, default=PICTURES, help="pictures [%(default)s]")
+    asked.add_argument("place", type=Path, help="folder for images, sweep and memory.csv")
+    asked.add_argument("-n", type=int, default=IMAGES, help="images [%(default)s]")
     asked.add_argument(
         "-m", "--model", nargs="+", default=MODELS, help="as in `workbench sweep` [%(default)s]"
     )
@@ -47,11 +47,11 @@ def main() -> None:
     )
     asked.add_argument("--out", default="sweep", help="name of the sweep's folder below PLACE")
     given = asked.parse_args()
-    pictures, out = given.place / "pictures", given.place / given.out
-    write_images(pictures, given.n)
+    images, out = given.place / "images", given.place / given.out
+    write_images(images, given.n)
     command = python(
         "-m", "workbench", "sweep", "run", *chain.from_iterable(("-m", name) for name in given.model),
-        "-i", f"imagenet:{pictures}", "-n", "all", *chain.from_iterable(("-a", name) for name in given.analysis),
+        "-i", f"imagenet:{images}", "-n", "all", *chain.from_iterable(("-a", name) for name in given.analysis),
         "-s", "attention-map.null_samples=0", "--batch-size", str(given.batch_size), "-j", str(given.workers),
         "-o", str(out),
     )  # fmt: skip
@@ -69,7 +69,7 @@ def main() -> None:
 def write_images(folder: Path, n: int) -> None:
     """``n`` digits moved, turned and scaled, a PNG each in the folder of its class; those that are there are kept.
 
-    What becomes of picture i depends on `SEED` and i alone.
+    What becomes of image i depends on `SEED` and i alone.
     """
     from PIL import Image
     from skimage.transform import AffineTransform, warp
@@ -81,15 +81,15 @@ def write_images(folder: Path, n: int) -> None:
         (folder / str(label)).mkdir(parents=True, exist_ok=True)
     middle, small = (SIZE - 1) / 2, digits.raw.shape[-1]
     for number in range(n):
-        chance = np.random.default_rng((SEED, number))
-        chosen = int(chance.integers(len(digits.raw)))
+        rng = np.random.default_rng((SEED, number))
+        chosen = int(rng.integers(len(digits.raw)))
         path = folder / str(int(digits.labels[chosen])) / f"{number:05d}.png"
         if path.is_file():
             continue
-        scale, angle = chance.uniform(0.8, 1.1) * SIZE / small, np.deg2rad(chance.uniform(-20, 20))
+        scale, angle = rng.uniform(0.8, 1.1) * SIZE / small, np.deg2rad(rng.uniform(-20, 20))
         centre = AffineTransform(translation=[-(small - 1) / 2] * 2)
         turn = AffineTransform(scale=scale, rotation=angle)
-        move = AffineTransform(translation=middle + chance.uniform(-1.5, 1.5, 2))
+        move = AffineTransform(translation=middle + rng.uniform(-1.5, 1.5, 2))
         drawn = warp(digits.raw[chosen] / 16, (centre + turn + move).inverse, output_shape=(SIZE, SIZE))
         Image.fromarray(np.round(drawn * 255).astype(np.uint8)).save(path)
 
@@ -144,7 +144,7 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
         f"{start['seconds']:.0f} s, ended {start['ended']} ({start['status']})" for start in starts
     )
     asked = n * len(plan.models) * len(plan.analyses)
-    size = f"{n} pictures × {len(plan.models)} models × {len(plan.analyses)} analyses"
+    size = f"{n} images × {len(plan.models)} models × {len(plan.analyses)} analyses"
     rows = [
         (
             "the whole run",
@@ -152,7 +152,7 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
             f"{len(starts)} starts: {listed}",
         ),
         (
-            "pictures × analyses per second",
+            "images × analyses per second",
             f"{asked / seconds:.0f}; {asked / measuring:.0f} of measuring",
             size,
         ),
@@ -195,12 +195,12 @@ def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     planning = _median(lambda: make_plan([(spec, inputs) for spec in specs], names, settings))
     return [
         ("the folder", f"{size / 2**20:.1f} MiB", f"{len(files)} files, manifest {manifest / 2**20:.1f} MiB"),
-        ("planning", planning, "names are listed, no picture is read"),
+        ("planning", planning, "names are listed, no image is read"),
         ("`sweep status`", _median(lambda: sweep_status(out)), f"{sweep_status(out)}".rpartition(": ")[2]),
         (
             "reading a model's results",
             f"{first:.2f} s of CPU, then {again}",
-            f"{len(names)} analyses of {', '.join(map(str, counts))} pictures; the first merges the parts",
+            f"{len(names)} analyses of {', '.join(map(str, counts))} images; the first merges the parts",
         ),
         ("resuming when all is done", _median(resume), "plan, and sha256 of every part"),
     ]

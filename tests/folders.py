@@ -76,7 +76,7 @@ def gpt2_folder(folder: Path) -> Path:
 
 
 def vit_folder(folder: Path) -> Path:
-    """ViT for 20×20 pictures in patches of 5, with a processor that normalises by 0.4 and 0.2."""
+    """ViT for 20×20 images in patches of 5, with a processor that normalises by 0.4 and 0.2."""
     from transformers import ViTConfig, ViTImageProcessor, ViTModel
 
     config = ViTConfig(

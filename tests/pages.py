@@ -3,7 +3,7 @@
 The fenced blocks of a page run in order, in one folder: `python` blocks share their names; where the page is a
 walk-through, `workbench` lines of `sh` blocks go through the command's entry point. A block with a title is a file of
 the repository: its code becomes that module, and of a test file every test is called. A comment
-`<!-- not run: why -->` before a block leaves it out. A picture of `figures/examples` right below a `python` block
+`<!-- not run: why -->` before a block leaves it out. An image of `figures/examples` right below a `python` block
 shows what the block leaves in `figure`.
 """
 
@@ -29,20 +29,20 @@ WALKED = {"tutorials", "adding", "papers"}
 """Folders whose commands run; those of the other pages show settings, take long, and are understood only."""
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```"
-    r"(?:\n\n!\[[^\]]+\]\((?:\.\./)*figures/examples/(?P<picture>[\w-]+)\.png\))?",
+    r"(?:\n\n!\[[^\]]+\]\((?:\.\./)*figures/examples/(?P<image>[\w-]+)\.png\))?",
     re.DOTALL | re.MULTILINE,
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, its code, the file it stands for, why it is not run, and its picture, or ""."""
+    """One fenced block: its language, its code, the file it stands for, why it is not run, and its image, or ""."""
 
     language: str
     code: str
     title: str
     why_not: str
-    picture: str
+    image: str
 
     def commands(self) -> list[list[str]]:
         """The words of every `workbench` line, without the name of the program."""
@@ -56,7 +56,7 @@ def blocks_of(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
     return [
-        Block(each["language"], each["code"], each["title"] or "", each["why"] or "", each["picture"] or "")
+        Block(each["language"], each["code"], each["title"] or "", each["why"] or "", each["image"] or "")
         for each in found
     ]
 
@@ -91,7 +91,7 @@ def find_command(words: list[str]) -> tuple[str, click.Command, list[str]]:
 def run_page(page: Path, drawn: Callable[[str, go.Figure], object] | None = None) -> dict[str, Any]:
     """Run the blocks of a page in the current folder; returns the names that its Python leaves behind.
 
-    ``drawn`` gets the name and the figure of every block with a picture below it.
+    ``drawn`` gets the name and the figure of every block with an image below it.
     """
     names: dict[str, Any] = {"__name__": f"page_{page.stem}"}
     for number, block in enumerate(blocks_of(page)):
@@ -101,11 +101,11 @@ def run_page(page: Path, drawn: Callable[[str, go.Figure], object] | None = None
             _become(block, page)
         elif block.language == "python":
             exec(compile(block.code, f"{page.name}, block {number}", "exec"), names)
-            if block.picture:
+            if block.image:
                 figure = names.pop("figure")
-                assert isinstance(figure, go.Figure), f"{page.name}: {block.picture} shows no figure"
+                assert isinstance(figure, go.Figure), f"{page.name}: {block.image} shows no figure"
                 if drawn is not None:
-                    drawn(block.picture, figure)
+                    drawn(block.image, figure)
         for words in block.commands() if page.parent.name in WALKED else ():
             assert _status(words) == 0, f"{page.name}: workbench {shlex.join(words)}"
     return names

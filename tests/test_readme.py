@@ -24,19 +24,19 @@ def test_it_lists_every_make_target_and_the_page_of_notebooks_every_notebook():
 def test_the_first_code_is_ten_lines_and_one_figure():
     first = blocks_of(ROOT / "README.md")[0]
     assert first.language == "python"
-    assert first.picture == "heads"
+    assert first.image == "heads"
     assert len([line for line in first.code.splitlines() if line.strip()]) <= 10
 
 
 def test_every_example_is_short_and_shows_its_figure():
     examples = blocks_of(ROOT / "docs" / "examples.md")
     assert len(examples) >= 6
-    assert [example.picture for example in examples if not example.picture] == []
+    assert [example.image for example in examples if not example.image] == []
     lines = [len([line for line in example.code.splitlines() if line.strip()]) for example in examples]
     assert max(lines) <= 15
 
 
-def test_every_picture_that_a_page_shows_is_there_and_every_one_there_is_shown():
+def test_every_image_that_a_page_shows_is_there_and_every_one_there_is_shown():
     shown = {
         (page.parent / address).resolve()
         for page in PAGES
@@ -49,9 +49,9 @@ def test_every_picture_that_a_page_shows_is_there_and_every_one_there_is_shown()
     assert set(re.findall(r"`([\w-]+\.png)`", listed)) == {path.name for path in kept}
 
 
-def test_the_pictures_are_small_and_can_be_opened():
+def test_the_images_are_small_and_can_be_opened():
     sizes = {path.name: path.stat().st_size for path in EXAMPLES.iterdir()}
     assert sum(sizes.values()) <= 3_000_000
     for name in sizes:
-        with Image.open(EXAMPLES / name) as picture:
-            assert picture.width >= 600, name
+        with Image.open(EXAMPLES / name) as image:
+            assert image.width >= 600, name

@@ -159,7 +159,7 @@ def test_a_notebook_s_page_shows_what_was_drawn(tmp_path):
     (tmp_path / "gram.json").write_text(json.dumps(about))
     (tmp_path / "stray.png").write_bytes(b"")
     drawn = notebooks._drawn(tmp_path)
-    assert {name: [picture.name for picture in held] for name, held in drawn.items()} == {
+    assert {name: [image.name for image in held] for name, held in drawn.items()} == {
         "gram_spectra": ["gram.png"]
     }
     page = notebooks._page(bundled_notebooks()["gram_spectra"], drawn["gram_spectra"])

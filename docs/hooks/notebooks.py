@@ -29,15 +29,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages, and the pictures they show."""
+    """Add the pages, and the images they show."""
     drawn = _drawn(ROOT / "figures")
     for name, path in NAMES.items():
         shown = drawn.get(name, {})
         content = _page(path, shown)
         files.append(File.generated(config, f"notebooks/{name}.md", content=content))
-        for picture in shown:
-            address = f"notebooks/figures/{picture.name}"
-            files.append(File.generated(config, address, abs_src_path=str(picture)))
+        for image in shown:
+            address = f"notebooks/figures/{image.name}"
+            files.append(File.generated(config, address, abs_src_path=str(image)))
     return files
 
 
@@ -65,7 +65,7 @@ def _page(path: Path, drawn: dict[Path, dict[str, Any]]) -> str:
         *(_fenced(cell.source) for cell in parameters),
         *_presets(notebook),
         "## Figures",
-        *(_figure(picture, described) for picture, described in drawn.items()),
+        *(_figure(image, described) for image, described in drawn.items()),
         ""
         if drawn
         else "Not drawn when these pages were built: `make figures` draws them, `make docs` shows them.",
@@ -98,17 +98,17 @@ def _presets(notebook: Notebook) -> list[str]:
     return ["\n".join(["| preset | sets |", "| --- | --- |", *rows])] if rows else []
 
 
-def _figure(picture: Path, described: dict[str, Any]) -> str:
+def _figure(image: Path, described: dict[str, Any]) -> str:
     alt = re.sub(r"[\[\]]", "", described["alt"])
-    return f"![{alt}](figures/{picture.name})\n\n*{picture.stem}.* {described['caption']}"
+    return f"![{alt}](figures/{image.name})\n\n*{image.stem}.* {described['caption']}"
 
 
 def _drawn(folder: Path) -> dict[str, dict[Path, dict[str, Any]]]:
-    """By notebook: its pictures in a folder of rendered figures, with their captions and alternative texts."""
+    """By notebook: its images in a folder of rendered figures, with their captions and alternative texts."""
     found: dict[str, dict[Path, dict[str, Any]]] = {}
-    for picture in sorted(folder.glob("*.png")):
-        provenance = picture.with_suffix(".json")
+    for image in sorted(folder.glob("*.png")):
+        provenance = image.with_suffix(".json")
         if provenance.is_file():
             held = json.loads(provenance.read_text(encoding="utf-8"))
-            found.setdefault((held.get("notebook") or {}).get("name"), {})[picture] = held["figure"]
+            found.setdefault((held.get("notebook") or {}).get("name"), {})[image] = held["figure"]
     return found

@@ -50,7 +50,7 @@ class _Fetched(HTMLParser):
 
 
 def outside_addresses(html: str) -> list[str]:
-    """Addresses of other hosts that a browser would fetch to show a page: scripts, styles, fonts, pictures."""
+    """Addresses of other hosts that a browser would fetch to show a page: scripts, styles, fonts, images."""
     parser = _Fetched()
     parser.feed(html)
     return parser.found

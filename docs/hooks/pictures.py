@@ -1,4 +1,4 @@
-"""MkDocs hook: the committed pictures of `figures/examples`, outside `docs/` since the README shows them too."""
+"""MkDocs hook: the committed images of `figures/examples`, outside `docs/` since the README shows them too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOLDER = "figures/examples"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pictures, at the same address within the site."""
-    for picture in sorted((ROOT / FOLDER).glob("*.png")):
-        files.append(File.generated(config, f"{FOLDER}/{picture.name}", abs_src_path=str(picture)))
+    """Add the images, at the same address within the site."""
+    for image in sorted((ROOT / FOLDER).glob("*.png")):
+        files.append(File.generated(config, f"{FOLDER}/{image.name}", abs_src_path=str(image)))
     return files
 
 

@@ -246,8 +246,8 @@ def test_values_made_of_right_singular_vectors_are_found_and_leave_out_what_the_
     means = analyze("attention-spectrum", qkv=path)
     overall = means[means["input"].isna() & means["layer"].isna()].set_index(["metric", "null"])
     assert overall.loc[("right_singular_share", "permutation"), "value"] == pytest.approx(1)
-    chance = overall.loc[("right_singular_share", "gaussian"), "null_mean"]
-    assert chance == pytest.approx(MODEL_DIM / MODEL_TOKENS, rel=0.2)
+    null_mean = overall.loc[("right_singular_share", "gaussian"), "null_mean"]
+    assert null_mean == pytest.approx(MODEL_DIM / MODEL_TOKENS, rel=0.2)
     angles = overall.loc["right_singular_angle"]
     assert angles["value"].max() < 1e-6
     assert angles["null_mean"].min() > 0.3

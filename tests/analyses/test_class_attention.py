@@ -445,15 +445,13 @@ def test_foreground_is_ink_or_what_is_not_black(tmp_path):
     mask = np.zeros((16, 8), np.uint8)
     mask[:4, :4], mask[4:8, 4:7], mask[15] = 9, 4, 250
     Image.fromarray(mask).save(tmp_path / "a.png")
-    picture = np.zeros((16, 8, 3), np.uint8)
-    picture[4:8, 4:] = 255
-    found = patch_foreground(str(tmp_path), "a.jpg", PATCHES, picture)
+    image = np.zeros((16, 8, 3), np.uint8)
+    image[4:8, 4:] = 255
+    found = patch_foreground(str(tmp_path), "a.jpg", PATCHES, image)
     assert found.tolist() == [True, False, False, True, False, False, False, False]
-    assert (
-        patch_foreground("ink", "a", PATCHES, picture).tolist() == [False, False, False, True] + [False] * 4
-    )
+    assert patch_foreground("ink", "a", PATCHES, image).tolist() == [False, False, False, True] + [False] * 4
     with pytest.raises(InputError, match=r"a\.png is 16 × 8; expected 8 × 8 pixels.* or 4 × 2"):
-        patch_foreground(str(tmp_path), "a", PATCHES, picture[:8])
+        patch_foreground(str(tmp_path), "a", PATCHES, image[:8])
 
 
 def test_attention_on_a_mask_and_its_chance(tmp_path):

@@ -267,14 +267,14 @@ def test_ranks_that_no_head_of_an_input_has_are_no_part_of_its_profile():
     assert found == {"max": [4, 8], "min": [1, 8], "mean": [7 / 3, 8], "median": [2, 8]}
 
 
-DRAWS, SEED = 3, 5
+NULL_SAMPLES, SEED = 3, 5
 
 
 @pytest.mark.parametrize(("make", "batch"), [(vit, images), (bert, texts)])
 def test_chance_is_the_spectrum_of_gaussian_keys_of_the_real_tokens(make, batch):
     model, inputs = make(), batch()
     frame = analyze(
-        "gram-spectrum", model=model, inputs=inputs, seed=SEED, null_samples=DRAWS, max_rank="all"
+        "gram-spectrum", model=model, inputs=inputs, seed=SEED, null_samples=NULL_SAMPLES, max_rank="all"
     )
     assert set(frame["null"].dropna()) == {"gaussian"}
     captured = capture(model, inputs, sites=("k", "scale"))
@@ -282,7 +282,7 @@ def test_chance_is_the_spectrum_of_gaussian_keys_of_the_real_tokens(make, batch)
     for layer, head, number in ((0, 0, 0), (1, 1, 2)):
         keys = captured[layer].k[number, head][real[number]]
         seed = derived_seed(derived_seed(SEED, str(number), layer, head), "k")
-        drawn = gram_eigenvalues(null_values(keys, "gaussian", DRAWS, seed), captured[layer].scale)
+        drawn = gram_eigenvalues(null_values(keys, "gaussian", NULL_SAMPLES, seed), captured[layer].scale)
         own = frame[
             (frame["layer"] == layer) & (frame["head"] == head) & (frame["input"] == str(number))
         ].set_index("metric")
@@ -307,7 +307,7 @@ def test_draws_change_no_value_and_none_leaves_chance_out():
 
 @pytest.mark.parametrize(("make", "batch"), [(bert, texts), (swin, lambda: images(3, size=32))])
 def test_chance_does_not_depend_on_the_batches(make, batch):
-    options = {"model": make(), "inputs": batch(), "null_samples": DRAWS}
+    options = {"model": make(), "inputs": batch(), "null_samples": NULL_SAMPLES}
     whole = analyze("gram-spectrum", **options)
     same(analyze("gram-spectrum", batch_size=1, **options), whole, rtol=1e-3)
     assert whole["null_mean"].notna().any()

@@ -1,4 +1,4 @@
-"""Memberships: loops as oracles, planted subspaces found again, chance where there is nothing to find."""
+"""Memberships: loops as oracles, planted subspaces found again, null distributions where there is none."""
 
 import itertools
 import math

@@ -10,8 +10,7 @@ import torch
 import workbench
 from tests.attention.modules import randn
 from tests.captures.families import FAMILIES
-from tests.runs.test_analyze import bert, gpt2, same, texts, vit
-from tests.runs.test_analyze import images as pictures
+from tests.runs.test_analyze import bert, gpt2, images, same, texts, vit
 from workbench.analyses.layer import Layer
 from workbench.analyses.position_logits import (
     TERMS,
@@ -227,13 +226,13 @@ def test_a_causal_model_is_compared_where_it_looks():
 
 def test_means_and_their_chance_do_not_depend_on_batches():
     model = vit()
-    whole = analyze("position-logits", model=model, inputs=pictures(), null_samples=4)
-    same(analyze("position-logits", model=model, inputs=pictures(), null_samples=4, batch_size=2), whole)
+    whole = analyze("position-logits", model=model, inputs=images(), null_samples=4)
+    same(analyze("position-logits", model=model, inputs=images(), null_samples=4, batch_size=2), whole)
     rows = whole[(whole["metric"] == "logit_correlation") & whole["layer"].isna() & whole["input"].isna()]
     assert rows["null"].eq("permutation").all()
     assert (rows["null_low"] <= rows["null_high"]).all()
     assert whole.loc[whole["metric"] == "logit_share", "null"].isna().all()
-    heads = analyze("position-logits", model=model, inputs=pictures(), null_samples=4, per_head=True)
+    heads = analyze("position-logits", model=model, inputs=images(), null_samples=4, per_head=True)
     kept = heads[(heads["statistic"] == "abs") & (heads["candidate"] == "cross")]
     overall = rows[(rows["statistic"] == "abs") & (rows["candidate"] == "cross")]
     assert overall["value"].item() == pytest.approx(kept["value"].mean())
@@ -252,11 +251,11 @@ def test_a_model_without_additive_positions_is_refused_with_what_it_has():
     with pytest.raises(InputError, match="left out: has queries that are not a projection"):
         analyze("position-logits", model=family.build(), inputs=family.batch())
     with pytest.raises(InputError, match="holds no 'position'"):
-        analyze("position-logits", qkv=capture(vit(), pictures(), sites=("input", "q", "k")))
+        analyze("position-logits", qkv=capture(vit(), images(), sites=("input", "q", "k")))
 
 
 def test_a_capture_that_holds_positions_is_refused_without_the_weights(tmp_path):
-    held = capture(vit(), pictures(), sites=SITES)
+    held = capture(vit(), images(), sites=SITES)
     held.save(tmp_path / "a.safetensors")
     with pytest.raises(InputError, match="reads the model's weights"):
         analyze("position-logits", qkv=tmp_path / "a.safetensors")

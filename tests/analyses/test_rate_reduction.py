@@ -141,17 +141,17 @@ def test_chance_depends_on_the_seed_and_not_on_the_batches():
 
 
 def test_ink_is_where_the_pixels_are_bright():
-    picture = np.zeros((16, 8, 3), np.uint8)
-    picture[4:8, 4:] = 255
-    picture[8:12, :3] = 200  # three quarters of a patch: 150 on average
-    picture[12:, 4:] = 120
-    assert patch_segments("ink", "a", (4, 2), picture).tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+    image = np.zeros((16, 8, 3), np.uint8)
+    image[4:8, 4:] = 255
+    image[8:12, :3] = 200  # three quarters of a patch: 150 on average
+    image[12:, 4:] = 120
+    assert patch_segments("ink", "a", (4, 2), image).tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
     with pytest.raises(InputError, match="given by spec"):
         patch_segments("ink", "a", (4, 2), None)
 
 
 def test_masks_of_files_by_pixel_and_by_patch(tmp_path):
-    picture = np.zeros((17, 8, 3), np.uint8)  # a row of pixels more than patches take
+    image = np.zeros((17, 8, 3), np.uint8)  # a row of pixels more than patches take
     mask = np.zeros((17, 8), np.uint8)
     mask[:4, :4], mask[4:8, 4:7], mask[16] = 9, 4, 250
     Image.fromarray(mask).save(tmp_path / "a.png")
@@ -161,7 +161,7 @@ def test_masks_of_files_by_pixel_and_by_patch(tmp_path):
     Image.fromarray(colours).save(tmp_path / "c.webp", lossless=True)
 
     def found(name, grid=(4, 2)):
-        return patch_segments(str(tmp_path), name, grid, picture).tolist()
+        return patch_segments(str(tmp_path), name, grid, image).tolist()
 
     assert found("a.jpg") == [2, 0, 0, 1, 0, 0, 0, 0]
     assert found("b.jpeg") == [2, 0, 0, 1, 0, 0, 0, 2]

@@ -1,4 +1,4 @@
-"""What a pursuit splits off: loops and scikit-learn as oracles, planted marks found, chance where there is nothing."""
+"""What a pursuit splits off: loops and scikit-learn as oracles, planted marks found, none found in noise."""
 
 import itertools
 import math

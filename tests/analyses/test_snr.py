@@ -203,8 +203,8 @@ def test_numbers_are_those_of_the_model_run_twice(name):
         "snr", model=model, inputs=chosen, seed=7, noise="impulse-noise", severity=2, per_head=True
     )
     noisy = chosen.perturbed(
-        lambda label, picture: corrupt(
-            picture, "impulse-noise", 2, np.random.default_rng(derived_seed(7, "impulse-noise", label))
+        lambda label, image: corrupt(
+            image, "impulse-noise", 2, np.random.default_rng(derived_seed(7, "impulse-noise", label))
         )
     )
     clean, after = streams(model.module, chosen.batch), streams(model.module, noisy.batch)
@@ -350,11 +350,11 @@ def test_what_is_added_is_read_where_something_is_added():
 
 
 def test_a_perturbed_image_is_what_the_model_would_get(digits):
-    same_again = digits.perturbed(lambda _, picture: picture)
+    same_again = digits.perturbed(lambda _, image: image)
     torch.testing.assert_close(same_again.batch, digits.batch)
     assert all(np.array_equal(one, two) for one, two in zip(same_again.images, digits.images, strict=True))
     names = []
-    inverted = digits.perturbed(lambda name, picture: names.append(name) or 1 - picture)
+    inverted = digits.perturbed(lambda name, image: names.append(name) or 1 - image)
     assert names == digits.ids
     for one, two in zip(inverted.images, digits.images, strict=True):
         assert np.abs(255 - one.astype(int) - two).max() <= 1

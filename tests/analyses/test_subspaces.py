@@ -1,4 +1,4 @@
-"""Directions of heads: loops and SciPy as oracles, and what chance gives."""
+"""Directions of heads: loops and SciPy as oracles, and what random directions give."""
 
 import itertools
 import math

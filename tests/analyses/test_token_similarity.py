@@ -303,8 +303,8 @@ def test_without_rows_per_input_come_their_moments_whatever_the_batches(size):
         np.testing.assert_allclose(at[["mean", "low", "high"]], [mean, low, high], rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(at["std"], own["value"].std(ddof=1), rtol=2e-3, atol=1e-6)
     assert len(wide) == len(rows.groupby(keys, dropna=False))
-    chance = frame[(frame["statistic"] == "mean") & (frame["null"] == "isotropic")]
-    assert chance["null_mean"].eq(0).all()
+    null = frame[(frame["statistic"] == "mean") & (frame["null"] == "isotropic")]
+    assert null["null_mean"].eq(0).all()
 
 
 def test_bad_input_is_named_with_its_site():

@@ -243,9 +243,9 @@ def test_masked_padding_gives_what_unpadded_tokens_give():
 
 
 def test_permuted_draws_are_the_metrics_of_permuted_values():
-    tokens, draws = 4, 30
+    tokens, samples = 4, 30
     k, v = (x[0, 0] for x in batch(tokens=tokens))
-    found = value_similarity(k, v, SCALE, null_samples=draws, seeds=[5], nulls=["permutation"])
+    found = value_similarity(k, v, SCALE, null_samples=samples, seeds=[5], nulls=["permutation"])
     assert set(found.null_samples) == {"permutation"}
     drawn = found.null_samples["permutation"]
     every = similarities(
@@ -256,7 +256,7 @@ def test_permuted_draws_are_the_metrics_of_permuted_values():
     assert len(set(apart.argmin(-1).tolist())) > len(every) / 2
     # the order of the rows does not change their best matching
     best = QUANTITIES.index(Quantity("MOC", "tokens", "mean"))
-    torch.testing.assert_close(drawn[:, best], found.observed[best].expand(draws))
+    torch.testing.assert_close(drawn[:, best], found.observed[best].expand(samples))
 
 
 def test_gaussian_values_lie_within_the_null_distribution():

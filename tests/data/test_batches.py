@@ -16,7 +16,7 @@ from workbench.data.pools import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_sp
 from workbench.models.checkpoints import write_checkpoint
 from workbench.models.loading import load
 
-# The batch of pictures is a tensor, that of texts a dict; each test knows which it asked for.
+# The batch of images is a tensor, that of texts a dict; each test knows which it asked for.
 inputs: Any = batches.inputs
 PHOTO_COUNT = len(samples.photo_files())
 
@@ -55,10 +55,10 @@ def gpt2(tmp_path_factory):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Seven pictures of different sizes, modes and formats."""
+def photos_folder(tmp_path):
+    """Seven images of different sizes, modes and formats."""
     rng = np.random.default_rng(0)
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     kinds = [
         ("RGB", "png"),
@@ -106,19 +106,19 @@ def test_hash_is_of_the_contents_whatever_the_model(vit, digits_model):
     assert wide.identity["sha256"] == wide.sha256
 
 
-def test_hash_changes_with_one_pixel(vit, pictures):
-    before = inputs(f"images:{pictures}", vit).sha256
-    pixels = np.asarray(Image.open(pictures / "0-RGB.png")).copy()
+def test_hash_changes_with_one_pixel(vit, photos_folder):
+    before = inputs(f"images:{photos_folder}", vit).sha256
+    pixels = np.asarray(Image.open(photos_folder / "0-RGB.png")).copy()
     pixels[3, 5, 1] ^= 1
-    Image.fromarray(pixels).save(pictures / "0-RGB.png")
-    assert inputs(f"images:{pictures}", vit).sha256 != before
+    Image.fromarray(pixels).save(photos_folder / "0-RGB.png")
+    assert inputs(f"images:{photos_folder}", vit).sha256 != before
 
 
-def test_n_is_25_or_all_there_are_unless_asked(vit, pictures):
+def test_n_is_25_or_all_there_are_unless_asked(vit, photos_folder):
     assert len(inputs("bundled:digits", vit)) == 25
-    assert len(inputs(f"images:{pictures}", vit)) == 7
+    assert len(inputs(f"images:{photos_folder}", vit)) == 7
     with pytest.raises(InputError, match=r"8 inputs were asked for, and .* has 7"):
-        inputs(f"images:{pictures}", vit, n=8)
+        inputs(f"images:{photos_folder}", vit, n=8)
 
 
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"n": -3}, {"n": 2.5}, {"n": True}, {"seed": -1}, {"seed": "x"}])
@@ -142,7 +142,7 @@ def test_slices_and_batches_keep_everything_together(digits_model):
         whole[2]
 
 
-# Pictures ---------------------------------------------------------------------------------------------------
+# Images -----------------------------------------------------------------------------------------------------
 
 
 def test_the_photographs_come_with_the_installed_packages():
@@ -169,10 +169,10 @@ def test_the_preprocessing_of_saritas2025_is_resize_then_imagenet_statistics(vit
     made = inputs("bundled:photos", vit, n=5, preprocessing="saritas2025")
     for number, name in enumerate(made.ids):
         file = samples.photo_files()[name.removeprefix("photos/")]
-        picture = Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
-        expected = (np.asarray(picture) / 255 - IMAGENET_MEAN) / IMAGENET_STD
+        photo = Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+        expected = (np.asarray(photo) / 255 - IMAGENET_MEAN) / IMAGENET_STD
         np.testing.assert_allclose(made.batch[number].permute(1, 2, 0), expected, atol=1e-6)
-        np.testing.assert_array_equal(made.images[number], np.asarray(picture))
+        np.testing.assert_array_equal(made.images[number], np.asarray(photo))
 
 
 def test_models_own_preprocessing_is_timms(vit):
@@ -182,8 +182,8 @@ def test_models_own_preprocessing_is_timms(vit):
     assert made.identity["preprocessing"] == "model"
     transform = create_transform(**resolve_model_data_config(vit.module))
     for number, name in enumerate(made.ids):
-        picture = Image.open(samples.photo_files()[name.removeprefix("photos/")]).convert("RGB")
-        torch.testing.assert_close(made.batch[number], transform(picture), rtol=0, atol=0)
+        photo = Image.open(samples.photo_files()[name.removeprefix("photos/")]).convert("RGB")
+        torch.testing.assert_close(made.batch[number], transform(photo), rtol=0, atol=0)
     # What people see is the crop the model sees.
     shown = torch.from_numpy(made.images[0]).permute(2, 0, 1) / 255
     torch.testing.assert_close(
@@ -198,8 +198,8 @@ def test_models_own_preprocessing_is_that_of_its_hugging_face_processor(tmp_path
     own, paper = (
         inputs("bundled:photos", model, n=3, preprocessing=name) for name in ("model", "saritas2025")
     )
-    picture = Image.open(samples.photo_files()[own.ids[0].removeprefix("photos/")]).convert("RGB")
-    expected = AutoImageProcessor.from_pretrained(tmp_path)(images=picture, return_tensors="pt")[
+    photo = Image.open(samples.photo_files()[own.ids[0].removeprefix("photos/")]).convert("RGB")
+    expected = AutoImageProcessor.from_pretrained(tmp_path)(images=photo, return_tensors="pt")[
         "pixel_values"
     ][0]
     torch.testing.assert_close(own.batch["pixel_values"][0], expected, rtol=0, atol=0)
@@ -242,7 +242,7 @@ def test_the_bundled_model_is_as_good_as_its_record_says():
         made = inputs("bundled:digits", model, n=about["data"]["test"]["n"])
         with torch.no_grad():
             right = (model.module(made.batch).argmax(1) == torch.tensor(made.targets)).double().mean().item()
-        # One picture on the edge between two classes may fall either way on another processor.
+        # One image on the edge between two classes may fall either way on another processor.
         assert abs(right - record["test_accuracy"]) < 1.5 / len(made), record["name"]
     assert model.checkpoint == load("digits-vit").checkpoint == record["name"]
 
@@ -268,9 +268,9 @@ def test_patch_tokens_follow_the_prefix_of_each_model(vit, distilled):
         assert tokens.mask.all()
 
 
-def test_images_of_every_mode_and_suffix(vit, pictures):
-    made = inputs(f"images:{pictures}", vit)
-    assert sorted(made.ids) == sorted(file.name for file in pictures.iterdir())
+def test_images_of_every_mode_and_suffix(vit, photos_folder):
+    made = inputs(f"images:{photos_folder}", vit)
+    assert sorted(made.ids) == sorted(file.name for file in photos_folder.iterdir())
     grey = made.images[made.ids.index("1-L.png")]
     assert (grey[..., 0] == grey[..., 2]).all()
     assert made.targets is None
@@ -290,14 +290,14 @@ def test_images_are_turned_upright(tmp_path):
     assert samples.read_image(tmp_path / "side.jpg").shape == (30, 20, 3)
 
 
-def test_unreadable_images_are_named_skipped_and_counted(vit, pictures):
-    whole = (pictures / "0-RGB.png").read_bytes()
-    (pictures / "cut.png").write_bytes(whole[: len(whole) // 2])
-    (pictures / "words.jpg").write_text("not a picture")
-    (pictures / "empty.png").write_bytes(b"")
-    (pictures / "notes.txt").write_text("not looked at")
+def test_unreadable_images_are_named_skipped_and_counted(vit, photos_folder):
+    whole = (photos_folder / "0-RGB.png").read_bytes()
+    (photos_folder / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (photos_folder / "words.jpg").write_text("not a picture")
+    (photos_folder / "empty.png").write_bytes(b"")
+    (photos_folder / "notes.txt").write_text("not looked at")
     with pytest.warns(UserWarning, match="unreadable images skipped: 3"):
-        made = inputs(f"images:{pictures}", vit)
+        made = inputs(f"images:{photos_folder}", vit)
     assert sorted(name for name, _ in made.skipped) == ["cut.png", "empty.png", "words.jpg"]
     assert all(reason for _, reason in made.skipped)
     assert made.n == len(made) == 7
@@ -319,8 +319,8 @@ def test_empty_and_missing_folders(vit, tmp_path):
         inputs(f"imagenet:{tmp_path}", vit)
 
 
-def test_class_folders_give_targets_in_order_of_name(vit, pictures, tmp_path):
-    for number, file in enumerate(sorted(pictures.iterdir())):
+def test_class_folders_give_targets_in_order_of_name(vit, photos_folder, tmp_path):
+    for number, file in enumerate(sorted(photos_folder.iterdir())):
         place = tmp_path / "set" / "val" / f"n{number % 3:02d}"
         place.mkdir(parents=True, exist_ok=True)
         file.rename(place / file.name)

@@ -5,7 +5,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
 
-def _picture(height, width, channels, seed=0):
+def _image(height, width, channels, seed=0):
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     waves = [0.5 + 0.4 * np.sin((x * a + y * b) / 3 + c) for a, b, c in rng.uniform(0.5, 2, (channels, 3))]
@@ -15,19 +15,19 @@ def _picture(height, width, channels, seed=0):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("shape", [(16, 16, 1), (17, 24, 3)])
 def test_a_corruption_keeps_shape_type_and_range(name, shape):
-    picture = _picture(*shape)
+    image = _image(*shape)
     for severity in SEVERITIES:
-        changed = corrupt(picture, name, severity, np.random.default_rng(1))
+        changed = corrupt(image, name, severity, np.random.default_rng(1))
         assert changed.shape == shape
-        assert changed.dtype == picture.dtype
+        assert changed.dtype == image.dtype
         assert 0 <= changed.min() <= changed.max() <= 1
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_higher_severity_changes_more(name):
-    pictures = [_picture(16, 16, 1, seed) for seed in range(12)]
+    images = [_image(16, 16, 1, seed) for seed in range(12)]
     change = [
-        np.mean([np.abs(corrupt(p, name, level, np.random.default_rng(i)) - p).mean() for i, p in enumerate(pictures)])
+        np.mean([np.abs(corrupt(p, name, level, np.random.default_rng(i)) - p).mean() for i, p in enumerate(images)])
         for level in SEVERITIES
     ]  # fmt: skip
     assert change[0] > 1e-3
@@ -36,8 +36,8 @@ def test_a_higher_severity_changes_more(name):
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_the_same_seed_gives_the_same_image(name):
-    picture = _picture(12, 16, 3)
-    first, again = (corrupt(picture, name, 3, np.random.default_rng(7)) for _ in range(2))
+    image = _image(12, 16, 3)
+    first, again = (corrupt(image, name, 3, np.random.default_rng(7)) for _ in range(2))
     assert np.array_equal(first, again)
 
 
@@ -57,17 +57,17 @@ def test_noise_has_the_stated_strength():
 
 
 def test_brightness_keeps_the_hue():
-    picture = _picture(8, 9, 3) * 0.5 + 0.05
-    changed = corrupt(picture, "brightness", 2, np.random.default_rng(0))
-    assert np.allclose(changed.max(2), picture.max(2) + 0.2, atol=1e-6)
+    image = _image(8, 9, 3) * 0.5 + 0.05
+    changed = corrupt(image, "brightness", 2, np.random.default_rng(0))
+    assert np.allclose(changed.max(2), image.max(2) + 0.2, atol=1e-6)
     assert np.allclose(
-        changed / changed.max(2, keepdims=True), picture / picture.max(2, keepdims=True), atol=1e-5
+        changed / changed.max(2, keepdims=True), image / image.max(2, keepdims=True), atol=1e-5
     )
 
 
 def test_unknown_types_and_severities_are_named():
-    picture = _picture(4, 4, 1)
+    image = _image(4, 4, 1)
     with pytest.raises(UnknownName, match="fog"):
-        corrupt(picture, "fogg", 1, np.random.default_rng(0))
+        corrupt(image, "fogg", 1, np.random.default_rng(0))
     with pytest.raises(InputError, match="1 to 5"):
-        corrupt(picture, "fog", 6, np.random.default_rng(0))
+        corrupt(image, "fog", 6, np.random.default_rng(0))

@@ -34,7 +34,7 @@ def render(fig):
 
 
 def words_of(svg) -> list[Words]:
-    """Every visible line of text in the picture."""
+    """Every visible line of text in the image."""
     return [found for found in _walk(svg, np.eye(3), {"font-size": "12px"}) if found.text.strip()]
 
 

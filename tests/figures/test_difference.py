@@ -10,7 +10,7 @@ from workbench.core.errors import InputError
 from workbench.figures import difference_figure
 
 NAMES = ("layer 1", "layer 2")
-PICTURE = np.zeros((4, 6, 3), np.uint8)
+IMAGE = np.zeros((4, 6, 3), np.uint8)
 
 
 def pair(*shape):
@@ -28,7 +28,7 @@ def texts(fig):
 
 def test_over_an_image_the_token_s_rows_and_their_difference_are_drawn():
     first, second = pair(8, 8)
-    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, PICTURE, token=4)
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, IMAGE, token=4)
     rows = [first[4], second[4], second[4] - first[4]]
     for drawn, row in zip(patch_maps(fig), rows, strict=True):
         np.testing.assert_allclose(drawn, row[2:].reshape(GRID))
@@ -44,7 +44,7 @@ def test_without_an_image_the_matrices_are_drawn_without_padding():
     assert [trace.coloraxis for trace in fig.data] == ["coloraxis", "coloraxis", "coloraxis2"]
 
 
-@pytest.mark.parametrize("image", [None, PICTURE])
+@pytest.mark.parametrize("image", [None, IMAGE])
 def test_the_maps_share_a_scale_from_0_and_the_difference_has_equal_ends(image):
     first, second = pair(8, 8)
     fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, image)
@@ -76,7 +76,7 @@ def test_vectors_over_patches_are_maps_of_one_query():
 def test_two_images_lie_under_their_own_maps():
     first, second = pair(8, 8)
     other = np.full((4, 6, 3), 255, np.uint8)
-    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, (PICTURE, other))
+    fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, (IMAGE, other))
     assert [shown.xref for shown in fig.layout.images] == ["x", "x2"]
     assert fig.layout.images[0].source != fig.layout.images[1].source
 
@@ -102,7 +102,7 @@ def test_unknown_tokens_are_refused():
     with pytest.raises(InputError, match="no token 8"):
         difference_figure(first, second, NAMES, (image_tokens(),) * 2, token=8)
     with pytest.raises(InputError, match="a pair; got 3"):
-        difference_figure(first, second, NAMES, (image_tokens(),) * 2, [PICTURE] * 3)
+        difference_figure(first, second, NAMES, (image_tokens(),) * 2, [IMAGE] * 3)
 
 
 def test_weights_that_are_not_finite_have_no_distance():

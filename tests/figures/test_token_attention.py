@@ -11,7 +11,7 @@ from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_
 from workbench.core.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
 
-PICTURE = np.zeros((4, 6, 3), np.uint8)
+IMAGE = np.zeros((4, 6, 3), np.uint8)
 
 
 def maps(fig):
@@ -24,7 +24,7 @@ def titles(fig):
 
 def test_the_two_panels_are_the_token_s_row_and_column():
     attn = rows_that_sum_to_one(8, 8)
-    fig = token_attention_figure(torch.tensor(attn), image_tokens(), 4, PICTURE)
+    fig = token_attention_figure(torch.tensor(attn), image_tokens(), 4, IMAGE)
     row, row_prefix, column, column_prefix = maps(fig)
     np.testing.assert_allclose(np.asarray(row.z), attn[4, 2:].reshape(GRID))
     np.testing.assert_allclose(np.asarray(row_prefix.z), attn[4:5, :2])
@@ -61,7 +61,7 @@ def test_the_chosen_token_is_framed_in_both_panels():
 
 
 def test_the_image_lies_under_both_maps():
-    fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3, PICTURE)
+    fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3, IMAGE)
     assert [(shown.xref, shown.sizex, shown.sizey) for shown in fig.layout.images] == [
         ("x", 3, 2),
         ("x2", 3, 2),

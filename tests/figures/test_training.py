@@ -109,7 +109,7 @@ def test_records_that_cannot_be_drawn_are_refused():
 
 
 def results(**more):
-    """Rows of two quantities: of accuracy at .9, .8, .7, and of a ratio with chance and floor."""
+    """Rows of two quantities: of accuracy at .9, .8, .7, and of a ratio with null distribution and floor."""
     findings = {"softmax": "", "bilateral": "lower", "tssa": "not significant"}
     rows = [
         {

@@ -12,7 +12,7 @@ from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
 from workbench.frames.measurement import Accumulator, Measurement
 
-INPUTS, LAYERS, HEADS, RANKS, DRAWS = 5, 2, 3, 4, 7
+INPUTS, LAYERS, HEADS, RANKS, NULL_SAMPLES = 5, 2, 3, 4, 7
 NULLS = ("gaussian", "permutation")
 
 
@@ -28,11 +28,11 @@ def numbers(*shape):
 
 @pytest.fixture(params=[(), (RANKS,)], ids=["plain", "ranked"])
 def study(request):
-    """Values (layer, input, head[, rank]) and draws with one more axis, some values undefined."""
+    """Values (layer, input, head[, rank]) and null samples with one more axis, some values undefined."""
     shape = (LAYERS, INPUTS, HEADS, *request.param)
     values = numbers(*shape)
     values[1, 2, 0] = math.nan
-    null_samples = {name: numbers(*shape, DRAWS) + number for number, name in enumerate(NULLS)}
+    null_samples = {name: numbers(*shape, NULL_SAMPLES) + number for number, name in enumerate(NULLS)}
     return values, null_samples
 
 

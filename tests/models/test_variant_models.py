@@ -13,7 +13,7 @@ from workbench.core.errors import InputError
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 
-# "digits" pictures are 16×16: patches of 4 make 16 tokens and a class token.
+# "digits" images are 16×16: patches of 4 make 16 tokens and a class token.
 VIT = {"name": "vit", "patch_size": 4, "embed_dim": 12, "num_heads": 3, "depth": 2, "mlp_ratio": 2.0}
 LM = {"name": "lm", "context": 24, "embed_dim": 12, "num_heads": 3, "depth": 2, "mlp_ratio": 2.0}
 SEQUENCE = {**LM, "name": "sequence", "vocabulary": 258, "num_classes": 5}

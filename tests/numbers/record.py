@@ -477,7 +477,7 @@ def of_watch(recording: Recording) -> None:
         img_size=12, patch_size=4, embed_dim=8, depth=2, num_heads=2, num_classes=7, class_token=True
     )
     fill(model)
-    pictures = numbers(5, 3, 12, 12, seed=1).float()
+    images = numbers(5, 3, 12, 12, seed=1).float()
     classes = torch.arange(5)
     analyses = {
         "projection-error": {"draws": 0},
@@ -486,14 +486,14 @@ def of_watch(recording: Recording) -> None:
     }
     folder = recording.folder / "watch"
     watch = call(
-        workbench.watch, model, pictures, out=folder, every=2, max_cost=None, name="small",
+        workbench.watch, model, images, out=folder, every=2, max_cost=None, name="small",
         analyses={analysis_name(name): renamed_options(name, options) for name, options in analyses.items()},
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model.train()
     for step in range(5):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(pictures), classes).backward()
+        nn.functional.cross_entropy(model(images), classes).backward()
         optimizer.step()
         watch.step(step)
     read = public("workbench.read_watch")
@@ -652,14 +652,14 @@ def built(name: str, width: int, options: Mapping[str, Any]) -> nn.Module:
         }
         for spelled in (0, -1)
     )
-    twins = []
+    pair = []
     for seed in (0, 1):
         torch.manual_seed(seed)
         try:
-            twins.append(make(name, width, HEADS, num_tokens=TOKENS, **newest))
+            pair.append(make(name, width, HEADS, num_tokens=TOKENS, **newest))
         except workbench.WorkbenchError:  # of a commit that spells a value in the older way
-            twins.append(make(name, width, HEADS, num_tokens=TOKENS, **oldest))
-    return fill(*twins).double().eval()
+            pair.append(make(name, width, HEADS, num_tokens=TOKENS, **oldest))
+    return fill(*pair).double().eval()
 
 
 def run_module(module: nn.Module, x: Tensor, weight: Tensor, *given: Any) -> dict[str, Tensor]:
@@ -671,12 +671,12 @@ def run_module(module: nn.Module, x: Tensor, weight: Tensor, *given: Any) -> dic
     return {"output": output, "gradient": x.grad}
 
 
-def fill(module: nn.Module, twin: nn.Module | None = None) -> nn.Module:
+def fill(module: nn.Module, other: nn.Module | None = None) -> nn.Module:
     """Set every parameter to numbers that follow from its name alone, near what it starts at where that is no accident.
 
-    Which parameters start at random is known from a ``twin`` with another seed, or else from their number of axes.
+    Which parameters start at random is known from an ``other`` with another seed, or else from their number of axes.
     """
-    others = dict(twin.named_parameters()) if twin is not None else {}
+    others = dict(other.named_parameters()) if other is not None else {}
     with torch.no_grad():
         for name, value in module.named_parameters():
             seed = int.from_bytes(hashlib.sha256(f"{name} {tuple(value.shape)}".encode()).digest()[:4], "big")
@@ -690,7 +690,7 @@ def of_replaced(recording: Recording) -> None:
     """Every mechanism in the place of one layer's attention in the ViT, in float64."""
     model = load("vit")
     module = model.module.double()
-    pictures = numbers(2, 1, 16, 16, seed=40)
+    images = numbers(2, 1, 16, 16, seed=40)
     for name in workbench.attention.VARIANTS:
         old = renamed_back("variant", name)
 
@@ -702,7 +702,7 @@ def of_replaced(recording: Recording) -> None:
                         seed = int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "big")
                         noise = numbers(*value.shape, seed=seed)
                         value.copy_(noise / math.sqrt(value.shape[-1]) if value.ndim > 1 else value)
-                return {"logits": module(pictures)}
+                return {"logits": module(images)}
 
         recording.tensors("replaced", "vit", old, "layer 1", run)
 

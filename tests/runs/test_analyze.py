@@ -21,7 +21,7 @@ from workbench.frames.results import COLUMNS, read_frame, write_frame
 from workbench.runs.analyze import ANALYSES, analyze, capture_inputs, check_request
 
 INPUTS, LAYERS, HEADS, TOKENS, DIM = 5, 3, 2, 17, 4
-# the analyses of the kernel-PCA study and their chance are in test_study.py, those of wu2025 in test_rate_reduction.py
+# the analyses of the kernel-PCA study and their nulls are in test_study.py, those of wu2025 in test_rate_reduction.py
 PLAIN = ("gram-spectrum", "attention-map", "token-similarity")
 
 
@@ -178,7 +178,7 @@ def test_padding_makes_no_ranks_and_changes_no_number():
     model, batch = bert(), texts(lengths=(9, 4))
     alone = {"input_ids": batch["input_ids"][1:, :4], "attention_mask": batch["attention_mask"][1:, :4]}
     for name in PLAIN:
-        # draws depend on the name of the input
+        # null samples depend on the name of the input
         options = {"gram-spectrum": {"max_rank": "all"}, "attention-map": {"null_samples": 0}}.get(name, {})
         padded = analyze(name, model=model, inputs=batch, **options)
         padded = padded[padded["input"] == "1"].reset_index(drop=True).assign(input="0")
@@ -391,7 +391,7 @@ def test_a_saved_capture_gives_what_the_model_gives(make, tmp_path):
     for name in ("gram-spectrum", "attention-map"):
         direct = analyze(name, model=model, inputs=batch)
         held = analyze(name, qkv=tmp_path / "c.safetensors", batch_size=2).assign(model=direct["model"])
-        same(held, direct, rtol=1e-3)  # the z of a value near its chance level has fewer digits
+        same(held, direct, rtol=1e-3)  # the z of a value near its null distribution's mean has fewer digits
 
 
 def test_heads_that_attend_alike_have_no_diversity_and_unlike_ones_have_that_of_chance():
@@ -597,14 +597,14 @@ def test_progress_can_stop_the_work():
         if done > 0.5:
             raise Stopped(str(done))
 
-    model, pictures = vit(), images()
-    before = model(pictures)
+    model, batch = vit(), images()
+    before = model(batch)
     hooks = [(len(child._forward_hooks), len(child._forward_pre_hooks)) for child in model.modules()]
     with pytest.raises(Stopped, match=r"0\.6"):
-        analyze("gram-spectrum", model=model, inputs=pictures, batch_size=1, layers=[1, 2], progress=stop)
+        analyze("gram-spectrum", model=model, inputs=batch, batch_size=1, layers=[1, 2], progress=stop)
     assert hooks == [(len(child._forward_hooks), len(child._forward_pre_hooks)) for child in model.modules()]
-    assert torch.equal(model(pictures), before)
-    assert len(capture(model, pictures)) == LAYERS
+    assert torch.equal(model(batch), before)
+    assert len(capture(model, batch)) == LAYERS
 
 
 TOGETHER = [*PLAIN, "value-similarity", "class-attention", "coding-rate", "membership", "position-logits"]

@@ -14,7 +14,7 @@ from torch import nn
 import workbench
 from tests.captures.families import FAMILIES
 from tests.kept import key_of, number_frame
-from tests.runs.watch.loops import own_model, pictures, sequences, vit
+from tests.runs.watch.loops import images, own_model, sequences, vit
 from workbench.analyses import registry
 from workbench.apps import cli
 from workbench.captures.registry import BLOCKS, Block, class_path
@@ -144,8 +144,8 @@ def overridden():
     ("make", "batch", "reason"),
     [
         (lambda: own_model().eval(), sequences, "the model (Sequences) is code of your own"),
-        (hooked, pictures, "blocks.0 (Block) has a forward hook"),
-        (overridden, pictures, "norm (LayerNorm)['forward'] is a function"),
+        (hooked, images, "blocks.0 (Block) has a forward hook"),
+        (overridden, images, "norm (LayerNorm)['forward'] is a function"),
     ],
 )
 def test_what_cannot_be_hashed_is_not_kept_and_said(make, batch, reason, runs, folder):
@@ -169,11 +169,11 @@ def test_a_hook_of_all_modules_is_seen():
 
 
 def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, monkeypatch, tmp_path):
-    arguments = {"model": vit().eval(), "inputs": pictures(), "cache": True}
+    arguments = {"model": vit().eval(), "inputs": images(), "cache": True}
     monkeypatch.setitem(registry.ANALYSES, "mine", registry.ANALYSES[NAME])
     frame = workbench.analyze("mine", **arguments)
     assert "not cached: the analysis is of another package, whose code may change" in frame.attrs["notes"]
-    source = model_source(RunSettings(model=arguments["model"], inputs=pictures()), ("v",))
+    source = model_source(RunSettings(model=arguments["model"], inputs=images()), ("v",))
     with pytest.raises(Unhashable, match="masks is a file or folder"):
         caching.result_key(source, True, {"options": {"masks": str(tmp_path)}})
 
@@ -186,19 +186,19 @@ def test_models_of_the_libraries_can_be_hashed(name):
 
 def test_a_module_of_timm_is_kept_by_its_content(runs):
     for _ in range(2):
-        workbench.analyze(NAME, model=vit().eval(), inputs=pictures(), cache=True)
+        workbench.analyze(NAME, model=vit().eval(), inputs=images(), cache=True)
     assert runs == [1]
     other = timm.models.vision_transformer.VisionTransformer(
         img_size=12, patch_size=4, embed_dim=8, depth=2, num_heads=4, num_classes=7
     )
     other.load_state_dict(vit().state_dict())  # the same weights in other heads
-    workbench.analyze(NAME, model=other.eval(), inputs=pictures(), cache=True)
+    workbench.analyze(NAME, model=other.eval(), inputs=images(), cache=True)
     assert runs == [1, 1]
 
 
 def test_a_file_of_operands_is_kept_by_its_content(tmp_path, runs):
     for number in (0, 0, 1):
-        captured = workbench.capture(vit().eval(), pictures() + number, sites=["q", "k", "v"])
+        captured = workbench.capture(vit().eval(), images() + number, sites=["q", "k", "v"])
         captured.save(tmp_path / "qkv.safetensors")
         workbench.analyze("gram-spectrum", qkv=tmp_path / "qkv.safetensors", cache=True)
     assert len(runs) == 2
@@ -253,7 +253,7 @@ def test_what_a_killed_process_left_goes():
 
 def test_a_place_that_cannot_be_written_costs_no_result(folder, runs):
     folder.write_text("a file in its place")
-    frame = workbench.analyze(NAME, model=vit().eval(), inputs=pictures(), cache=True)
+    frame = workbench.analyze(NAME, model=vit().eval(), inputs=images(), cache=True)
     assert any(note.startswith("not cached: ") for note in frame.attrs["notes"])
 
 
@@ -261,10 +261,10 @@ HAMMER = """
 import random, sys
 from tests.kept import key_of, number_frame
 from workbench.runs.cache import Store
-store, chance = Store(limit=int(sys.argv[2])), random.Random(int(sys.argv[1]))
+store, rng = Store(limit=int(sys.argv[2])), random.Random(int(sys.argv[1]))
 found = 0
 for _ in range(150):
-    number = chance.randrange(8)
+    number = rng.randrange(8)
     frame = store.read(key_of(number))
     if frame is None:
         assert store.write(key_of(number), number_frame(number)) is None

@@ -162,8 +162,8 @@ def test_a_change_of_what_is_not_there_is_refused():
         change_in_training(curves(), "baseline", "phi_norm2")
 
 
-def errors(model, exact, floor, baseline, chance):
-    """projection-error of one model: the values per image, their means over all, and chance of the error."""
+def errors(model, exact, floor, baseline, interval):
+    """projection-error of one model: the values per image, their means over all, and the null of the error."""
     rows = []
     for metric, values in (
         ("projection_error", exact),
@@ -171,7 +171,9 @@ def errors(model, exact, floor, baseline, chance):
         ("projection_zero_predictor", baseline),
     ):
         null = (
-            dict(zip(("null_low", "null_high"), chance, strict=True)) if metric == "projection_error" else {}
+            dict(zip(("null_low", "null_high"), interval, strict=True))
+            if metric == "projection_error"
+            else {}
         )
         rows += [{"metric": metric, "value": value, "input": f"i/{at}"} for at, value in enumerate(values)]
         rows += [{"metric": metric, "value": value, "layer": at} for at, value in enumerate(values)]

@@ -29,7 +29,7 @@ START_S = 300  # a server or a first view that is not there by then will not com
 WAIT_MS = 60_000  # for anything after that
 SIZE = {"width": 1280, "height": 900}
 LOCAL = {"localhost", "127.0.0.1", "[::1]"}
-# plotly draws the line of some colour bars once before the bar has its place; the picture is whole after it.
+# plotly draws the line of some colour bars once before the bar has its place; the figure is whole after it.
 HARMLESS = 'attribute d: Expected number, "MNaN'
 PAGE_ADDRESS = r"http://localhost:\d+/\?token=\w+"
 LAB_ADDRESS = r"http://localhost:\d+/lab\S*\?token=\w+"
@@ -174,10 +174,10 @@ class Watched:
         wrong: errors of its scripts, and errors in its console.
     """
 
-    def __init__(self, browser: Any, pictures: Path, size: dict[str, int] | None = None) -> None:
+    def __init__(self, browser: Any, screenshots: Path, size: dict[str, int] | None = None) -> None:
         self.outside: list[str] = []
         self.wrong: list[str] = []
-        self.pictures = pictures
+        self.screenshots = screenshots
         self.context = browser.new_context(viewport=size or SIZE)
         self.context.set_default_timeout(WAIT_MS)
         self.page = self.context.new_page()
@@ -197,22 +197,22 @@ class Watched:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Any]:
-        """One step of a walk. Whatever goes wrong in it is an error, and leaves a picture of the page."""
+        """One step of a walk. Whatever goes wrong in it is an error, and leaves a screenshot of the page."""
         try:
             yield self.page
             assert self.outside == [], "the page asked for what is not on this machine"
             assert self.wrong == [], "the page reported errors"
         except BaseException as error:
-            picture = self.pictures / f"{name}.png"
-            self.page.screenshot(path=picture)
-            error.add_note(f"the page as it was: {picture}; its errors: {self.wrong}")
+            screenshot = self.screenshots / f"{name}.png"
+            self.page.screenshot(path=screenshot)
+            error.add_note(f"the page as it was: {screenshot}; its errors: {self.wrong}")
             raise
 
 
 @contextmanager
-def watched(browser: Any, pictures: Path, size: dict[str, int] | None = None) -> Iterator[Watched]:
+def watched(browser: Any, screenshots: Path, size: dict[str, int] | None = None) -> Iterator[Watched]:
     """A page in a browser profile of its own."""
-    found = Watched(browser, pictures, size)
+    found = Watched(browser, screenshots, size)
     try:
         yield found
     finally:
@@ -227,7 +227,7 @@ MAIN = f"{BOX} .workbench-view .workbench-shown .js-plotly-plot"  # the chosen v
 
 
 def open_page(page: Any, server: Server) -> None:
-    """Open the explorer's own page and wait for its first picture."""
+    """Open the explorer's own page and wait for its first figure."""
     page.goto(server.address, wait_until="commit")  # the page goes on loading while the notebook runs
     wait_for_figure(page)
 
@@ -273,7 +273,7 @@ _models.load = _load
 
 
 def wait_for_figure(page: Any) -> None:
-    """Wait for the first picture of the explorer."""
+    """Wait for the first figure of the explorer."""
     page.wait_for_selector(f"{MAIN} .main-svg", timeout=START_S * 1000)
 
 

@@ -51,7 +51,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
-    """The explorer in JupyterLab, its first picture drawn."""
+    """The explorer in JupyterLab, its first figure drawn."""
     folder = tmp_path_factory.mktemp("lab")
     with lab_server(folder) as server, watched(browser, folder) as seen:
         hold_back(folder / "explorer.ipynb", HELD_BACK, until=folder / "go-on")

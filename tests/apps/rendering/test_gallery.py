@@ -43,7 +43,7 @@ def test_without_static_images_it_links_the_interactive_page_and_says_why(folder
 
 
 def test_files_that_are_no_figures_are_passed_over(folder):
-    foreign = {
+    others = {
         "notes": "[1]",
         "broken": "{",
         "deep": "[" * 100_000,
@@ -51,11 +51,11 @@ def test_files_that_are_no_figures_are_passed_over(folder):
         "settings": '{"schema": 1, "figure": "wide", "parameters": []}',
         "later": '{"schema": 99, "figure": {}}',
     }
-    for name, text in foreign.items():
+    for name, text in others.items():
         (folder / f"{name}.json").write_text(text)
     index, named = write_gallery(folder)
     assert index.read_text().count("<article") == 2
-    assert named == sorted(f"{name}.json" for name in foreign)
+    assert named == sorted(f"{name}.json" for name in others)
 
 
 def test_failures_of_the_last_render_are_shown(folder):
@@ -76,8 +76,8 @@ def test_failures_of_the_last_render_are_shown(folder):
 def test_a_report_of_another_kind_is_left_alone_and_named(folder, text):
     (folder / "report.json").write_text(text)
     assert read_report(folder) is None
-    index, foreign = write_gallery(folder)
-    assert foreign == ["report.json"]
+    index, others = write_gallery(folder)
+    assert others == ["report.json"]
     assert index.read_text().count("<article") == 2
     assert (folder / "report.json").read_text() == text
 

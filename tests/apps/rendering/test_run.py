@@ -268,14 +268,14 @@ def test_a_render_that_is_killed_leaves_no_kernel_behind(tmp_path):
 def test_other_files_in_the_folder_are_left_alone_and_named(tmp_path):
     path, out = write_notebook(tmp_path, "mine"), tmp_path / "figures"
     out.mkdir()
-    foreign = {"other.json": '{"schema": 1, "figure": {}}', "report.json": '{"notebooks": ["one"]}'}
-    for name, text in foreign.items():
+    others = {"other.json": '{"schema": 1, "figure": {}}', "report.json": '{"notebooks": ["one"]}'}
+    for name, text in others.items():
         (out / name).write_text(text)
     report = render([path], out=out, formats=["html"], progress=False)
     assert str(report.outcomes[0]).startswith("mine: done")
     assert '<article id="mine"' in report.index.read_text()
     assert "'other.json', 'report.json'" in str(report)
-    assert {name: (out / name).read_text() for name in foreign} == foreign
+    assert {name: (out / name).read_text() for name in others} == others
 
 
 def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):

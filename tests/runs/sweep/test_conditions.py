@@ -27,7 +27,7 @@ def exit_status(*words):
 
 
 def test_a_corrupt_image_is_skipped_counted_and_named(run, tmp_path):
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(7):
         Image.new("L", (8, 8), number * 30).save(folder / f"{number}.png")
@@ -42,7 +42,7 @@ def test_a_corrupt_image_is_skipped_counted_and_named(run, tmp_path):
 
 
 def test_a_shard_of_corrupt_images_alone_is_no_failure(run, tmp_path):
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(5):
         Image.new("L", (8, 8), number * 30).save(folder / f"{number}.png")

@@ -61,7 +61,7 @@ def test_a_plan_comes_back_from_json_with_its_fingerprint():
 
 
 def test_listing_many_images_reads_none_of_them(tmp_path):
-    for number in range(5_000):  # files without a picture inside: reading one would fail
+    for number in range(5_000):  # files without an image inside: reading one would fail
         folder = tmp_path / f"n{number % 10:02d}"
         folder.mkdir(exist_ok=True)
         (folder / f"{number:05d}.JPEG").touch()

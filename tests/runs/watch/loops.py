@@ -32,7 +32,7 @@ def gpt2(**options):
     return transformers.GPT2LMHeadModel(config)
 
 
-def pictures(n=5):
+def images(n=5):
     return torch.randn(n, 3, 12, 12, generator=torch.manual_seed(1))
 
 
@@ -71,7 +71,7 @@ def sequences(n=5):
 
 
 def train(model, batches, watch=None, accumulate=1, autocast=False, frozen=()):
-    """A plain loop with noise from every source of chance; returns the weights at its end."""
+    """A plain loop with noise from every source of randomness; returns the weights at its end."""
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - the global state is what a watch must leave alone
@@ -86,9 +86,9 @@ def train(model, batches, watch=None, accumulate=1, autocast=False, frozen=()):
             output = model(**batch) if isinstance(batch, dict) else model(batch)
             logits = output if isinstance(output, torch.Tensor) else output.logits
             logits = logits.flatten(0, -2)
-            chance = random.random() + np.random.rand()  # noqa: NPY002 - likewise
+            random_factor = random.random() + np.random.rand()  # noqa: NPY002 - likewise
             targets = torch.randint(0, logits.shape[-1], (len(logits),))
-            (F.cross_entropy(logits.float(), targets) * chance / accumulate).backward()
+            (F.cross_entropy(logits.float(), targets) * random_factor / accumulate).backward()
             if watch is not None:
                 watch.step(number + 1)  # while gradients are held, under autocast
         if (number + 1) % accumulate == 0:

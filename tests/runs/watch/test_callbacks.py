@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import workbench
-from tests.runs.watch.loops import CLASSES, gpt2, padded_texts, pictures, same_bits, vit
+from tests.runs.watch.loops import CLASSES, gpt2, images, padded_texts, same_bits, vit
 from workbench.runs.watch import HuggingFaceCallback, LightningCallback
 
 ANALYSES = {"token-similarity": {}, "projection-error": {"null_samples": 0}}
@@ -74,11 +74,11 @@ def fit(name, out, callbacks, **settings):
         accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=out, callbacks=callbacks, log_every_n_steps=1, **settings,
     )  # fmt: skip
-    trainer.fit(model, DataLoader(pictures(8), batch_size=2, shuffle=True))
+    trainer.fit(model, DataLoader(images(8), batch_size=2, shuffle=True))
     return model.state_dict()
 
 
-# Where there are many cores it advises more workers for a loader, which eight pictures do not need.
+# Where there are many cores it advises more workers for a loader, which eight images do not need.
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:.*lightning.*")
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def fit(name, out, callbacks, **settings):
 )
 def test_lightning(tmp_path, name, settings):
     callback = LightningCallback(
-        pictures(3), submodule="net", every=2, max_cost=None, analyses=ANALYSES, name="classifier"
+        images(3), submodule="net", every=2, max_cost=None, analyses=ANALYSES, name="classifier"
     )
     watched = fit(name, tmp_path, [callback], **settings)
     same_bits(watched, fit(name, tmp_path, [], **settings))
@@ -103,7 +103,7 @@ def test_a_process_that_is_not_the_first_makes_no_watch(tmp_path):
         is_global_zero = False
         global_step = 0
 
-    hugging_face, lightning = HuggingFaceCallback(pictures()), LightningCallback(pictures())
+    hugging_face, lightning = HuggingFaceCallback(images()), LightningCallback(images())
     hugging_face.on_train_begin(None, State, None, model=vit())
     hugging_face.on_step_end(None, State, None)
     hugging_face.on_train_end(None, State, None)

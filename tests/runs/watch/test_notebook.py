@@ -1,7 +1,7 @@
 """The notebook of the projection error through training draws a watch as well."""
 
 import workbench
-from tests.runs.watch.loops import pictures, train, vit
+from tests.runs.watch.loops import images, train, vit
 from workbench.apps.rendering import render
 
 
@@ -9,9 +9,9 @@ def test_it_draws_a_watch(warm, tmp_path):
     model = vit()
     analyses = {"projection-error": {"null_samples": 0}}
     watch = workbench.watch(
-        model, pictures(), out=tmp_path / "watch", every=1, max_cost=None, analyses=analyses
+        model, images(), out=tmp_path / "watch", every=1, max_cost=None, analyses=analyses
     )
-    train(model, [pictures()] * 3, watch)
+    train(model, [images()] * 3, watch)
     report = render(
         ["projection_error_training"],
         parameters={"watched": str(tmp_path / "watch")},

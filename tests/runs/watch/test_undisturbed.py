@@ -10,9 +10,9 @@ from torch import nn
 import workbench
 from tests.runs.watch.loops import (
     gpt2,
+    images,
     own_model,
     padded_texts,
-    pictures,
     same_bits,
     sequences,
     train,
@@ -38,16 +38,16 @@ def checkpointed_vit():
 
 
 LOOPS = {
-    "timm with dropout": (lambda: vit(proj_drop_rate=0.2, attn_drop_rate=0.1), pictures, {}),
+    "timm with dropout": (lambda: vit(proj_drop_rate=0.2, attn_drop_rate=0.1), images, {}),
     "own model with BatchNorm and buffers": (own_model, sequences, {}),
-    "accumulated gradients": (lambda: vit(drop_path_rate=0.2), pictures, {"accumulate": 2}),
-    "autocast": (lambda: vit(proj_drop_rate=0.2), pictures, {"autocast": True}),
+    "accumulated gradients": (lambda: vit(drop_path_rate=0.2), images, {"accumulate": 2}),
+    "autocast": (lambda: vit(proj_drop_rate=0.2), images, {"autocast": True}),
     "autocast and accumulated": (own_model, sequences, {"autocast": True, "accumulate": 2}),
     "frozen part": (own_model, sequences, {"frozen": ("norm",)}),
     "language model with padding": (gpt2, padded_texts, {}),
     "gradient checkpointing, transformers": (checkpointed_gpt2, padded_texts, {}),
-    "gradient checkpointing, timm": (checkpointed_vit, pictures, {}),
-    "compiled": (compiled(lambda: vit(proj_drop_rate=0.2)), pictures, {}),
+    "gradient checkpointing, timm": (checkpointed_vit, images, {}),
+    "compiled": (compiled(lambda: vit(proj_drop_rate=0.2)), images, {}),
 }
 
 
@@ -81,7 +81,7 @@ def test_everything_is_back_after_an_error_too():
     model = own_model().train()
     model.norm.eval()
     model.head.weight.grad = torch.ones_like(model.head.weight)
-    chance = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002 - what is kept
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002 - what is kept
     modes = {name: child.training for name, child in model.named_modules()}
     table, threads = model.table, torch.get_num_threads()
 
@@ -100,9 +100,9 @@ def test_everything_is_back_after_an_error_too():
         with pytest.raises(KeyError):
             look()
         assert torch.is_autocast_enabled("cpu")
-    assert random.getstate() == chance[0]
-    assert np.random.get_state()[1].tolist() == chance[1]  # noqa: NPY002 - likewise
-    assert torch.equal(torch.get_rng_state(), chance[2])
+    assert random.getstate() == states[0]
+    assert np.random.get_state()[1].tolist() == states[1]  # noqa: NPY002 - likewise
+    assert torch.equal(torch.get_rng_state(), states[2])
     assert {name: child.training for name, child in model.named_modules()} == modes
     assert float(model.seen) == 0
     assert model.table is table
@@ -136,13 +136,13 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path):
     torch._dynamo.reset()
     model = torch.compile(vit(), backend=counting)
     watch = workbench.watch(
-        model, pictures(), out=tmp_path, every=1, max_cost=None, analyses=["token-similarity"]
+        model, images(), out=tmp_path, every=1, max_cost=None, analyses=["token-similarity"]
     )
     model.train()
-    model(pictures())
+    model(images())
     once = len(counts)
     assert once
     for step in range(3):
         assert watch.step(step)
-        model(pictures())
+        model(images())
     assert len(counts) == once

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import workbench
-from tests.runs.watch.loops import gpt2, own_model, padded_texts, pictures, sequences, vit
+from tests.runs.watch.loops import gpt2, images, own_model, padded_texts, sequences, vit
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.watch import ANALYSES_WATCHED, core
 from workbench.runs.watch.folder import SUPERSEDED
@@ -29,11 +29,11 @@ def notes(folder):
 
 def test_rows_are_those_that_analyze_gives(tmp_path):
     model = vit().train()
-    watch = workbench.watch(model, pictures(), out=tmp_path, every=10, name="mine")
+    watch = workbench.watch(model, images(), out=tmp_path, every=10, name="mine")
     assert watch.step(0)
     assert model.training
     for analysis, options in ANALYSES_WATCHED.items():
-        alone = workbench.analyze(analysis, model=vit().eval(), inputs=pictures(), **options)
+        alone = workbench.analyze(analysis, model=vit().eval(), inputs=images(), **options)
         frame = workbench.read_watch(tmp_path, analysis)
         assert set(frame["model"]) == {"mine"}
         assert set(frame["checkpoint"]) == {"step-000000000"}
@@ -55,7 +55,7 @@ def test_padding_is_left_out(tmp_path):
 
 
 def test_the_batch_is_a_copy(tmp_path):
-    batch = pictures()
+    batch = images()
     watch = workbench.watch(vit(), batch, out=tmp_path, every=1, max_cost=None, analyses=SIMILARITY)
     watch.step(0)
     batch.zero_()
@@ -74,7 +74,7 @@ def test_the_batch_is_a_copy(tmp_path):
     ],
 )
 def test_when_it_logs(calls, expected, tmp_path):
-    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=4, max_cost=None, analyses=SIMILARITY)
+    watch = workbench.watch(vit(), images(), out=tmp_path, every=4, max_cost=None, analyses=SIMILARITY)
     rows = sum([watch.step(call) for call in calls])
     rows += watch.finish()
     assert not watch.finish()
@@ -98,7 +98,7 @@ class Clock:
 
 
 def test_the_cadence_is_stretched_to_keep_to_the_cost(tmp_path, monkeypatch):
-    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
+    watch = workbench.watch(vit(), images(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
     clock = Clock(monkeypatch, watch, cost=2.5)
     for step in range(91):
         watch.step(step)
@@ -114,7 +114,7 @@ def test_the_cadence_is_stretched_to_keep_to_the_cost(tmp_path, monkeypatch):
 
 
 def test_a_cadence_that_is_cheap_stays_and_comes_back(tmp_path, monkeypatch):
-    watch = workbench.watch(vit(), pictures(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
+    watch = workbench.watch(vit(), images(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
     clock = Clock(monkeypatch, watch, cost=0.5)
     for step in range(31):
         watch.step(step)
@@ -131,80 +131,80 @@ def test_a_cadence_that_is_cheap_stays_and_comes_back(tmp_path, monkeypatch):
 
 def test_a_run_goes_on_in_its_folder(tmp_path):
     arguments = {"out": tmp_path, "every": 2, "max_cost": None, "analyses": SIMILARITY}
-    first = workbench.watch(vit(), pictures(), **arguments)
+    first = workbench.watch(vit(), images(), **arguments)
     for step in range(6):
         first.step(step)
     lost = (tmp_path / "token-similarity" / "step-000000004.parquet").read_bytes()
     (tmp_path / "token-similarity" / ".step-000000006.parquet.x1").write_bytes(
         lost[:50]
     )  # killed while writing
-    again = workbench.watch(vit(), pictures(), **arguments)
+    again = workbench.watch(vit(), images(), **arguments)
     for step in range(3, 8):  # from a checkpoint at step 3
         again.step(step)
     assert logged(tmp_path) == [0, 2, 3, 4, 6]  # the first call always logs
     assert (tmp_path / SUPERSEDED / "token-similarity" / "step-000000004.parquet").read_bytes() == lost
     assert notes(tmp_path) == ["the run goes on; 1 files of this step and later ones, to 4, set aside"]
-    workbench.watch(vit(), pictures(), **arguments).step(0)  # from the beginning, perhaps with other weights
+    workbench.watch(vit(), images(), **arguments).step(0)  # from the beginning, perhaps with other weights
     assert logged(tmp_path) == [0]
 
 
 def test_the_folder_of_another_run_is_refused(tmp_path):
-    workbench.watch(vit(), pictures(), out=tmp_path)
+    workbench.watch(vit(), images(), out=tmp_path)
     with pytest.raises(InputError, match=r"with other settings \(inputs: "):
-        workbench.watch(vit(), pictures(3), out=tmp_path)
+        workbench.watch(vit(), images(3), out=tmp_path)
     with pytest.raises(InputError, match=r"with other settings \(analyses: "):
-        workbench.watch(vit(), pictures(), out=tmp_path, analyses=SIMILARITY)
+        workbench.watch(vit(), images(), out=tmp_path, analyses=SIMILARITY)
     with pytest.raises(InputError, match=r"with other settings \(shapes: "):
-        workbench.watch(vit(reg_tokens=1), pictures(), out=tmp_path)
+        workbench.watch(vit(reg_tokens=1), images(), out=tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
-        workbench.watch(vit(), pictures(), out=tmp_path / "file")
+        workbench.watch(vit(), images(), out=tmp_path / "file")
 
 
 def test_beginning_anew_moves_the_old_folder_aside(tmp_path):
     out = tmp_path / "watch"
-    workbench.watch(vit(), pictures(), out=out, analyses=SIMILARITY).step(0)
-    workbench.watch(vit(), pictures(3), out=out, analyses=SIMILARITY, restart=True).step(0)
+    workbench.watch(vit(), images(), out=out, analyses=SIMILARITY).step(0)
+    workbench.watch(vit(), images(3), out=out, analyses=SIMILARITY, restart=True).step(0)
     assert workbench.read_watch(out, "token-similarity")["input"].nunique() == 3
     before = workbench.read_watch(tmp_path / "watch.before-1", "token-similarity")
-    assert before["input"].nunique() == len(pictures())
+    assert before["input"].nunique() == len(images())
 
 
 def test_layers_of_a_folder_written_before_settings_were_said_once_are_the_same(tmp_path):
-    workbench.watch(vit(), pictures(), out=tmp_path, layers=[0, 1])
+    workbench.watch(vit(), images(), out=tmp_path, layers=[0, 1])
     path = tmp_path / "watch.json"
     held = json.loads(path.read_text())
     assert held["layers"] == "0,1"
     path.write_text(json.dumps(held | {"layers": "[0, 1]"}))
-    workbench.watch(vit(), pictures(), out=tmp_path, layers="0,1")
+    workbench.watch(vit(), images(), out=tmp_path, layers="0,1")
     with pytest.raises(InputError, match="layers"):
-        workbench.watch(vit(), pictures(), out=tmp_path, layers="1")
+        workbench.watch(vit(), images(), out=tmp_path, layers="1")
 
 
 def test_what_cannot_be_watched_is_said_at_once(tmp_path):
     with pytest.raises(InputError, match="batch must be"):
-        workbench.watch(vit(), [pictures()], out=tmp_path)
+        workbench.watch(vit(), [images()], out=tmp_path)
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
-        workbench.watch("bundled:digits-vit", pictures(), out=tmp_path)
+        workbench.watch("bundled:digits-vit", images(), out=tmp_path)
     with pytest.raises(InputError, match="every must be"):
-        workbench.watch(vit(), pictures(), out=tmp_path, every=0)
+        workbench.watch(vit(), images(), out=tmp_path, every=0)
     with pytest.raises(InputError, match="max_cost"):
-        workbench.watch(vit(), pictures(), out=tmp_path, max_cost=3)
+        workbench.watch(vit(), images(), out=tmp_path, max_cost=3)
     with pytest.raises(InputError, match="analyses is empty"):
-        workbench.watch(vit(), pictures(), out=tmp_path, analyses=[])
+        workbench.watch(vit(), images(), out=tmp_path, analyses=[])
     with pytest.raises(UnknownName, match="did you mean 'gram-spectrum'"):
-        workbench.watch(vit(), pictures(), out=tmp_path, analyses=["gram-spectra"])
+        workbench.watch(vit(), images(), out=tmp_path, analyses=["gram-spectra"])
     model = vit()
     model.head.weight.ds_id = 3  # what DeepSpeed's ZeRO-3 puts on weights that it spreads
     with pytest.raises(InputError, match="spread over processes"):
-        workbench.watch(model, pictures(), out=tmp_path)
+        workbench.watch(model, images(), out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_is_noted_once_and_training_goes_on(tmp_path):
     model = vit()
     analyses = {"token-similarity": {}, "robust-components": {}}  # nothing for the second in this model
-    watch = workbench.watch(model, pictures(), out=tmp_path, every=1, max_cost=None, analyses=analyses)
+    watch = workbench.watch(model, images(), out=tmp_path, every=1, max_cost=None, analyses=analyses)
     with pytest.warns(RuntimeWarning, match="robust-components failed: InputError") as caught:
         numbers = [watch.step(step) for step in range(6)]
     assert all(numbers)
@@ -240,7 +240,7 @@ def test_a_diverged_model_is_noted(tmp_path):
     with torch.no_grad():
         model.head.weight.fill_(torch.nan)
         model.blocks[0].attn.qkv.weight.fill_(torch.nan)
-    watch = workbench.watch(model, pictures(), out=tmp_path, analyses=SIMILARITY)
+    watch = workbench.watch(model, images(), out=tmp_path, analyses=SIMILARITY)
     with pytest.warns(RuntimeWarning, match="NaN"):
         watch.step(0)
 
@@ -290,7 +290,7 @@ def test_two_processes_that_train_together(tmp_path):
 
 def test_only_the_first_process_logs(tmp_path, monkeypatch):
     monkeypatch.setattr(core, "is_main_process", lambda: False)
-    watch = workbench.watch(vit(), pictures(), out=tmp_path / "a", every=1)
+    watch = workbench.watch(vit(), images(), out=tmp_path / "a", every=1)
     assert not watch.step(0)
     assert not watch.finish()
     assert not (tmp_path / "a").exists()
@@ -299,7 +299,7 @@ def test_only_the_first_process_logs(tmp_path, monkeypatch):
 def test_reading_says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match="no watch in"):
         workbench.read_watch(tmp_path)
-    workbench.watch(vit(), pictures(), out=tmp_path, analyses=SIMILARITY)
+    workbench.watch(vit(), images(), out=tmp_path, analyses=SIMILARITY)
     with pytest.raises(InputError, match="holds no token-similarity yet"):
         workbench.read_watch(tmp_path, "token-similarity")
     with pytest.raises(UnknownName, match="analysis in"):

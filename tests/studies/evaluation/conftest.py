@@ -16,8 +16,8 @@ class Planted(nn.Module):
 
     def __init__(self, classes=3, size=(1, 4, 5), seed=0):
         super().__init__()
-        chance = torch.Generator().manual_seed(seed)
-        self.means = nn.Parameter(0.5 + 0.15 * torch.randn(classes, *size, generator=chance))
+        generator = torch.Generator().manual_seed(seed)
+        self.means = nn.Parameter(0.5 + 0.15 * torch.randn(classes, *size, generator=generator))
         self.requires_grad_(False)
 
     def forward(self, pixels):
@@ -25,9 +25,9 @@ class Planted(nn.Module):
         return 4 * (flat @ means.T - means.square().sum(1) / 2)
 
     def sample(self, n, noise=0.2, seed=1):
-        chance = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         targets = torch.arange(n) % len(self.means)
-        drawn = self.means[targets] + noise * torch.randn(n, *self.means.shape[1:], generator=chance)
+        drawn = self.means[targets] + noise * torch.randn(n, *self.means.shape[1:], generator=generator)
         return drawn.clamp(0, 1), targets
 
 

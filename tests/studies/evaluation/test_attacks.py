@@ -134,12 +134,12 @@ def test_a_missing_library_is_said_with_what_to_install(planted, monkeypatch):
 
 
 def test_spsa_estimates_the_gradient_of_a_linear_function():
-    chance = torch.Generator().manual_seed(0)
-    weight = torch.randn(3, 2, generator=chance, dtype=torch.float64)
-    x = torch.randn(5, 3, 2, generator=chance, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    x = torch.randn(5, 3, 2, generator=generator, dtype=torch.float64)
     samples = 4000
     found = estimate_gradient(
-        lambda at: (at * weight).sum((1, 2)), x, samples=samples, delta=0.1, generator=chance
+        lambda at: (at * weight).sum((1, 2)), x, samples=samples, delta=0.1, generator=generator
     )
     spread = (weight.square().sum() - weight.square()).sqrt() / samples**0.5
     assert ((found - weight).abs() < 5 * spread).all()
@@ -147,9 +147,9 @@ def test_spsa_estimates_the_gradient_of_a_linear_function():
 
 def test_one_direction_of_spsa_is_the_slope_along_it():
     inputs, width = 40, 5  # an odd number of signs has no sum of 0
-    chance = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     found = estimate_gradient(
-        lambda at: at.sum(1), torch.zeros(inputs, width), samples=1, delta=0.5, generator=chance
+        lambda at: at.sum(1), torch.zeros(inputs, width), samples=1, delta=0.5, generator=generator
     )
     slope = found.abs()[:, 0]  # of a sum along signs: their sum; and the estimate is that times the signs
     torch.testing.assert_close(found.abs(), slope[:, None].expand(-1, width))

@@ -125,8 +125,8 @@ def test_the_frame_holds_what_a_capture_gives(model, noisy):
     zeros = (records[1].sparse == 0).double().mean().item()
     assert value(frame, "sparse_zeros", "contaminated") == pytest.approx(zeros)
     assert set(frame["contamination"]) == {"noise"}
-    chance = frame[frame["metric"].str.startswith("contamination") & frame["input"].isna()]
-    assert (chance["null"] == "permutation").all()
+    null = frame[frame["metric"].str.startswith("contamination") & frame["input"].isna()]
+    assert (null["null"] == "permutation").all()
     assert "are correctly classified" in frame.attrs["notes"][0]
     assert frame.attrs["provenance"]["model"]["spec"] == "bundled:digits-rpc-sym"
 

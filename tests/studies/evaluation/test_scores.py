@@ -19,9 +19,9 @@ def test_hits_count_the_right_class_among_the_most_likely():
 
 
 def test_aupr_is_scikit_learns_on_the_negative_largest_probability():
-    chance = torch.Generator().manual_seed(0)
-    inside = 3 * torch.randn(13, 4, generator=chance)
-    outside = torch.randn(9, 4, generator=chance)
+    generator = torch.Generator().manual_seed(0)
+    inside = 3 * torch.randn(13, 4, generator=generator)
+    outside = torch.randn(9, 4, generator=generator)
     probabilities = torch.cat([inside, outside]).double().softmax(1).amax(1).numpy()
     expected = average_precision_score(np.repeat([0, 1], [13, 9]), -probabilities)
     assert ood_aupr(inside, outside) == pytest.approx(expected, abs=1e-15)

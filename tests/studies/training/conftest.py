@@ -16,7 +16,7 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def small() -> Recipe:
-    """Trains in two seconds and leaves chance behind at once: four patches, one layer."""
+    """Trains in two seconds and leaves the chance level behind at once: four patches, one layer."""
     return Recipe(
         task="digits",
         architecture={

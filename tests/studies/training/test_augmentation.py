@@ -44,7 +44,7 @@ def test_same_generator_same_changes_and_images_differ_among_themselves():
 
 
 def test_a_turn_keeps_distances_from_the_centre_in_an_oblong_image():
-    # A disc around the centre is its own image under any turn, whatever the shape of the picture.
+    # A disc around the centre is its own image under any turn, whatever the shape of the image.
     rows = torch.arange(40.0)[:, None] - 19.5
     columns = torch.arange(24.0)[None] - 11.5
     disc = torch.exp(-(rows**2 + columns**2) / 18)[None, None]
@@ -54,7 +54,7 @@ def test_a_turn_keeps_distances_from_the_centre_in_an_oblong_image():
 
 def test_a_shift_moves_by_its_share_of_the_width(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.tensor([[0.5, 0.5, 1.0, 0.5]]))
-    picture = torch.zeros(1, 1, 6, 10)
-    picture[0, 0, 2, 7] = 1
-    moved = augment(picture, Augmentation(shift=0.2))  # to the left by two of ten pixels
+    image = torch.zeros(1, 1, 6, 10)
+    image[0, 0, 2, 7] = 1
+    moved = augment(image, Augmentation(shift=0.2))  # to the left by two of ten pixels
     assert moved[0, 0, 2, 5] == pytest.approx(1, abs=1e-5)

@@ -37,11 +37,11 @@ def test_photographs_are_labels_of_their_cuts():
 
 def test_no_pixel_of_a_photograph_is_in_both_splits():
     rows, columns = 8 * TILES, 8 * TILES + 5
-    picture = np.zeros((rows, columns), dtype=np.uint8)
+    image = np.zeros((rows, columns), dtype=np.uint8)
     for row, column in TEST_TILES:  # white where test images come from, black elsewhere
         top, left = row * 8, column * 8 + 2
-        picture[top : top + 8, left : left + 8] = 255
-    cuts = _cuts_of(picture, size=12)
+        image[top : top + 8, left : left + 8] = 255
+    cuts = _cuts_of(image, size=12)
     assert len(cuts["test"]) == 9 * 4
     assert len(cuts["train"]) == 9 * 12
     assert all((cut == 255).all() and cut.shape == (12, 12, 3) for cut in cuts["test"])
@@ -98,12 +98,12 @@ def folder(tmp_path):
     rng = np.random.default_rng(0)
     for split, count in (("train", 3), ("val", 2)):
         for label in ("cat", "dog"):
-            place = tmp_path / "pictures" / split / label
+            place = tmp_path / "images" / split / label
             place.mkdir(parents=True)
             for number in range(count):
                 pixels = rng.integers(0, 255, (9, 11, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(place / f"{number}.png")
-    return tmp_path / "pictures"
+    return tmp_path / "images"
 
 
 def test_a_folder_of_images(folder):
@@ -126,7 +126,7 @@ def test_folders_that_will_not_do(folder, tmp_path):
         load_task("images", **size)
     with pytest.raises(InputError, match=r"there is no .*none; task images takes FOLDER"):
         load_task("images", data=tmp_path / "none", **size)
-    with pytest.raises(InputError, match=r"must hold train/ and val/ .* its folders are: pictures"):
+    with pytest.raises(InputError, match=r"must hold train/ and val/ .* its folders are: images"):
         load_task("images", data=tmp_path, **size)
     with pytest.raises(InputError, match=r"is no folder"):
         load_task("images", data=folder / "train" / "cat" / "0.png", **size)

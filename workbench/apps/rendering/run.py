@@ -48,11 +48,11 @@ class RenderReport:
     out: Path
     outcomes: list[Outcome]
     index: Path
-    note: str = ""  # why there are no static pictures, and which files in the folder are not ours
+    note: str = ""  # why there are no static images, and which files in the folder are not ours
 
     @property
     def failed(self) -> list[Outcome]:
-        """Notebooks that stopped, or whose pictures could not all be printed."""
+        """Notebooks that stopped, or whose static images could not all be printed."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def render(
 ) -> RenderReport:
     """Run notebooks with given parameters and collect their figures in a gallery.
 
-    Every notebook has a kernel of its own; one that fails does not stop the others. Pictures are printed by
+    Every notebook has a kernel of its own; one that fails does not stop the others. Static images are printed by
     one Chrome that stays warm, as notebooks finish; without Chrome everything else is written, and the report
     says so. A notebook whose source, parameters, package, data and results are unchanged is not run again.
     Where the work is interrupted, finished figures stay.
@@ -130,9 +130,9 @@ class _Render:
         self.processes: dict[str, NotebookProcess] = {}
         self.stopping = threading.Event()
         self.starting = threading.Lock()  # no process starts unseen by who stops them all
-        held = read_report(out)
-        self.reporting = held is not None  # another's report.json is left alone
-        self.earlier = held or {}
+        report = read_report(out)
+        self.reporting = report is not None  # another's report.json is left alone
+        self.earlier = report or {}
         self.unrecorded: set[str] = set()  # notebooks that have ended
 
     def run(self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]]) -> RenderReport:
@@ -196,17 +196,21 @@ class _Render:
 
     def _unchanged(self, outcome: Outcome) -> bool:
         """Whether the last render's results still stand; takes them over if so."""
-        held = self.earlier.get(outcome.name)
-        if not held or held.get("key") != outcome.key or held.get("status") not in ("done", "unchanged"):
+        earlier = self.earlier.get(outcome.name)
+        if (
+            not earlier
+            or earlier.get("key") != outcome.key
+            or earlier.get("status") not in ("done", "unchanged")
+        ):
             return False
         if not (self.out / "notebooks" / f"{outcome.name}.ipynb").is_file():
             return False
-        for name, content in held["figures"].items():
+        for name, content in earlier["figures"].items():
             if not all((self.out / f"{name}{suffix}").is_file() for suffix in _DATA_SUFFIXES):
                 return False
             if sha256_file(self.out / f"{name}.json") != content:
                 return False  # another notebook, or a person, has saved a figure of this name since
-        outcome.status, outcome.figures, outcome.seconds = "unchanged", held["figures"], held["seconds"]
+        outcome.status, outcome.figures, outcome.seconds = "unchanged", earlier["figures"], earlier["seconds"]
         return True
 
     def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
@@ -299,7 +303,7 @@ class _Render:
         for process in running:
             process.end(max(0.1, until - time.monotonic()))
 
-    # ---------------------------------------------------------------------------------------------- pictures
+    # ---------------------------------------------------------------------------------------------- static images
 
     def _warm_up(self) -> None:
         """Start Chrome while the first notebook runs; without one, remember why."""
@@ -342,7 +346,7 @@ class _Render:
 
     def _close(self, outcomes: list[Outcome]) -> RenderReport:
         for outcome in outcomes:
-            # What ended just before an interrupt has its results; its pictures are printed the next time.
+            # What ended just before an interrupt has its results; its static images are printed the next time.
             ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
             if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
                 self._record(outcome)
