@@ -61,13 +61,18 @@ TIERS = {
 but tiny ones and start no process; `integration` runs whole models, `e2e` processes, kernels, browsers and builds."""
 FIRST = (
     "test_notebooks.py",
-    "apps/explorer/test_browser.py",
-    "test_wheel.py",
-    "test_site.py",
     "numbers",
+    "apps/explorer/test_browser.py",
+    "apps/explorer/test_launch.py",
+    "core/test_children.py",
     "test_pages.py",
+    "test_wheel.py",
+    "runs/test_analyze.py",
     "apps",
+    "test_site.py",
+    "runs",
     "studies",
+    "models",
 )
 """What takes longest, and so starts first, or the other workers would wait for it in the end."""
 
