@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.pages import ROOT
 
 WITHOUT = '''
@@ -66,25 +68,27 @@ for work in (photographs, explorer, rendering, training):
 """
 
 
-def _run(code, cwd):
-    command = [sys.executable, "-c", code]
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """All in one process, since each would import for longer than it works; and the folder it works in."""
+    folder = tmp_path_factory.mktemp("core")
+    command = [sys.executable, "-c", WITHOUT + CORE + ASKED]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended, folder
 
 
-def test_load_capture_analyze_and_figures_need_no_extra(tmp_path):
-    done = _run(WITHOUT + CORE, tmp_path)
-    assert done.returncode == 0, done.stderr
-    written = {path.name for path in (tmp_path / "figures").iterdir()}
+def test_load_capture_analyze_and_figures_need_no_extra(done):
+    ended, folder = done
+    written = {path.name for path in (folder / "figures").iterdir()}
     assert {"maps.html", "maps.csv", "maps.tex", "maps.json"} <= written
     assert "maps.pdf" not in written
-    assert "install the extra 'figures'" in done.stderr  # a warning: what needs no printing is written
+    assert "install the extra 'figures'" in ended.stderr  # a warning: what needs no printing is written
 
 
-def test_what_needs_an_extra_names_it(tmp_path):
-    done = _run(WITHOUT + ASKED, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert dict(line.split() for line in done.stdout.splitlines()) == {
+def test_what_needs_an_extra_names_it(done):
+    assert dict(line.split() for line in done[0].stdout.splitlines()) == {
         "photographs": "figures",
         "explorer": "figures",
         "rendering": "figures",
