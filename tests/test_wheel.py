@@ -82,7 +82,7 @@ def test_every_notebook_travels(installed):
 
 def test_the_templates_travel(installed):
     templates = installed / "workbench" / "apps" / "templates"
-    assert (templates / "gallery.html").is_file()
+    assert all((templates / name).is_file() for name in ("gallery.html", "demo.html"))
     page = templates / "voila" / "templates" / "explorer"
     assert {path.name for path in page.iterdir()} == {"conf.json", "index.html.j2", "page.html"}
 
