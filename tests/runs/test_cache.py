@@ -1,8 +1,6 @@
 """Results that were kept are found again, and only where nothing that they depend on has changed."""
 
 import os
-import subprocess
-import sys
 import time
 
 import pandas as pd
@@ -15,6 +13,7 @@ import workbench
 from tests.captures.families import FAMILIES
 from tests.kept import key_of, number_frame
 from tests.runs.watch.loops import images, own_model, sequences, vit
+from tests.together import run_together
 from workbench.analyses import registry
 from workbench.apps import cli
 from workbench.captures.registry import BLOCKS, Block, class_path
@@ -279,16 +278,7 @@ def test_two_processes_at_once(folder):
     store = Store()
     store.write(key_of(0), number_frame(0))
     limit = 5 * store.path(key_of(0)).stat().st_size  # of eight: both let go what the other reads
-    processes = [
-        subprocess.Popen([sys.executable, "-c", HAMMER, str(seed), str(limit)], stderr=subprocess.PIPE)
-        for seed in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=300)[1].decode() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
+    run_together(HAMMER, [(seed, limit) for seed in range(2)])
     assert store.info()["bytes"] <= limit
     assert all(store.read(path.stem) is not None for path in folder.glob("*/*.parquet"))
     assert not list(folder.glob("*/.*"))

@@ -1,8 +1,6 @@
 """What is logged when, at which cost, and what happens when something goes wrong."""
 
 import json
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -11,6 +9,7 @@ from torch import nn
 
 import workbench
 from tests.runs.watch.loops import gpt2, images, own_model, padded_texts, sequences, vit
+from tests.together import run_together
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.watch import ANALYSES_WATCHED, core
 from workbench.runs.watch.folder import SUPERSEDED
@@ -275,16 +274,7 @@ same_bits(train(True), train(False))
 
 
 def test_two_processes_that_train_together(tmp_path):
-    processes = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, str(rank), str(tmp_path)], stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=300)[1].decode() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
+    run_together(PROCESS, [(rank, tmp_path) for rank in range(2)])
     assert logged(tmp_path / "watch") == [0, 1, 2]
 
 
