@@ -136,9 +136,9 @@ def _keep(path: Path, starts: list[dict[str, Any]]) -> None:
 def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str, str, str]]:
     from workbench.runs.sweep.folder import SweepFolder
 
-    plan, held = SweepFolder(out).plan()
+    plan, saved = SweepFolder(out).plan()
     seconds = sum(start["seconds"] for start in starts)
-    measuring = sum(part["seconds"] for part in held["parts"].values())
+    measuring = sum(part["seconds"] for part in saved["parts"].values())
     cpu = sum(start["looks"][-1]["cpu"] for start in starts)
     listed = "; ".join(
         f"{start['seconds']:.0f} s, ended {start['ended']} ({start['status']})" for start in starts
@@ -159,9 +159,9 @@ def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str
     ]
     for who in ("parent", "worker"):
         for number, start in enumerate(starts, 1):
-            held = [look[who] / 2**20 for look in start["looks"] if look[who] is not None]
-            if len(held) >= 8:
-                tops = " → ".join(f"{max(part):.0f}" for part in np.array_split(held, 4))
+            memory = [look[who] / 2**20 for look in start["looks"] if look[who] is not None]
+            if len(memory) >= 8:
+                tops = " → ".join(f"{max(part):.0f}" for part in np.array_split(memory, 4))
                 rows.append(
                     (f"memory of the {who}, start {number}", f"{tops} MiB", "largest of each quarter")
                 )

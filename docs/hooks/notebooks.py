@@ -109,6 +109,6 @@ def _drawn(folder: Path) -> dict[str, dict[Path, dict[str, Any]]]:
     for image in sorted(folder.glob("*.png")):
         provenance = image.with_suffix(".json")
         if provenance.is_file():
-            held = json.loads(provenance.read_text(encoding="utf-8"))
-            found.setdefault((held.get("notebook") or {}).get("name"), {})[image] = held["figure"]
+            content = json.loads(provenance.read_text(encoding="utf-8"))
+            found.setdefault((content.get("notebook") or {}).get("name"), {})[image] = content["figure"]
     return found

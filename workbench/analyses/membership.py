@@ -321,10 +321,10 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How even memberships are, and in how many layers the heads agree with a segmentation beyond the null."""
-    told = []
+    sentences = []
     for convention, rows in frame.groupby("convention", sort=False):
         even = over_inputs(rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()])
-        told.append(
+        sentences.append(
             f"relative entropy of membership {even.words()} ({convention}), mean over {even.n} inputs 95 % CI; 1 "
             "where every token belongs to all heads alike"
         )
@@ -332,12 +332,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         if len(agreed) and agreed["value"].notna().any():
             best = agreed.loc[agreed["value"].idxmax()]
             above = int((agreed["value"] > agreed["null_high"]).sum())
-            told.append(
+            sentences.append(
                 f"adjusted Rand index of heads and masks ({options.masks}) at most {best['value']:.3f}, in layer "
                 f"{best['layer']} ({convention}, mean over {even.n} inputs); above the 95 % band of permuted patches "
                 f"in {above} of {len(agreed)} layers"
             )
-    return told
+    return sentences
 
 
 def _agreement(

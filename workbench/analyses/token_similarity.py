@@ -327,7 +327,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         return []
     by_layer = {int(layer): over_inputs(rows) for layer, rows in cosines.groupby("layer")}
     (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
-    told = [
+    sentences = [
         f"mean token cosine ({site}) {start.words()} in layer {first} and {end.words()} in layer {last}, mean over "
         f"{start.n} inputs with its 95 % CI{_beside_null(cosines)}"
     ]
@@ -339,8 +339,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             else "tokens become less alike" if rate.high < 0
             else "not significantly different from 0"
         )  # fmt: skip
-        told.append(f"oversmoothing rate r = {rate.words('.3f')} per layer over {rate.n} inputs: {verdict}")
-    return told
+        sentences.append(
+            f"oversmoothing rate r = {rate.words('.3f')} per layer over {rate.n} inputs: {verdict}"
+        )
+    return sentences
 
 
 def _beside_null(cosines: pd.DataFrame) -> str:

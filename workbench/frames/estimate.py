@@ -15,8 +15,8 @@ def over_inputs(rows: pd.DataFrame) -> Finding:
     """
     if rows["input"].notna().any():
         return mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
-    held = rows.groupby("statistic")["value"].mean()
-    return Finding(*(float(held[name]) for name in ("mean", "low", "high")), input_count(rows))
+    means = rows.groupby("statistic")["value"].mean()
+    return Finding(*(float(means[name]) for name in ("mean", "low", "high")), input_count(rows))
 
 
 def input_count(frame: pd.DataFrame) -> int:

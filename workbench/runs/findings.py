@@ -17,8 +17,8 @@ def findings(frame: pd.DataFrame) -> list[str]:
 
         workbench.findings(workbench.analyze("token-similarity", model="bundled:digits-vit", inputs="bundled:digits"))
 
-    A frame of several runs, as of `workbench.analyze_many`, is told run by run; rows that were taken out of it are not
-    told. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
+    A frame of several runs, as of `workbench.analyze_many`, is described run by run; rows that were taken out of it are
+    left out. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
 
     Raises `InputError` for a frame without the record of its runs, as one that was read from CSV.
     """
@@ -28,13 +28,13 @@ def findings(frame: pd.DataFrame) -> list[str]:
             "the frame does not say which runs it comes from: give the result of `workbench.analyze` or its like, "
             "or one read from Parquet"
         )
-    told = []
+    sentences = []
     for run in runs:
         rows = _rows_of(frame, run)
         if not rows.empty:
             analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
-            told += [f"{_name(run, runs)}: {sentence}." for sentence in analysis.findings(rows, options)]
-    return told
+            sentences += [f"{_name(run, runs)}: {sentence}." for sentence in analysis.findings(rows, options)]
+    return sentences
 
 
 def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
@@ -44,8 +44,8 @@ def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
         name: value for name, value in run["options"].items() if name not in COLUMNS or name == "standardize"
     }
     for name in (name for name, value in known.items() if name in rows and value is not None):
-        held = rows[name].isna() if known[name] == "none" else rows[name] == known[name]
-        rows = rows[held.fillna(False)]
+        chosen = rows[name].isna() if known[name] == "none" else rows[name] == known[name]
+        rows = rows[chosen.fillna(False)]
     rows.attrs = {"provenance": dict(run)}
     return rows
 

@@ -103,10 +103,10 @@ def sweep_frame(
 def sweep_inputs(folder: str | Path, model: str) -> str:
     """The spec of the inputs that a sweep runs a model over. Raises `UnknownName` for a model that it has not got."""
     plan, _ = SweepFolder(folder).plan()
-    held = {planned.spec: planned.inputs for planned in plan.models}
-    if model not in held:
-        raise UnknownName(f"model of the sweep {folder}", model, held)
-    return held[model]
+    planned_inputs = {planned.spec: planned.inputs for planned in plan.models}
+    if model not in planned_inputs:
+        raise UnknownName(f"model of the sweep {folder}", model, planned_inputs)
+    return planned_inputs[model]
 
 
 def _frame(sweep: SweepFolder, plan: Plan, which: int, number: int) -> pd.DataFrame | None:

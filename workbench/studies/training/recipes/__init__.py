@@ -95,7 +95,7 @@ class Recipe:
     cutmix: float = 0.0
     """Parameter α of CutMix: a rectangle of another image; 0: never. With mixup, one of the two per batch."""
     drop_path: float = 0.0
-    """Chance that the last block's update is left out (stochastic depth), growing linearly from the first."""
+    """Probability that the last block's update is left out (stochastic depth), growing linearly from the first."""
     ksvd_weight: float = 0.0
     """η of chen2023 eq. 10: what the KSVD penalty of primal layers is multiplied with in the loss."""
 
