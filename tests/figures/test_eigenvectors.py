@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import key
 from tests.figures.study import named, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import eigenvector_figure, eigenvector_layers_figure
@@ -100,7 +101,8 @@ def test_layers_are_lines_in_a_panel_per_candidate():
     assert len(drawn) == 3 * 3
     assert titles(fig) == ["eigenvectors of K̃", "perturbed eigenvectors", "from V"]
     np.testing.assert_allclose(drawn[-1].y, [3e-6 * axis for axis in range(1, 6)])
-    assert fig.layout.coloraxis.cmax == 2
+    assert key(fig)[:3] == ["layer 0", "layer 1", "layer 2"]
+    assert len({axis.range for axis in fig.select_yaxes()}) == 3  # each has its own
 
 
 def test_frames_without_what_is_needed_are_refused():

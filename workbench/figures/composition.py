@@ -252,7 +252,7 @@ class _Page:
             shared = self.shared_x if letter == "x" else self.shared_y
             layout[f"{letter}axis{suffix}"] = {
                 "domain": [end / whole for end in domain], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
-                "automargin": False, **axis.layout(), **settings, **shown,
+                "automargin": False, "tickangle": 0, **axis.layout(), **settings, **shown,
                 **({"matches": self._partner(letter, number)} if shared and number else {}),
             }  # fmt: skip
         axes = {"xref": f"x{suffix}", "yref": f"y{suffix}"}
@@ -363,14 +363,26 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
         if len(labels) < 2 and fewest[1]:
             break
         fewest = settings, labels
-        taken = (
-            len(labels) * 2.1 * font
-            if upright
-            else sum(text_width(label, font) + 1.2 * font for label in labels)
-        )
-        if taken <= room and len(labels) <= MOST_TICKS:
+        if len(labels) <= MOST_TICKS and _apart(axis, settings, labels, room, font, upright):
             break
     return fewest
+
+
+def _apart(
+    axis: Axis, settings: dict[str, Any], labels: list[str], room: float, font: float, upright: bool
+) -> bool:
+    """Whether no label comes too near to its neighbour."""
+    if upright:
+        return len(labels) * 2.1 * font <= room
+    step = settings.get("dtick", 1)
+    values = settings.get("tickvals") or [
+        math.ceil(axis.low / step - 1e-9) * step + n * step for n in range(len(labels))
+    ]
+    places = [axis.place(value) * room for value in values]
+    halves = [text_width(label, font) / 2 for label in labels]
+    return all(
+        places[n + 1] - places[n] >= halves[n] + halves[n + 1] + 0.7 * font for n in range(len(labels) - 1)
+    )
 
 
 def _linear_ticks(axis: Axis, most: float) -> Any:

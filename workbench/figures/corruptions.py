@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import LEGEND_ABOVE, legend_rows, rows_of
-from workbench.figures.theme import COLOURS, GREY, PAGE, SYMBOLS
+from workbench.figures.forest import Forest, Interval
+from workbench.figures.frames import rows_of
+from workbench.figures.marks import Published, Rule
 from workbench.figures.variants import in_order, look_of
 
 ALL = "all types"
-_RATIOS = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # ticks
 _FOREIGN = {"inverted": "inverted", "photographs": "photos", "noise": "noise"}
-_LINE, _ROW = 21, 15  # px per corruption, per model
 
 
 def corruptions_figure(
@@ -46,37 +44,22 @@ def corruptions_figure(
             "no errors relative to a baseline; give the result of `ratios_to_baseline` for corruption_error"
         )
     kinds = [kind for kind in dict.fromkeys(rows["kind"]) if kind != ALL] + [ALL]
-    places = {kind: len(kinds) - 1 - number for number, kind in enumerate(kinds)}
-    fig = make_subplots(
-        1, len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels)
+    shown = pd.concat(
+        [rows[rows["attention"].isin(names)].assign(panel=title) for title, names in panels.items()]
     )
-    for column, names in enumerate(panels.values(), start=1):
-        step = 0.7 / (len(names) + 1)
-        for number, name in enumerate(names):
-            shift = step * ((len(names) - 1) / 2 - number)
-            own = rows[rows["attention"] == name]
-            fig.add_trace(_ratios(own, name, places, shift), row=1, col=column)
-            if published is not None and (published["attention"] == name).any():
-                printed = published[(published["attention"] == name) & published["kind"].isin(kinds)]
-                shown = any(trace.name == "published" for trace in fig.data)
-                fig.add_trace(_published(printed, places, shift - 0.28, not shown), row=1, col=column)
-        fig.add_vline(x=1, line={"color": GREY, "width": 0.75, "dash": "dot"}, row=1, col=column)
-    words = [f"{ratio:g}" for ratio in _RATIOS]
-    fig.update_xaxes(type="log", tickmode="array", tickvals=_RATIOS, ticktext=words, tickangle=0)
-    fig.update_xaxes(title_text="Error relative to baseline (ratio)", row=1, col=(len(panels) + 1) // 2)
-    fig.update_yaxes(
-        tickmode="array", tickvals=list(places.values()), ticktext=list(places), range=[-0.6, len(kinds) - 0.4],
-        ticks="", showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
-    )  # fmt: skip
-    fig.add_hline(y=0.5, line={"color": "black", "width": 0.5})
-    fig.update_annotations(font={"size": None})
-    top, bottom = 24 + 18 * legend_rows(fig), 38
-    return fig.update_layout(
-        legend=LEGEND_ABOVE,
-        margin={"l": 108, "r": 10, "t": top, "b": bottom},
-        height=_LINE * len(kinds) + top + bottom,
-        width=PAGE,
-    )
+    shown = shown.sort_values("kind", key=lambda column: column.map(kinds.index), kind="stable")
+    titles = {title: f"{title}<br>(ratio of errors, ↓ better)" for title in panels}
+    names = {name: look_of(name).label for names in panels.values() for name in names}
+    forest = Forest(shown, y="kind", x=titles, panel="panel", color="attention", names=names)
+    forest = forest.scale(log=True, row=1.9)
+    forest = forest.add(Interval(columns=("ratio", "low", "high"), words="95 % CI"), Rule(1, "baseline"))
+    if published is not None:
+        printed = [
+            published[published["attention"].isin(own)].assign(panel=title) for title, own in panels.items()
+        ]
+        found = pd.concat(printed).assign(value=lambda part: part["ratio"])
+        forest = forest.add(Published(found))
+    return forest.figure()
 
 
 def ood_figure(frame: pd.DataFrame) -> go.Figure:
@@ -89,78 +72,14 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no AUPR in the frame.
     """
     rows = rows_of(frame, "aupr", needs=("attention", "kind"))
-    names = in_order(rows["attention"].unique())
-    fig = go.Figure()
-    for number, (kind, words) in enumerate(_FOREIGN.items()):
-        own = rows[rows["kind"] == kind]
-        symbol = SYMBOLS[number]
-        fig.add_scatter(
-            x=own["value"],
-            y=[len(names) - 1 - names.index(name) for name in own["attention"]],
-            mode="markers",
-            marker={
-                "symbol": symbol,
-                "color": COLOURS[(0, 3, 2)[number]],
-                "size": 6,
-                "line": {"width": 1.2 if symbol.endswith("-open") else 0},
-            },
-            name=words,
-            hovertemplate=f"{words}: %{{x:.3f}}<extra></extra>",
-        )
-    fig.add_vline(x=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
-    fig.add_annotation(
-        text="chance",
-        x=0.5,
-        y=len(names) - 0.45,
-        xanchor="left",
-        xshift=2,
-        showarrow=False,
-        font={"color": GREY},
-    )
-    labels = [look_of(name).label for name in names]
-    fig.update_yaxes(
-        tickmode="array", tickvals=list(range(len(names))), ticktext=labels[::-1],
-        range=[-0.6, len(names) - 0.1], ticks="", showgrid=True, gridcolor="#E6E6E6", gridwidth=0.5,
-    )  # fmt: skip
-    fig.update_xaxes(
-        title_text="AUPR of out-of-distribution images",
-        range=[min(0.45, float(rows["value"].min()) - 0.03), 1.01],
-    )
-    return fig.update_layout(
-        legend=LEGEND_ABOVE,
-        margin={"l": 14 + round(5.6 * max(map(len, labels))), "r": 10, "t": 46, "b": 38},
-        height=_ROW * len(names) + 94,
-    )
-
-
-def _ratios(rows: pd.DataFrame, name: str, places: Mapping[str, float], shift: float) -> go.Scatter:
-    look = look_of(name)
-    return go.Scatter(
-        x=rows["ratio"],
-        y=[places[kind] + shift for kind in rows["kind"]],
-        mode="markers",
-        marker={**look.style["marker"], "size": 5},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (rows["high"] - rows["ratio"]).fillna(0),
-            "arrayminus": (rows["ratio"] - rows["low"]).fillna(0),
-            "color": look.colour,
-            "thickness": 1,
-            "width": 0,
-        },
-        name=look.label,
-        hovertemplate=f"{look.label}: %{{x:.3g}}<extra></extra>",
-    )
-
-
-def _published(rows: pd.DataFrame, places: Mapping[str, float], shift: float, show: bool) -> go.Scatter:
-    return go.Scatter(
-        x=rows["ratio"],
-        y=[places[kind] + shift for kind in rows["kind"]],
-        mode="markers",
-        marker={"color": COLOURS[2], "symbol": "diamond-open", "size": 5, "line": {"width": 1}},
-        name="published",
-        showlegend=show,
-        hovertemplate="published: %{x:.3f}<extra></extra>",
+    known = rows[rows["kind"].isin([*_FOREIGN])]
+    shown = known.reindex(columns=[*dict.fromkeys([*known.columns, "low", "high"])])
+    title = "AUPR of out-of-distribution images<br>(↑ better)"
+    shown = shown.assign(panel="aupr")
+    forest = Forest(
+        shown, y="attention", x={"aupr": title}, panel="panel", color="kind", names=_FOREIGN
+    ).scale(row=1.6)
+    words = "95 % CI over images" if shown["low"].notna().any() else "one evaluation"
+    return forest.add(Interval(columns=("value", "low", "high"), words=words), Rule(0.5, "chance")).figure(
+        "column"
     )

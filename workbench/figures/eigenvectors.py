@@ -7,10 +7,19 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import band, legend_rows, log_ticks, null_traces, rows_of, series_of
+from workbench.figures.frames import (
+    band,
+    legend_rows,
+    log_ticks,
+    null_traces,
+    rows_of,
+    series_labels,
+    series_of,
+)
+from workbench.figures.grammar import Plot
 from workbench.figures.levels import at_level, values_once
-from workbench.figures.spectra import add_depth_key
-from workbench.figures.theme import COLOURS, GREY, depth_colours, translucent
+from workbench.figures.marks import Line
+from workbench.figures.theme import COLOURS, GREY, translucent
 
 CANDIDATES = {
     "true": "eigenvectors of K̃",
@@ -171,7 +180,8 @@ def eigenvector_layers_figure(
 ) -> go.Figure:
     """Differences of γ per axis in every layer (teo2024 Figs 2 right, 5): a column per candidate, a row per model.
 
-    Lines are means over pairs, inputs and heads, dark for the first layer to light for the last.
+    Lines are means over pairs, inputs and heads, dark for the first layer to light for the last. Every panel has an
+    axis of its own: true axes differ by rounding alone, the others by ten powers of ten more.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -187,45 +197,14 @@ def eigenvector_layers_figure(
     rows = _of_convention(rows_of(frame, metric, needs=("rank", "layer", "candidate")), convention)
     rows = at_level(rows, "layer")
     rows = values_once(rows[rows["statistic"].isna() | (rows["statistic"] == "mean")])
-    series = series_of(rows)
-    layers = [int(layer) for layer in sorted(rows["layer"].unique())]
-    colours = dict(zip(layers, depth_colours(len(layers)), strict=True))
-    shown = [name for name in CANDIDATES if (rows["candidate"] == name).any()]
-    fig = make_subplots(
-        len(series),
-        len(shown),
-        shared_yaxes="rows",
-        horizontal_spacing=0.03,
-        vertical_spacing=0.2 / len(series) if len(series) > 1 else 0,
-        subplot_titles=[CANDIDATES[name] for name in shown],
-        row_titles=[label for label, _ in series] if len(series) > 1 else None,
+    shown = rows[rows["candidate"].isin([*CANDIDATES])].assign(
+        convention=pd.NA, statistic=pd.NA, null_mean=pd.NA
     )
-    for line, (label, own) in enumerate(series, start=1):
-        for column, candidate in enumerate(shown, start=1):
-            part = own[own["candidate"] == candidate]
-            for layer, here in part.groupby("layer"):
-                here = here.sort_values("rank")
-                fig.add_trace(
-                    go.Scatter(
-                        x=here["rank"],
-                        y=here["value"],
-                        mode="lines",
-                        line={"color": colours[int(layer)], "dash": "solid"},
-                        name=f"layer {layer}",
-                        showlegend=False,
-                        hovertemplate=f"{label}, layer {layer}<br>axis %{{x}}<br>%{{y:.3g}}<extra></extra>",
-                    ),
-                    row=line,
-                    col=column,
-                )
-        if metric != "eigen_residual":
-            fig.update_yaxes(type="log", **log_ticks(own["value"]), row=line)
-        fig.update_yaxes(title_text=titles[metric], row=line, col=1)
-    fig.update_xaxes(title_text="Axis", row=len(series))
-    fig.update_annotations(font={"size": None})
-    add_depth_key(fig, layers)
-    fig.update_layout(
-        height=150 * len(series) + 70,
-        margin={"l": 58, "r": 70 if len(series) > 1 else 60, "t": 24, "b": 36},
+    labels = series_labels(shown)
+    several = labels.nunique() > 1  # a row of panels each
+    words = {label: titles[metric] + (f"<br>{label}" if several else "") for label in dict.fromkeys(labels)}
+    plot = Plot(
+        shown.assign(metric=labels), x="rank", color="layer", panel="candidate", names=CANDIDATES | words
     )
-    return fig
+    plot = plot.metric(*words).scale(y_free=True, y_log=metric != "eigen_residual", x_title="Axis")
+    return plot.add(Line(markers=False, words="mean over pairs, inputs and heads")).figure("page")

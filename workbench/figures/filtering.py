@@ -9,16 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import (
-    LEGEND_ABOVE,
-    axis_title,
-    null_traces,
-    rows_of,
-    series_of,
-    whole_numbers,
-)
+from workbench.figures.frames import rows_of, series_labels
+from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.marks import Line, Null
 from workbench.figures.overlays import data_uri
-from workbench.figures.theme import PAGE, series_style
+from workbench.figures.theme import PAGE
 
 # (candidate, convention) → what a legend calls it, in the order of the lines.
 _FILTERS = {
@@ -33,7 +28,7 @@ _FILTERS = {
 def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Share of attention that each fitted kernel explains, by layer: a panel per model.
 
-    Lines are means over heads and inputs; the dotted line and its band are the same with the kernel's tokens permuted,
+    Lines are means over heads and inputs; the grey band is the same with the kernel's tokens permuted,
     of the kernel that gains most from the null distribution.
 
     Args:
@@ -46,45 +41,20 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows[rows["input"].isna() & rows["layer"].notna()]
     if rows.empty:
         raise InputError("the frame holds single heads; leave out per_head, for means by layer")
-    panels = series_of(rows)
-    fig = make_subplots(
-        1,
-        len(panels),
-        shared_yaxes=True,
-        horizontal_spacing=0.04,
-        subplot_titles=[label for label, _ in panels],
+    keys = zip(
+        rows["candidate"],
+        rows["convention"].astype(object).where(rows["convention"].notna(), None),
+        strict=True,
     )
-    fig.update_annotations(font={"size": None})
-    for column, (_, part) in enumerate(panels, start=1):
-        place = {"row": 1, "col": column}
-        by_null = part.loc[part.groupby("layer")["null_high"].transform("max") == part["null_high"]]
-        for trace in null_traces(by_null, "layer", show=column == 1):
-            fig.add_trace(trace, **place)
-        for number, ((kernel, content), name) in enumerate(_FILTERS.items()):
-            own = part[part["candidate"] == kernel]
-            own = own[own["convention"].isna() if content is None else own["convention"] == content]
-            if own.empty:
-                continue
-            fig.add_trace(
-                go.Scatter(
-                    x=own["layer"],
-                    y=own["value"],
-                    mode="lines+markers",
-                    name=name,
-                    legendgroup=name,
-                    showlegend=column == 1,
-                    hovertemplate=f"{name}<br>layer %{{x}}: %{{y:.3f}}<extra></extra>",
-                    **series_style(number),
-                ),
-                **place,
-            )
-        fig.update_xaxes(title_text="Layer", **whole_numbers(int(part["layer"].max()) + 1), **place)
+    shown = rows.assign(quantity=[_FILTERS.get(key) for key in keys], series=series_labels(rows))
+    most = shown.groupby(["series", "layer"])["null_high"].transform("max") == shown["null_high"]
+    bands = ["null_mean", "null_low", "null_high"]
+    shown[bands] = shown[bands].where(most)
+    names = {name: name for name in _FILTERS.values()}
+    plot = Plot(shown.assign(candidate=pd.NA, convention=pd.NA), color="quantity", panel=SERIES, names=names)
     # Shares differ a thousandfold, and the null distribution gives a small one too.
-    fig.update_yaxes(type="log", range=[-4, 0], dtick=1)
-    fig.update_yaxes(title_text=axis_title("filter_share"), col=1)
-    return fig.update_layout(
-        legend=LEGEND_ABOVE, margin={"l": 56, "r": 8, "t": 62, "b": 40}, height=270, width=PAGE
-    )
+    plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-4, 1))
+    return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page")
 
 
 def filtered_figure(filtered: Any, columns: int = 4) -> go.Figure:

@@ -224,6 +224,8 @@ class _Drawing:
             return self.forest.names[value]
         if self.forest.y == "attention" and value in LOOKS:
             return LOOKS[value].label
+        if self.forest.color == "attention" and value in LOOKS:
+            return LOOKS[value].label
         return short_name(value) if "model" in (self.forest.y, self.forest.color) else str(value)
 
     def figure(self, width: str, columns: int | None) -> go.Figure:
@@ -264,6 +266,8 @@ class _Drawing:
 
     def _look(self, colour: Any) -> dict[str, Any]:
         style = series_style(self.colours.index(colour))
+        if self.forest.color == "attention" and colour in LOOKS:
+            style = look_of(colour).style
         return {
             "marker": {**style["marker"], "size": 5.5},
             "line": {**style["line"], "dash": "solid", "width": 1.2},
@@ -327,7 +331,8 @@ class _Drawing:
         if table.empty:
             return
         colour = self.colours[number]
-        shift = (number - (len(self.colours) - 1) / 2) * 0.75 / len(self.colours)
+        beside = [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
+        shift = (beside.index(colour) - (len(beside) - 1) / 2) * 0.75 / len(beside)
         yield self._dot(table, self._look(colour), shift, "" if colour is None else self._label(colour))
 
     def _dot(self, table: pd.DataFrame, look: dict[str, Any], shift: float, name: str) -> go.Scatter:
@@ -365,7 +370,8 @@ class _Drawing:
 
     def _null(self, name: str, mark: Null) -> Iterator[go.Scatter]:
         rows = self.rows[name]
-        for number, kind in enumerate(_kinds(rows, mark)):
+        order = _kinds(pd.concat([*self.rows.values()]), mark)
+        for number, kind in ((order.index(kind), kind) for kind in _kinds(rows, mark)):
             level = (
                 Sample.means(rows, (_ROW,)).null(kind, rows).reindex(columns=[_ROW, "null_low", "null_high"])
             )

@@ -44,6 +44,7 @@ TITLES = {
     "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",
     "head": "Head", "depth": "Depth (share of layers)", "seed": "Seed", "step": "Step",
 }  # fmt: skip
+SCALES = ("x_log", "x_title", "x_free", "y_log", "y_title", "y_range", "y_zero", "y_free")
 _ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
 _MOST_COLOURS = 6  # beyond so many, ordered colours have a bar in the place of a key
 
@@ -90,13 +91,11 @@ class Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
         ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown). With
-        ``x_free`` each panel has an x axis of its own, whose title may be a mapping by panel.
+        ``x_free`` and ``y_free`` each panel has axes of its own; the title of x may then be a mapping by panel.
         """
-        unknown = set(scales) - {"x_log", "y_log", "y_range", "y_zero", "x_title", "y_title", "x_free"}
+        unknown = set(scales) - {*SCALES}
         if unknown:
-            raise InputError(
-                f"no scale {', '.join(unknown)}; there are x_log, y_log, y_range, y_zero, x_title, y_title and x_free"
-            )
+            raise InputError(f"no scale {', '.join(unknown)}; there are {', '.join(SCALES)}")
         return replace(self, scales={**self.scales, **scales})
 
     def figure(
@@ -245,6 +244,10 @@ class _Drawing:
         cells = [cell for cell in cells if len(self.plot.metrics) > 1 or self.series(*cell)]
         parts = {cell: self.series(*cell) for cell in cells}
         drawn = [series for own in parts.values() for series in own]
+        marks = [
+            replace(mark, order=tuple(mark.kinds(drawn))) if isinstance(mark, Null) else mark
+            for mark in marks
+        ]
         traces = {
             cell: [trace.update(showlegend=False) for mark in marks for trace in mark.together(own)]
             if own
@@ -293,18 +296,19 @@ class _Drawing:
             for mark in marks
             if isinstance(mark, At)
         ]
-        free = self.plot.scales.get("x_free", False)
+        free, apart = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
         titled = self.plot.metrics if across != len(self.panels) else self.plot.metrics[:1]
         panels = [
             Panel(
                 own, self._x_axis([own] if free else [*traces.values()], cell[1]),
-                self._y_axis(cell[0], by_metric[cell[0]]),
+                self._y_axis(cell[0], [_reach(own)] if apart and own else by_metric[cell[0]]),
                 self._title(*cell, titled),
                 shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
             )
             for cell, own in traces.items()
         ]  # fmt: skip
-        shared = ("" if free else "x") + "y" * (len(self.plot.metrics) == 1 or len(self.panels) > 1)
+        together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not apart
+        shared = "x" * (not free) + "y" * together
         right = theme_of(width).font * 4.2 if bar else 0
         fig = compose(
             panels, across, key, width=width, height=height, shared=shared, right=right,
@@ -327,9 +331,9 @@ class _Drawing:
         return -(-count // -(-count // room))
 
     def _colour_entry(self, value: Any) -> go.Scatter:
-        return key_entry(
-            self.labels[value], mode="lines+markers", legendgroup=str(value), **self.styles[value]
-        )
+        bare = all(not mark.markers for mark in self.plot.marks if isinstance(mark, Line))
+        mode = "lines" if bare else "lines+markers"
+        return key_entry(self.labels[value], mode=mode, legendgroup=str(value), **self.styles[value])
 
     def _ends(
         self, parts: Mapping[Any, list[Series]], labels: str, width: str
@@ -367,6 +371,7 @@ class _Drawing:
         own = {
             name: value.get(metric) if isinstance(value, Mapping) else value for name, value in scales.items()
         }
+        own.pop("free", None)
         return metric_axis(known, reaches, **own)
 
 

@@ -213,9 +213,12 @@ class Null(Mark):
     """
 
     kind: str | None = None
+    order: tuple[str | None, ...] = ()
+    """The kinds of the whole figure, so that each looks the same in all panels; a `Plot` finds them itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        for number, kind in enumerate(self.kinds(panel)):
+        for kind in self.kinds(panel):
+            number = self.order.index(kind) if kind in self.order else 0
             level = self.level(panel, kind)
             if {"null_low", "null_high"} <= set(level) and level["null_low"].notna().any():
                 ends = level.dropna(subset=["null_low", "null_high"])
