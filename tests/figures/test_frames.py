@@ -53,5 +53,6 @@ def test_a_legend_takes_more_rows_the_more_and_longer_its_entries():
         return legend_rows(go.Figure([go.Scatter(x=[1], y=[1], name=name) for name in names]))
 
     assert rows(["a", "b"]) == 1
-    assert rows(["a" * 50, "b" * 50, "c" * 50]) == 2
+    assert rows(["a" * 45, "b" * 45, "c" * 45]) == 2  # two of 312 px fit a page
+    assert rows(["a" * 50, "b" * 50, "c" * 50]) == 3
     assert rows(["a" * 200]) == 1

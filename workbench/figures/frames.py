@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.theme import GREY, NULL_BAND, PAGE
+from workbench.figures.measuring import legend_entry
+from workbench.figures.theme import GREY, NULL_BAND, PAGE, THEMES
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS
 
@@ -229,15 +230,19 @@ LEGEND_ABOVE = {
 
 
 def legend_rows(fig: go.Figure, width: float = PAGE, legend: str = "legend") -> int:
-    """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it."""
-    rows, used = 1, 0.0
-    for trace in fig.data:
-        if trace.name and trace.showlegend is not False and (trace.legend or "legend") == legend:
-            entry = 46 + 5.2 * len(trace.name)  # line or marker, gaps, and letters of 8 pt
-            if used and used + entry > width - 16:
-                rows, used = rows + 1, 0.0
-            used += entry
-    return rows
+    """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it.
+
+    Plotly sets entries that do not fit one row in columns, all as wide as the widest.
+    """
+    size = THEMES["paper"].font
+    entries = [
+        legend_entry(trace.name, size) + 5
+        for trace in fig.data
+        if trace.name and trace.showlegend is not False and (trace.legend or "legend") == legend
+    ]
+    if sum(entries) <= width - 16:
+        return 1
+    return -(-len(entries) // max(1, int((width - 16) // max(entries))))
 
 
 def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[float] = (1, 2, 5)) -> dict:
