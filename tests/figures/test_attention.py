@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.figures.drawn import key, lines
+from tests.figures.rendered import outside, overlapping, render, words_of
 from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
 from workbench.frames.results import make_frame
@@ -59,10 +60,26 @@ def test_the_image_lies_exactly_under_the_patches():
     fig = attention_heatmap_figure(
         image_capture(), layers=[0], heads=[0, 1], image=np.zeros((20, 30, 3), np.uint8)
     )
-    assert len(fig.layout.images) == 3  # the input itself, and one under each head
-    for image in fig.layout.images:
+    beneath = [image for image in fig.layout.images if image.xref != "paper"]
+    assert len(beneath) == 2  # one under each head
+    for image in beneath:
         assert (image.x, image.y, image.sizex, image.sizey) == (-0.5, -0.5, 3, 2)
     assert list(fig.layout.yaxis.range) == [1.5, -0.5]  # row 0 is at the top
+
+
+def test_the_input_is_shown_once_beside_all_layers_and_leaves_no_words_on_others():
+    image = np.zeros((20, 30, 3), np.uint8)
+    fig = attention_heatmap_figure(image_capture(), layers=[0, 1, 2], heads=[0, 1], image=image)
+    (own,) = [shown for shown in fig.layout.images if shown.xref == "paper"]
+    assert own.source not in {shown.source for shown in fig.layout.images if shown.xref != "paper"}
+    assert own.x >= 0
+    assert own.x + own.sizex < min(axis.domain[0] for axis in fig.select_xaxes())
+    wide, tall = own.sizex * fig.layout.width, own.sizey * fig.layout.height
+    assert wide / tall == pytest.approx(30 / 20, rel=0.01)
+    words = words_of(render(fig))
+    assert {"input", "head 0", "head 1", "layer 2"} <= {one.text for one in words}
+    assert not overlapping(words)
+    assert not outside(words, fig.layout.width, fig.layout.height)
 
 
 def test_over_a_text_padding_is_left_out_and_every_cell_names_its_tokens():

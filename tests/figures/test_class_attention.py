@@ -76,7 +76,7 @@ def test_every_map_is_its_row_on_a_grid_that_is_no_square_without_the_prefix():
         at = own[(own["row"] == 1) & (own["column"] == 3)]
         assert trace.z[1][3] == at["value"].item()
     assert fig.layout.coloraxis.cmax == frame.loc[frame["kind"] == "patch", "value"].max()
-    assert fig.layout.coloraxis.colorbar.title.text == "Attention of the class token"
+    assert fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ") == "Attention of the class token"
 
 
 def test_maps_lie_over_the_faded_image_and_heads_come_before_mean_and_rollout():
@@ -96,7 +96,7 @@ def test_models_stand_side_by_side_and_a_long_name_is_broken():
     both = pd.concat([one[one["candidate"] == "mean"], over_images(layers=[3])])
     titles = [note.text for note in class_attention_figure(both, images()).layout.annotations]
     assert titles[1:7] == ["mean", "head 0", "head 1", "head 2", "mean", "rollout"]
-    assert titles[7:] == ["xcit_small_12_p16_224,<br>layer 12<br> ", "digits-vit, layer 3<br> "]
+    assert titles[7:] == ["xcit_small_12_p16_224,<br>layer 12", "digits-vit, layer 3"]
 
 
 def test_maps_that_cannot_be_drawn_are_refused():
@@ -112,7 +112,7 @@ def test_maps_that_cannot_be_drawn_are_refused():
     with pytest.raises(InputError, match="3 images for 2 inputs"):
         class_attention_figure(over_images(), images(3))
     frame = over_images()
-    with pytest.raises(InputError, match="layer 1, mean: 10 values for 2 inputs of 2 × 5 patches"):
+    with pytest.raises(InputError, match="layer 1, mean: 0 values for a map of 2 × 5 cells"):
         class_attention_figure(
             frame[(frame["input"] == "a") | (frame["layer"] == 3) | (frame["candidate"] != "mean")]
         )

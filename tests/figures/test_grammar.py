@@ -325,7 +325,7 @@ def test_maps_have_a_panel_for_each_input_layer_and_head_and_one_scale():
     assert {"layer 0", "layer 3", "head 0", "head 1"} <= {note.text for note in fig.layout.annotations}
     with pytest.raises(InputError, match="15 values for a map of 4 × 4"):
         Maps(held.drop(index=3)).figure()
-    with pytest.raises(InputError, match="1 images for 2 rows"):
+    with pytest.raises(InputError, match="1 images for 2 inputs"):
         Maps(held, under=images[:1]).figure()
 
 

@@ -64,14 +64,11 @@ def test_heads_stand_above_their_columns_and_layers_above_their_heads():
     fig = membership_figure(maps(), images())
     titles = [note.text for note in fig.layout.annotations]
     heads = [f"head {head}" for head in range(HEADS)]
-    layers = {
-        f"digits-tssa, layer {layer}<br> " for layer in (1, 4)
-    }  # with an empty line for the heads beneath
+    layers = {f"digits-tssa, layer {layer}" for layer in (1, 4)}
     assert titles[: 1 + 2 * HEADS] == ["input", *heads, *heads]
     assert set(titles[1 + 2 * HEADS :]) == layers
     for number, note in enumerate(fig.layout.annotations[: 1 + 2 * HEADS]):
-        domain = fig.layout[f"xaxis{number + 1 if number else ''}"].domain
-        assert note.x == pytest.approx(sum(domain) / 2)
+        assert (note.xref, note.x) == (f"x{number + 1 if number else ''} domain", 0.5)
         assert note.xanchor == "center"
     narrow = membership_figure(maps(heads=12))
     assert [note.text for note in narrow.layout.annotations][:3] == ["0", "1", "2"]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
+from workbench.figures.maps import add_scale, compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null
-from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
-from workbench.figures.theme import PAGE, even_choice
+from workbench.figures.measuring import widest
+from workbench.figures.overlays import OVERLAY, data_uri
+from workbench.figures.theme import PAGE, even_choice, theme_of
 from workbench.figures.tokens import SPECIAL, as_array
 
 MAX_LAYERS = 4
@@ -107,39 +110,18 @@ def _over_image(
     grids = from_query[:, :, patches].reshape(len(layers), len(heads), rows, columns)
     whence = "mean over queries" if query is None else f"from {tokens.labels[input][query]}"
 
-    lead = image is not None  # the first column shows the input itself
-    width = len(heads) + lead
-    fig = make_subplots(
-        len(layers),
-        width,
-        horizontal_spacing=0.015,
-        vertical_spacing=0.02,
-        column_titles=[*(["input"] if lead else []), *(f"head {head}" for head in heads)],
-    )
-    plain = None if image is None else data_uri(image)
     faded = None if image is None else data_uri(image, fade=True)
-    frame = under_cells(rows, columns)
-    for i, layer in enumerate(layers):
-        if lead:
-            # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
-            fig.add_trace(cells([[None] * columns] * rows, "input"), row=i + 1, col=1)
-            fig.add_layout_image(source=plain, row=i + 1, col=1, **frame)
-        for j, head in enumerate(heads):
-            place = {"row": i + 1, "col": j + 1 + lead}
-            fig.add_trace(cells(grids[i, j], f"layer {layer}, head {head}"), **place)
-            if lead:
-                fig.add_layout_image(source=faded, **place, **frame)
-        fig.update_yaxes(title_text=f"layer {layer}", row=i + 1, col=1)
-    square_cells(fig, rows, columns)
-    fig.update_annotations(font={"size": None})
-    margin = {"l": 26, "r": 62, "t": 20, "b": 8}
-    cell = (PAGE - margin["l"] - margin["r"]) / max(width, 3)
-    fig.update_layout(
-        coloraxis=shared_scale(OVERLAY if lead else None, float(grids.max()), f"Attention {whence}"),
-        margin=margin,
-        height=round(cell * rows / columns * len(layers) + margin["t"] + margin["b"]),
-    )
-    return fig
+    panels = [
+        map_panel(
+            grids[i, j], f"layer {layer}, head {head}", "" if i else f"head {head}", "" if j else f"layer {layer}",
+            faded,
+        )
+        for i, layer in enumerate(layers)
+        for j, head in enumerate(heads)
+    ]  # fmt: skip
+    ends = (0.0, float(grids.max()))
+    scale = None if image is None else OVERLAY
+    return compose_maps(panels, len(heads), ends, f"Attention {whence}", scale=scale, image=image)
 
 
 # --------------------------------------------------------------------------------------------- over a text
@@ -155,52 +137,30 @@ def _over_text(
         raise InputError(
             f"attention is {maps.shape[-2]} × {maps.shape[-1]} but the input has {len(tokens.kinds[input])} tokens"
         )
-    longest = max(len(label) for label in labels)
-    margin = {"l": 22 + round(5.2 * longest), "r": 62, "t": 20, "b": 22 + round(5.2 * longest)}
-    need = LABEL_PIXELS * len(shown)
-    panels = [(layer, head) for layer in range(len(layers)) for head in range(len(heads))]
-    room = PAGE - margin["l"] - margin["r"]
-    width = max(1, min(len(heads), int(room / (need + 10))))
-    lines = -(-len(panels) // width)
-    side = max(need, min(room / width, 200))
-    fig = make_subplots(
-        lines,
-        width,
-        shared_yaxes="all",
-        shared_xaxes="all",
-        horizontal_spacing=0.02,
-        vertical_spacing=min(0.9 / max(lines - 1, 1), 20 / (side * lines)) if lines > 1 else 0,
-        subplot_titles=[f"layer {layers[layer]}, head {heads[head]}" for layer, head in panels],
-    )
-    grid = maps[:, :, shown][:, :, :, shown]
-    places = list(range(len(shown)))
-    for index, (layer, head) in enumerate(panels):
-        fig.add_trace(
-            go.Heatmap(
-                z=grid[layer, head],
-                x=places,
-                y=places,
-                customdata=[[[query, key] for key in labels] for query in labels],
-                coloraxis="coloraxis",
-                name=f"layer {layers[layer]}, head {heads[head]}",
-                hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.4f}<extra></extra>",
-            ),
-            row=index // width + 1,
-            col=index % width + 1,
-        )
-    small = {"tickvals": places, "ticktext": labels, "tickfont": {"size": 7 / 0.75}, "ticklen": 2}
-    fig.update_xaxes(tickangle=-90, **small)
-    fig.update_yaxes(autorange="reversed", **small)
     cut = f" (first {len(shown)} of {len(real)} tokens)" if len(shown) < len(real) else ""
-    fig.update_xaxes(title_text=f"to key{cut}", row=lines)
-    fig.update_yaxes(title_text="from query", col=1)
-    fig.update_annotations(font={"size": None})
-    fig.update_layout(
-        coloraxis=shared_scale(None, float(grid.max()), "Attention"),
-        margin=margin,
-        height=round(side * lines + 20 * (lines - 1) + margin["t"] + margin["b"]),
+    font, count = theme_of("page").font, len(shown)
+    names = {"names": tuple(labels), "more": {"tickfont": {"size": 7 / 0.75}, "ticklen": 2}}
+    x = Axis(f"to key{cut}", -0.5, count - 0.5, steep=True, **names)
+    y = Axis("from query", count - 0.5, -0.5, **names)
+    grid = maps[:, :, shown][:, :, :, shown]
+    tokens_of = np.array([[[query, key] for key in labels] for query in labels])
+    panels = []
+    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
+        name = f"layer {layer}, head {head}"
+        trace = go.Heatmap(
+            z=grid[i, j], customdata=tokens_of, coloraxis="coloraxis", name=name,
+            hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.4f}<extra></extra>",
+        )  # fmt: skip
+        panels.append(Panel([trace], x, y, name))
+    bar, gap = 5.5 * font, 1.1 * font
+    room = PAGE - widest(labels, font) - 4 * font - bar
+    across = max(1, min(len(heads), int(room / (LABEL_PIXELS * count + gap))))
+    side = max(LABEL_PIXELS * count, min(room / across - gap, 230))
+    rest = max(room - across * (side + gap), 0) / 2
+    fig = compose(
+        panels, across, width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap, inner=side
     )
-    return fig
+    return add_scale(fig, (0.0, float(grid.max())), "Attention", font)
 
 
 # ------------------------------------------------------------------------------------------------- summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,11 @@ from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
-from workbench.figures.frames import rows_of
+from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
 from workbench.figures.levels import at_level
-from workbench.figures.overlays import map_plate, need_columns, shared_scale
+from workbench.figures.maps import Maps
+from workbench.figures.overlays import need_columns, shared_scale
 from workbench.figures.theme import GREY, series_style
 
 COLUMNS = (
@@ -34,6 +36,7 @@ COLUMNS = (
 SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
 ON_MASKS = "class_attention_mask"
+_TOGETHER = ("mean", "rollout")  # maps that are of no single head
 BARS = 70  # px, the panel of the mean
 LINE = 15  # px, a head's row of words
 
@@ -60,17 +63,23 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
         raise InputError(
             f"there are no patches to map: the tokens are {found}; `class_attention_text_figure` shows texts"
         )
-    titles, order = _titles(patches)
-    titled = patches.assign(title=pd.Categorical(titles, order))
-    return map_plate(titled, images, f"Attention of the {_whose(patches)}", overlay=True)
+    return head_maps(patches.assign(head=_which(patches)), images, f"Attention of the {_whose(patches)}")
 
 
-def _titles(frame: pd.DataFrame) -> tuple[pd.Series, list[str]]:
-    """What stands above (or beside) each row's map, and all such titles in order: heads, mean, rollout."""
-    titles = frame["candidate"].where(frame["head"].isna(), "head " + frame["head"].astype("string"))
+def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: str, **more: Any) -> go.Figure:
+    """`Maps` of the heads, model by model and layer by layer, a row per input."""
+    names = {name: name for name in _TOGETHER} | {
+        model: model_label(frame, model) for model in frame["model"].unique()
+    }
+    columns = ("model", "layer", "head")
+    return Maps(frame, cols=columns, under=images, title=title, names=names, **more).figure()
+
+
+def _which(frame: pd.DataFrame) -> pd.Categorical:
+    """What each row's map is of, in order: the number of a head, mean, rollout."""
     heads = sorted(frame["head"].dropna().unique())
-    named = [f"head {head}" for head in heads] + ["mean", "rollout"]
-    return titles, [title for title in named if (titles == title).any()]
+    own = frame["head"].astype(object).where(frame["head"].notna(), frame["candidate"])
+    return pd.Categorical(own, [*heads, *_TOGETHER]).remove_unused_categories()
 
 
 def _whose(frame: pd.DataFrame) -> str:
@@ -164,8 +173,11 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
 
 def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     """The values of a layer by title, each token by token."""
-    titles, order = _titles(rows)
-    return {title: rows[titles == title].sort_values("key")["value"].tolist() for title in order}
+    which = _which(rows)
+    return {
+        one if one in _TOGETHER else f"head {one}": rows[which == one].sort_values("key")["value"].tolist()
+        for one in which.categories
+    }
 
 
 def class_attention_summary_figure(

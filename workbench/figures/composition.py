@@ -7,7 +7,7 @@ they were planned, its key stands above them and never takes a third of the heig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,8 +28,8 @@ _PLAIN_LEGEND = {"bgcolor": "rgba(255,255,255,0)", "itemsizing": "trace", "itemw
 class Axis:
     """What an axis shows: its title, its ends in the unit of the data, and how its ticks are chosen.
 
-    ``names`` are categories at 0, 1, …; ``whole`` says that only whole numbers have a meaning; a ``bare`` axis is the
-    edge of a map, without ticks.
+    ``names`` are categories at 0, 1, …, with ``steep`` written upwards; ``whole`` says that only whole numbers have a
+    meaning; a ``bare`` axis is the edge of a map, without ticks.
     """
 
     title: str
@@ -39,6 +39,7 @@ class Axis:
     whole: bool = False
     names: tuple[str, ...] = ()
     bare: bool = False
+    steep: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
     def place(self, value: float) -> float:
@@ -50,7 +51,8 @@ class Axis:
         """Type and range, as plotly takes them."""
         ends = [math.log10(end) if self.log else end for end in (self.low, self.high)]
         bare = {"showticklabels": False, "ticks": "", "mirror": True} if self.bare else {}
-        return {"range": ends, **({"type": "log"} if self.log else {}), **bare, **self.more}
+        steep = {"tickangle": -90} if self.steep else {}
+        return {"range": ends, **({"type": "log"} if self.log else {}), **bare, **steep, **self.more}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def compose(
     right: float = 0,
     inner: float | None = None,
     gap: float | None = None,
+    before: Mapping[int, float] | None = None,
     heading: float = 0,
 ) -> go.Figure:
     """One figure of all panels, row by row, its key in rows above them.
@@ -93,6 +96,7 @@ def compose(
         right: room at the right edge, as of a colour bar.
         inner: height of a panel in pixels, for rows of a fixed size.
         gap: between panels without labels, in pixels, as between maps.
+        before: more room before the column at a place, in pixels.
         heading: room above everything, as for headings over several columns.
     """
     theme = theme_of(width)
@@ -100,6 +104,7 @@ def compose(
     page.right += right
     page.above += heading
     page.gap = page.gap if gap is None else gap
+    page.before = before or {}
     return page.figure(height, inner)
 
 
@@ -125,6 +130,7 @@ class _Page:
         self.tick = theme.font / 3 + 4  # the tick and the gap between it and its label
         self.right, self.gap = theme.font * 0.9, theme.font * 1.1
         self.slack = theme.font * 0.6  # by which an axis title may be wider than its panel
+        self.before: Mapping[int, float] = {}
         names = [trace.name for trace in key]
         self.key_rows = in_rows(names, width - theme.font, theme.font)
         self.above = len(self.key_rows) * legend_row(theme.font) + (6 if key else 0)
@@ -187,17 +193,21 @@ class _Page:
             )
             lowest = any(self._edge(number)[0] for number in own) or not self.shared_x
             room = self.gap if self.shared_x else self.font * 0.8
+            room = max(room, self.font * 0.7) if lowest else room  # for the last label of a colour bar
             if lowest and not all(self.panels[number].x.bare for number in own):
-                labels = max(
-                    max(map(line_count, self._ticks(self.panels[n].x, across, False)[1] or [""])) for n in own
-                )
+                labels = max(self._tall_labels(self.panels[number].x, across) for number in own)
                 titles = [
                     wrap(self.panels[number].x.title, across + self.slack, self.title_font) for number in own
                 ]
-                room = self.tick + 1.3 * self.font * labels + self.font * 0.4
+                room = self.tick + labels + self.font * 0.4
                 room += max(1.3 * self.title_font * line_count(title) if title else 0 for title in titles)
             bottoms.append(room)
         return tops, bottoms
+
+    def _tall_labels(self, axis: Axis, across: float) -> float:
+        """The height of the tick labels beneath a panel."""
+        labels = self._ticks(axis, across, False)[1] or [""]
+        return widest(labels, self.font) if axis.steep else 1.3 * self.font * max(map(line_count, labels))
 
     def _lefts(self, tall: float, across: float) -> list[float]:
         """For each column the room at the left of its panels: tick labels and the axis title."""
@@ -206,12 +216,12 @@ class _Page:
             own = self.panels[column :: self.columns]
             if column and self.shared_y:
                 beside = [*own, *self.panels[column - 1 :: self.columns]]
+                flat = [panel.x for panel in beside if not panel.x.steep]
                 ends = widest(
-                    (label for panel in beside for label in self._ticks(panel.x, across, False)[1]), self.font
+                    (label for axis in flat for label in self._ticks(axis, across, False)[1]), self.font
                 )
-                rooms.append(
-                    self.gap if all(panel.x.bare for panel in own) else max(self.gap, ends + 0.3 * self.font)
-                )
+                gap = self.gap if all(axis.bare for axis in flat) else max(self.gap, ends + 0.3 * self.font)
+                rooms.append(gap + self.before.get(column, 0))
                 continue
             labels = max(widest(self._ticks(panel.y, tall, True)[1], self.font) for panel in own)
             titles = [wrap(panel.y.title, tall, self.title_font) for panel in own]
@@ -220,7 +230,9 @@ class _Page:
                 for title in titles
             )
             tick = 0 if all(panel.y.bare for panel in own) else self.tick
-            rooms.append(title + labels + tick + self.font * (0.9 if column else 0.3))
+            rooms.append(
+                title + labels + tick + self.font * (0.9 if column else 0.3) + self.before.get(column, 0)
+            )
         return rooms
 
     def _ticks(self, axis: Axis, room: float, upright: bool) -> tuple[dict[str, Any], list[str]]:

@@ -9,10 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.class_attention import head_maps
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
 from workbench.figures.levels import at_level
-from workbench.figures.overlays import OVERLAY, flat_scale, map_plate, need_columns
+from workbench.figures.overlays import OVERLAY, flat_scale, need_columns
 from workbench.figures.patch_panels import Panel
 from workbench.figures.tokens import text_view
 from workbench.figures.word_boxes import page, word_panels
@@ -45,9 +46,7 @@ def membership_figure(
     patches = frame[frame["kind"] == "patch"]
     if patches.empty:
         raise InputError("there are no patches to map; `token_membership_figure` shows texts")
-    titles = [f"head {head}" for head in sorted(patches["head"].unique())]
-    titled = patches.assign(title=pd.Categorical("head " + patches["head"].astype(str), titles))
-    return map_plate(titled, images, "Membership Π", _ends(patches), overlay)
+    return head_maps(patches, images, "Membership Π", ends=_ends(patches), overlay=overlay)
 
 
 def _ends(frame: pd.DataFrame) -> tuple[float, float]:

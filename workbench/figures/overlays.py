@@ -1,4 +1,4 @@
-"""Numbers over the cells of a patch grid, laid over the image they belong to, and grids of such maps."""
+"""Numbers over the cells of a patch grid, laid over the image they belong to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import model_label
-from workbench.figures.theme import COLOURS, PAGE
+from workbench.figures.theme import COLOURS
 
 # Transparent to dark red: on a faded image, in print and in grey, darker is more. Opacity rises fast at first, since
 # the small weights would be lost beside the one largest; the colour bar shows the same course.
@@ -139,128 +137,6 @@ def flat_scale(
         "ypad": 4,
     }
     return axis
-
-
-# ------------------------------------------------------------------------------------------------- grids of maps
-
-GAP = 0.3  # between groups, in widths of a map
-WORDS = 40  # px; below it a head is named by its number alone
-LETTER = 5.2  # px of a letter of 8 pt, on average
-
-
-def map_plate(
-    frame: pd.DataFrame,
-    images: Sequence[np.ndarray] | None,
-    scale_title: str,
-    ends: tuple[float, float] | None = None,
-    overlay: bool = False,
-) -> go.Figure:
-    """A row per input: its image, then its maps, side by side for each model and layer.
-
-    All maps share one colour scale, from 0 to the largest value unless its ``ends`` are given. With ``overlay`` they
-    lie over the faded image.
-
-    Args:
-        frame: a row per number, with the columns model, layer, input, title (what stands above a map, a categorical in
-            the order of the maps), row, column and value; every input has the same maps.
-        images: an image per input, in the order in which the frame names them first; without, maps alone.
-
-    Raises:
-        InputError: layers differ in their patch grids, images and inputs in their number, or inputs in their maps.
-    """
-    inputs = list(dict.fromkeys(frame["input"]))
-    if images is not None and len(images) != len(inputs):
-        raise InputError(f"{len(images)} images for {len(inputs)} inputs; give one each")
-    parts = [
-        (f"{model_label(frame, model)}, layer {layer}", part)
-        for model, of_model in frame.groupby("model", sort=False)
-        for layer, part in of_model.groupby("layer", sort=False)
-    ]
-    grids = {(int(part["row"].max()) + 1, int(part["column"].max()) + 1) for _, part in parts}
-    if len(grids) > 1:
-        raise InputError(f"maps of different patch grids do not fit one figure: {sorted(grids)}")
-    rows, columns = grid = grids.pop()
-    groups = [(name, _maps(part, inputs, grid)) for name, part in parts]
-    # one list for all columns of the multi-panel figure: the image, gaps (None), and (group, title)
-    plan: list[tuple[int, str] | str | None] = [] if images is None else ["input"]
-    for number, (_, maps) in enumerate(groups):
-        plan += [None] * bool(plan) + [(number, title) for title in maps]
-    shares = [GAP if column is None else 1.0 for column in plan]
-    side = {"l": 8, "r": 62}
-    cell = (PAGE - sum(side.values())) / max(sum(shares), 4)
-    names = [
-        textwrap.wrap(name, max(int(cell * len(maps) / LETTER), 8), break_long_words=False)
-        for name, maps in groups
-    ]
-    margin = {**side, "t": 24 + 12 * max(map(len, names)), "b": 8}
-    fig = make_subplots(
-        len(inputs),
-        len(plan),
-        column_widths=shares,
-        horizontal_spacing=0.05 / len(plan),
-        vertical_spacing=0.05 / len(inputs),
-        specs=[[None if column is None else {} for column in plan]] * len(inputs),
-    )
-    beneath = None if images is None or not overlay else [data_uri(image, fade=True) for image in images]
-    for i, name in enumerate(inputs):
-        for j, column in enumerate(plan):
-            place = {"row": i + 1, "col": j + 1}
-            if column == "input" and images is not None:
-                # an invisible map gives the panel its axes; without a trace plotly would not draw the image
-                fig.add_trace(cells([[None] * columns] * rows, str(name)), **place)
-                fig.add_layout_image(source=data_uri(images[i]), **place, **under_cells(rows, columns))
-            elif isinstance(column, tuple):
-                (group, maps), title = groups[column[0]], column[1]
-                fig.add_trace(cells(maps[title][i], f"{name}<br>{group}, {title}"), **place)
-                if beneath is not None:
-                    fig.add_layout_image(source=beneath[i], **place, **under_cells(rows, columns))
-    square_cells(fig, rows, columns)
-    _title_columns(fig, plan, ["<br>".join(lines) for lines in names], short=cell <= WORDS)
-    fig.update_annotations(font={"size": None})
-    lowest, highest = ends or (0.0, float(frame["value"].max()))
-    fig.update_layout(
-        coloraxis=shared_scale(None if beneath is None else OVERLAY, highest, scale_title, lowest),
-        margin=margin,
-        height=round(cell * rows / columns * len(inputs) + margin["t"] + margin["b"]),
-    )
-    return fig
-
-
-def _maps(part: pd.DataFrame, inputs: list[str], grid: tuple[int, int]) -> dict[str, np.ndarray]:
-    """The maps of a layer by title, each (input, row, column)."""
-    found = {}
-    for title, rows in part.groupby("title", observed=True):
-        if len(rows) != len(inputs) * grid[0] * grid[1]:
-            raise InputError(
-                f"{rows['model'].iloc[0]}, layer {rows['layer'].iloc[0]}, {title}: {len(rows)} values for "
-                f"{len(inputs)} inputs of {grid[0]} × {grid[1]} patches"
-            )
-        numbers = rows["input"].map({name: number for number, name in enumerate(inputs)})
-        maps = np.full((len(inputs), *grid), np.nan)
-        maps[numbers, rows["row"].astype(int), rows["column"].astype(int)] = rows["value"]
-        found[str(title)] = maps
-    return found
-
-
-def _title_columns(
-    fig: go.Figure, plan: Sequence[tuple[int, str] | str | None], groups: Sequence[str], short: bool
-) -> None:
-    """Write each column's title above it, "head 3" as 3 where it is to be short, and each group's above its columns."""
-    drawn = [column for column in plan if column is not None]  # a gap has no axis
-    domains = [fig.layout[f"xaxis{place + 1 if place else ''}"].domain for place in range(len(drawn))]
-
-    def write(text: str, first: int, last: int) -> None:
-        fig.add_annotation(
-            text=text, x=(domains[first][0] + domains[last][1]) / 2, y=1, xref="paper", yref="paper",
-            xanchor="center", yanchor="bottom", showarrow=False,
-        )  # fmt: skip
-
-    for place, column in enumerate(drawn):
-        title = column if isinstance(column, str) else column[1]
-        write(title.removeprefix("head ") if short else title, place, place)
-    for number, name in enumerate(groups):
-        places = [place for place, column in enumerate(drawn) if column[0] == number]
-        write(f"{name}<br> ", places[0], places[-1])  # an empty line, as high as the titles in every theme
 
 
 def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:
