@@ -139,9 +139,9 @@ def _over_text(
         )
     cut = f" (first {len(shown)} of {len(real)} tokens)" if len(shown) < len(real) else ""
     font, count = theme_of("page").font, len(shown)
-    names = {"names": tuple(labels), "more": {"tickfont": {"size": 7 / 0.75}, "ticklen": 2}}
-    x = Axis(f"to key{cut}", -0.5, count - 0.5, steep=True, **names)
-    y = Axis("from query", count - 0.5, -0.5, **names)
+    small = {"tickfont": {"size": 7 / 0.75}, "ticklen": 2}
+    x = Axis(f"to key{cut}", -0.5, count - 0.5, steep=True, names=tuple(labels), more=small)
+    y = Axis("from query", count - 0.5, -0.5, names=tuple(labels), more=small)
     grid = maps[:, :, shown][:, :, :, shown]
     tokens_of = np.array([[[query, key] for key in labels] for query in labels])
     panels = []

@@ -145,7 +145,7 @@ def map_panel(
     shapes: Sequence[dict[str, Any]] = (),
 ) -> Panel:
     """A map with its title above, words at its left side, and an image (`data_uri`) beneath."""
-    down, across = np.shape(values)
+    down, across = len(values), len(values[0])
     x, y = Axis("", -0.5, across - 0.5, bare=True), Axis(side, down - 0.5, -0.5, bare=True)
     images = () if image is None else ({"source": image, **under_cells(down, across)},)
     return Panel([cells(values, label)], x, y, title, images=images, shapes=shapes)
@@ -215,7 +215,7 @@ def compose_maps(
     for places, said in words.items():
         fig.add_annotation(
             text=said, x=(axes[places[0]].domain[0] + axes[places[-1]].domain[1]) / 2, xref="paper", y=1,
-            yref="paper", yanchor="top", borderpad=0, yshift=-2, showarrow=False,
+            yref="paper", xanchor="center", yanchor="top", borderpad=0, yshift=-2, showarrow=False,
         )  # fmt: skip
     if image is not None:
         place = {"xref": "paper", "yref": "paper", "y": fig.layout.yaxis.domain[1]}
@@ -225,7 +225,13 @@ def compose_maps(
             source=data_uri(image), x=start, sizex=wide, sizey=tall, sizing="stretch", **place
         )
         fig.add_annotation(
-            text="input", x=start + wide / 2, yanchor="bottom", borderpad=0, showarrow=False, **place
+            text="input",
+            x=start + wide / 2,
+            xanchor="center",
+            yanchor="bottom",
+            borderpad=0,
+            showarrow=False,
+            **place,
         )
     fig.update_xaxes(constrain="domain", matches=None)
     for axis in fig.update_yaxes(constrain="domain", constraintoward="top", matches=None).select_yaxes():
