@@ -64,7 +64,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 OLD_FORM = {  # still to be rewritten
     "attention_as_filter", "attention_heatmaps", "attention_spectrum", "class_attention", "coding_rate",
-    "eigenvector_test", "gram_spectra", "membership_maps", "position_logits", "projection_error",
+    "eigenvector_test", "membership_maps", "position_logits", "projection_error",
     "projection_error_by_attention", "projection_error_training", "robust_components", "snr_boost",
     "softmax_sensitivity", "squared_norms", "subspaces", "value_similarity",
 }  # fmt: skip
@@ -109,7 +109,9 @@ def keeps_the_form(cells):
         "the equation in the first cell": text[0].count("$$") >= 2,
         "checked by hand": "torch.testing.assert_close(" in "\n".join(code),
         "the frame shown": any(line.endswith(".head()") for line in tables),
-        "a table shown": any(".groupby(" in source for source in code),
+        "a table shown": any(
+            f".{table}(" in source for source in code for table in ("groupby", "pivot_table")
+        ),
         "findings of the library": "workbench.findings(" in code[-1],
     }
     return [fact for fact, holds in facts.items() if not holds]

@@ -23,7 +23,7 @@ def test_token_similarity_tells_both_ends_the_null_and_whether_the_rate_is_signi
     level, growth = workbench.findings(frame)
     assert level == (
         f"bundled:digits-vit: mean token cosine (resid_post) {start.words()} in layer 0 and {end.words()} in layer 3, "
-        f"mean over 4 inputs with its 95 % CI; above the isotropic null's 95 % band of one input in "
+        f"mean over 4 inputs, 95 % CI; above the isotropic null's 95 % band of one input in "
         f"{above} of 4 layers."
     )
     verdict = "oversmoothing" if rate.low > 0 else "not significantly different from 0"

@@ -447,7 +447,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     beside = f"; Gaussian keys of the same mean square give {null.mean():.1f}" if len(null) else ""
     return [
         f"90 % of the spectrum lies in {start.words('.1f')} eigenvalues in layer {first} and in {end.words('.1f')} in "
-        f"layer {last}, mean over {start.n} inputs of the mean over heads, with its 95 % CI{beside}"
+        f"layer {last}, {start.over('inputs')}, of the mean over heads{beside}"
     ]
 
 

@@ -325,8 +325,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     for convention, rows in frame.groupby("convention", sort=False):
         even = over_inputs(rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()])
         sentences.append(
-            f"relative entropy of membership {even.words()} ({convention}), mean over {even.n} inputs 95 % CI; 1 "
-            "where every token belongs to all heads alike"
+            f"relative entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
+            "every token belongs to all heads alike"
         )
         agreed = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna() & rows["input"].isna()]
         if len(agreed) and agreed["value"].notna().any():

@@ -328,8 +328,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     by_layer = {int(layer): over_inputs(rows) for layer, rows in cosines.groupby("layer")}
     (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
     sentences = [
-        f"mean token cosine ({site}) {start.words()} in layer {first} and {end.words()} in layer {last}, mean over "
-        f"{start.n} inputs with its 95 % CI{_beside_null(cosines)}"
+        f"mean token cosine ({site}) {start.words()} in layer {first} and {end.words()} in layer {last}, "
+        f"{start.over('inputs')}{_beside_null(cosines)}"
     ]
     fitted = plain[plain["metric"] == "token_cosine_rate"]
     if len(fitted):

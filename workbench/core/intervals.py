@@ -28,6 +28,10 @@ class Finding(NamedTuple):
         ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
         return f"{self.value:{format}}{ends}".replace("-", "−")
 
+    def over(self, unit: str) -> str:
+        """What it is an estimate over: "mean over 25 inputs, 95 % CI"."""
+        return f"mean over {self.n} {unit}" + ("" if math.isnan(self.low) else ", 95 % CI")
+
 
 def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
     """Mean with its t-interval; of ratios the geometric mean, the interval taken on logarithms.

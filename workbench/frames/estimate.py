@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from workbench.core.intervals import Finding, mean_interval
@@ -11,12 +13,14 @@ from workbench.frames.results import provenance_of
 def over_inputs(rows: pd.DataFrame) -> Finding:
     """Mean of a metric over inputs and its 95 % confidence interval; of each input the mean over all else counts.
 
-    A frame without rows per input holds the mean and its interval; how many inputs it comes from says its run.
+    A frame without rows per input holds the mean and its interval; how many inputs it comes from says its run. Of
+    several heads it holds the mean over all of them, without an interval.
     """
     if rows["input"].notna().any():
         return mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
-    means = rows.groupby("statistic")["value"].mean()
-    return Finding(*(float(means[name]) for name in ("mean", "low", "high")), input_count(rows))
+    whole = rows[rows["head"].isna()] if rows["head"].isna().any() else rows
+    means = whole.groupby("statistic")["value"].mean()
+    return Finding(*(float(means.get(name, math.nan)) for name in ("mean", "low", "high")), input_count(rows))
 
 
 def input_count(frame: pd.DataFrame) -> int:
