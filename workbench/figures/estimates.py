@@ -8,7 +8,7 @@ row per layer, per input and over everything), or statistics (``mean``, ``low``,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -88,6 +88,8 @@ class Sample:
     by: tuple[str, ...]
     units: tuple[str, ...]
     statistics: bool
+    pooled: Mapping[str, int] = field(default_factory=dict)
+    """How many of each unit statistics are over, beside the inputs."""
 
     @classmethod
     def means(cls, rows: pd.DataFrame, by: Sequence[str]) -> Sample:
@@ -108,6 +110,11 @@ class Sample:
         """
         at = rows[rows[[*by]].notna().all(axis=1)]
         units = [name for name in UNITS if name in rows and name not in by]
+        varying = [name for name in units if at[name].nunique(dropna=False) > 1]
+        together = at[at[varying].isna().all(axis=1)]
+        if _are_statistics(together):  # of all heads; those of single heads stand beside them
+            pooled = {name: at[name].nunique() for name in varying}
+            return cls(values_once(together), tuple(by), (), statistics=True, pooled=pooled)
         for unit in [over] if over in units else units:
             held = at[at[unit].notna()]
             if len(held):
@@ -164,15 +171,17 @@ class Sample:
     def counts(self, inputs: int | None = None) -> str:
         """What the values are sampled over, with numbers: "25 inputs × 12 heads".
 
-        Of a frame of means ``inputs`` says how many inputs they come from.
+        Of a frame of means or statistics ``inputs`` says how many inputs they come from.
         """
         numbers = {unit: self.rows[unit].nunique() for unit in self.units}
         parts = [
             f"{n} {UNITS[unit] if n != 1 else unit}"
-            for unit, n in numbers.items()
+            for unit, n in (numbers | dict(self.pooled)).items()
             if n > 1 or unit == "input"
         ]
-        return " × ".join(parts) or ("inputs" if inputs is None else f"{inputs} inputs")
+        if inputs is not None and "input" not in (*self.units, *self.by):
+            parts.insert(0, f"{inputs} inputs" if inputs != 1 else "1 input")
+        return " × ".join(parts) or "inputs"
 
 
 def input_count(frame: pd.DataFrame) -> int | None:
