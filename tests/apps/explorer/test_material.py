@@ -24,7 +24,7 @@ def test_a_layer_is_captured_once_and_alone(material, monkeypatch):
     runs = []
     run = capturing._run
     monkeypatch.setattr(
-        capturing, "_run", lambda *given, **more: runs.append(given[3]) or run(*given, **more)
+        capturing, "_run", lambda recorder, *given: runs.append(recorder.chosen) or run(recorder, *given)
     )
     fresh = Material()
     first = fresh.look(PLACE)
