@@ -123,20 +123,14 @@ def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
     """(query heads, width of a head) of one attention module. Raises InputError where it does not say."""
     for known in HEADS.of(type(module)):
         return known(module)
-    sources = [source for source in (module, getattr(module, "config", None)) if source is not None]
-
-    def look_up(names: tuple[str, ...]) -> int | None:
-        values = (getattr(source, name, None) for source in sources for name in names)
-        return next((value for value in values if isinstance(value, int)), None)
-
-    heads = look_up(_HEADS)
+    heads = declared_heads(module)
     if heads is None:
         raise InputError(
             f"{path or 'the model'} ({type(module).__name__}) does not say how many heads it has"
         )
-    width = look_up(_HEAD_DIMS)
+    width = _look_up(module, _HEAD_DIMS)
     if width is None:
-        total = look_up(_WIDTHS)
+        total = _look_up(module, _WIDTHS)
         if total is None:
             linear = next((child for child in module.modules() if isinstance(child, nn.Linear)), None)
             if linear is None:
@@ -144,6 +138,17 @@ def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
             total = linear.in_features
         width = total // heads
     return heads, width
+
+
+def declared_heads(module: nn.Module) -> int | None:
+    """How many heads a module, or its configuration, says it has under one of the usual names."""
+    return _look_up(module, _HEADS)
+
+
+def _look_up(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    sources = [source for source in (module, getattr(module, "config", None)) if source is not None]
+    values = (getattr(source, name, None) for source in sources for name in names)
+    return next((value for value in values if isinstance(value, int)), None)
 
 
 # Blocks and the residual stream ---------------------------------------------------------------------------

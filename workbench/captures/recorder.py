@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,10 @@ class Recorder:
     frames: list[_Frame] = field(default_factory=list)
     blocks: dict[str, str | None] = field(default_factory=dict)
     readings: dict[str, dict[str, Reading]] = field(default_factory=dict)
-    handing: bool = False
+    busy: bool = False
+    """Whether what runs now is no part of the model's pass: an adapter, a check, the function that gets the layers."""
+    gaps: dict[str, str] = field(default_factory=dict)
+    """Why attention that ran in a module is in no record, by the module's path."""
 
     def __post_init__(self) -> None:
         self.module = self.modules[""]
@@ -87,7 +90,7 @@ class Recorder:
     # What the routes report -------------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.handing:
+        if self.busy:
             return
         path = self.paths.get(module, "")
         self.entered.add(path)
@@ -97,7 +100,7 @@ class Recorder:
     def leave(self, module: nn.Module, output: Any) -> None:
         # A hook of someone else may have stopped the module before it was entered, and an exception that the
         # model caught may have left visits open.
-        if self.handing or not any(frame.visit.module is module for frame in self.frames):
+        if self.busy or not any(frame.visit.module is module for frame in self.frames):
             return
         self.read(module, output)
         self.hand_over()
@@ -114,7 +117,9 @@ class Recorder:
             self.attended.add(frame.visit.path)
             expected = max(1, len(frame.visit.calls)) if adapter.reads_calls else 1
             if any(self.keeps(self.count + offset) for offset in range(expected)):
-                for call in adapter.read(frame.visit):
+                with self.apart():
+                    calls = adapter.read(frame.visit)
+                for call in calls:
                     self.record(call, frame.visit)
             else:
                 self.pass_over(frame.visit.path, expected)
@@ -122,7 +127,7 @@ class Recorder:
         self.read_residual_stream(frame)
 
     def wants(self, module: nn.Module | None) -> bool:
-        if self.handing:
+        if self.busy:
             return False
         frame = self.find(module)
         self.attended.add(frame.visit.path)
@@ -130,14 +135,14 @@ class Recorder:
         return self.keeps(self.count) if adapted is None else _reads_calls(adapted.visit.module)
 
     def skip(self, module: nn.Module | None) -> None:
-        if self.handing:
+        if self.busy:
             return
         frame = self.find(module)
         if self.adapted(frame) is None:
             self.pass_over(frame.visit.path, 1)
 
     def observes(self, module: nn.Module) -> bool:
-        return not self.handing and self.find(module).visit.module is module and self.keeps(self.count)
+        return not self.busy and self.find(module).visit.module is module and self.keeps(self.count)
 
     def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None:
         self.find(module).visit.attended = output, inside
@@ -153,6 +158,18 @@ class Recorder:
             setattr(call, site, self.keeper.keep_briefly(getattr(call, site)))
         adapted.visit.calls.append(call)
 
+    def missed(self, reason: str) -> None:
+        self.gaps.setdefault(self.frames[-1].visit.path, reason)
+
+    def owns(self, tensor: Tensor) -> bool:
+        return _address(tensor) in self.keeper.owned
+
+    def place(self) -> tuple[nn.Module, Any] | None:
+        if self.adapted(self.frames[-1]) is not None:
+            return None
+        visit = self.frames[-1].visit
+        return visit.module, _first_tensor((visit.args, visit.kwargs))
+
     def find(self, module: nn.Module | None) -> _Frame:
         if module is not None:
             for frame in reversed(self.frames):
@@ -164,6 +181,15 @@ class Recorder:
         """The innermost frame at or around this one whose module has an adapter."""
         place = self.frames.index(frame)
         return next((f for f in reversed(self.frames[: place + 1]) if find_adapter(f.visit.module)), None)
+
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """What runs in this block is no part of the model's pass."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
 
     # Records ----------------------------------------------------------------------------------------------
 
@@ -186,12 +212,13 @@ class Recorder:
             index, visit.path, number, call.kind, call.rows_sum_to_one, extra=call.extra, origin=call.origin
         )
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
-        attn = call_weights(call) if "attn" in self.sites else None
-        if attn is not None:
-            attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
-        if self.check:
-            self.check_call(call, attn, name)
-        self.fill(record, call, attn, visit)
+        with self.apart():
+            attn = call_weights(call) if "attn" in self.sites else None
+            if attn is not None:
+                attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
+            if self.check:
+                self.check_call(call, attn, name)
+            self.fill(record, call, attn, visit)
         self.records.append(record)
         if self.last:
             self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > index - self.last]
@@ -242,27 +269,25 @@ class Recorder:
     def give(self, records: list[LayerRecord]) -> None:
         """Hand these records over, first to last; what the receiver computes is no part of the model's pass."""
         assert self.each is not None
-        self.handing = True
         try:
             while records:
                 record = records.pop(0)
                 if record.index not in self.handed:
                     # else every operation would first be offered to the watch, which costs half as much again
-                    with torch._C.DisableTorchFunction():
+                    with self.apart(), torch._C.DisableTorchFunction():
                         self.each(record, self.token_count)
                     self.handed.add(record.index)
         except BaseException as failure:
             self.failure = failure  # comes out even where the model catches exceptions
             raise
-        finally:
-            self.handing = False
 
     def selected(self) -> list[LayerRecord]:
         """The records of the layers that were asked for; an error where one does not exist."""
         self.keeper.forget()
         if self.count == 0:
             raise IncompleteCapture(
-                f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, "
+                f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, softmax "
+                "between products of queries, keys and values, "
                 "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
                 f"with an adapter ({', '.join(name.rpartition('.')[2] for name in sorted(ADAPTERS))})"
                 + self.suspects_hint()
@@ -306,7 +331,7 @@ class Recorder:
 
         def note(value: Any) -> None:
             frame = next((f for f in reversed(self.frames) if f.visit.module is block), None)
-            if frame is not None and not self.handing:
+            if frame is not None and not self.busy:
                 frame.passed[source] = value
 
         if side == "input":
@@ -374,16 +399,24 @@ class Recorder:
         unseen = [
             path for path in unseen if not any(_inside(other, path) for other in unseen if other != path)
         ]
+        unseen = [path for path in unseen if path not in self.gaps] + list(self.gaps)
         if unseen:
-            named = ", ".join(f"{path} ({type(self.modules[path]).__name__})" for path in unseen)
             message = (
-                f"{self.name}: {self.count} attention calls were seen, but these modules ran without one: {named}. "
-                "They may write their attention out, and then need an adapter (docs/capture.md)"
+                f"{self.name}: {self.count} attention calls were seen, but these modules attend in another way: "
+                f"{self.named(unseen)}. They need an adapter (docs/capture.md)"
             )
             if strict or any(is_library_model(self.modules[path]) for path in unseen):
                 raise IncompleteCapture(message + "; check=False returns what was seen")
             warnings.warn(message, stacklevel=3)
         return [path for path in static if path not in self.entered]
+
+    def named(self, paths: Iterable[str]) -> str:
+        """Modules by path and class, with what is known of why their attention is in no record."""
+        return ", ".join(
+            f"{path or 'the model'} ({type(self.modules[path]).__name__}"
+            + (f": {self.gaps[path]})" if path in self.gaps else ")")
+            for path in paths
+        )
 
     def is_seen(self, path: str) -> bool:
         return any(
@@ -398,9 +431,9 @@ class Recorder:
         ]
 
     def suspects_hint(self) -> str:
-        found = self.suspects()
+        found = [path for path in self.suspects() if path not in self.gaps] + list(self.gaps)
         return (
-            f". These modules look like attention: {', '.join(found)}; see docs/capture.md for adapters"
+            f". These modules look like attention: {self.named(found)}; see docs/capture.md for adapters"
             if found
             else ""
         )

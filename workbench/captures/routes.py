@@ -8,6 +8,7 @@ Modules announce themselves through hooks; attention is seen where it is compute
 - transformers through the one function every model of it asks for its attention,
   ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
   is switched and nothing recomputed;
+- attention written out in plain operations through the same mode, by following the data (``written_out``);
 - the variants of ``workbench.attention``, which say themselves what lies inside while they attend.
 """
 
@@ -27,7 +28,8 @@ from torch.overrides import TorchFunctionMode
 
 from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
-from workbench.captures.records import Call
+from workbench.captures.records import Call, four_axes
+from workbench.captures.written_out import WrittenOut
 from workbench.core.errors import IncompleteCapture
 
 _SDPA = F.scaled_dot_product_attention
@@ -126,10 +128,13 @@ def slow_multihead_attention() -> Generator[None]:
 
 
 class _Watch(TorchFunctionMode):
-    def __init__(self, observer: Observer, interface: _Interface) -> None:
+    def __init__(
+        self, observer: Observer, interface: _Interface, written_out: WrittenOut | None = None
+    ) -> None:
         super().__init__()
         self.observer = observer
         self.interface = interface
+        self.written_out = written_out
 
     def __torch_function__(
         self,
@@ -143,7 +148,9 @@ class _Watch(TorchFunctionMode):
             return self.attend(*args, **kwargs)
         if func is _MHA:
             return self.multihead(args, kwargs)
-        return func(*args, **kwargs)
+        if self.written_out is None or self.interface.running or self.written_out.observer.busy:
+            return func(*args, **kwargs)
+        return self.written_out.follow(func, args, kwargs)
 
     def attend(
         self,
@@ -168,12 +175,12 @@ class _Watch(TorchFunctionMode):
         mask = causal_mask(query.shape[-2], key.shape[-2], query.device) if is_causal else attn_mask
         lead = output.shape[:-2]
         call = Call(
-            q=_four_axes(query, lead),
-            k=_four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 2 else lead),
-            v=_four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
+            q=four_axes(query, lead),
+            k=four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 2 else lead),
+            v=four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
             scale=used_scale,
             mask=None if mask is None else _four_axes_mask(mask, lead),
-            head_out=_four_axes(output, lead),
+            head_out=four_axes(output, lead),
             dropout=dropout_p,
         )
         self.observer.seen(call, None)
@@ -313,10 +320,11 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def watch_attention(observer: Observer) -> Generator[None]:
+def watch_attention(observer: Recorder) -> Generator[None]:
     """See every attention call of this thread until the block ends."""
     interface = _Interface(observer)
-    with slow_multihead_attention(), _watch_interface(interface), _Watch(observer, interface):
+    watch = _Watch(observer, interface, WrittenOut(observer))
+    with slow_multihead_attention(), _watch_interface(interface), watch:
         yield
 
 
@@ -384,14 +392,6 @@ def _observing(module: AttentionModule, visitor: Visitor) -> Callable[..., tuple
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     """(1, 1, query, key), true where the key is not later than the query, counted from the start."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()[None, None]
-
-
-def _four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """(batch, head, token, head_dim) from any number of leading axes; a single one is the batch."""
-    x = x.expand(*lead, *x.shape[-2:])
-    if x.ndim == 2:
-        return x[None, None]
-    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
 
 
 def _four_axes_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,930 @@
+"""Attention written out, ``softmax(scale · q kᵀ + bias) v`` in plain operations, found by following the data.
+
+While the model runs, every tensor that comes of a product of two tensors is followed through scaling, adding, masking
+and changes of its axes, through a softmax, and into the product with v. Where it arrives there, the operands of the
+first product are q and k, numbers that multiplied the scores are ``scale``, and what was added or filled in is
+``mask``. Weights that are not softmax(scale · q kᵀ + mask), because of a soft cap, a mixing of heads or weights that
+were changed after the softmax, are recorded as the model multiplied them with v.
+
+Nothing is computed from what is followed until the product with v, and nothing is held once its tensors are freed. A
+softmax that arrives in a product with data and cannot be read so is reported as missed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from workbench.captures.layout import declared_heads
+from workbench.captures.records import Call, four_axes
+from workbench.captures.weights import attention_weights
+from workbench.core.errors import IncompleteCapture
+
+_PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}
+_SOFTMAX = {"softmax", "special_softmax"}
+_DROPOUT = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
+# What changes the axes and no value, ``get`` being a property such as ``.mT``.
+_AXES = {
+    "view", "reshape", "flatten", "unflatten", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
+    "t", "adjoint", "squeeze", "unsqueeze", "expand", "broadcast_to", "expand_as", "view_as", "reshape_as", "getitem",
+    "narrow", "select", "chunk", "split", "tensor_split", "unbind", "index_select", "repeat", "repeat_interleave",
+    "tile", "roll", "flip", "get",
+}  # fmt: skip
+# What changes neither, or the type alone.
+_SAME = {
+    "contiguous", "clone", "detach", "to", "float", "half", "double", "bfloat16", "type", "type_as", "requires_grad",
+    "cpu", "cuda", "alias", "identity", "checkpoint_name",
+}  # fmt: skip
+# What leaves most scores as they are: followed as such where it left all of them so.
+_LIMITS = {"clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "nan_to_num"}
+_NAMES = {
+    "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub", "imul": "mul", "rmul": "mul", "multiply": "mul",
+    "itruediv": "div", "truediv": "div", "divide": "div", "true_divide": "div", "concat": "cat", "concatenate": "cat",
+    "imatmul": "matmul", "negative": "neg",
+}  # fmt: skip
+_BROADCAST = {"add", "sub", "rsub", "mul", "masked_fill", "where"}
+_LONGEST = 64
+
+
+class Observer(Protocol):
+    """What attention is reported to."""
+
+    def wants(self, module: nn.Module | None) -> bool: ...
+    def seen(self, call: Call, module: nn.Module | None) -> None: ...
+    def skip(self, module: nn.Module | None) -> None: ...
+    def missed(self, reason: str) -> None:
+        """A softmax was multiplied with data that no record says."""
+        ...
+
+    def owns(self, tensor: Tensor) -> bool:
+        """Whether this is a parameter or buffer of the model, or a view of one."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether what runs now is no part of the model's pass."""
+        ...
+
+    def place(self) -> tuple[nn.Module, Any] | None:
+        """The innermost module and its first input; None where an adapter speaks for it."""
+        ...
+
+
+class _Unreadable(Exception):
+    """Weights of which it cannot be said what they are the softmax of."""
+
+
+class _NotOverKeys(Exception):
+    """Weights that are summed over another axis than that of their softmax."""
+
+
+# Products of matrices -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Product:
+    """A product of two tensors, with a label for each of their axes and those of the result.
+
+    The result is ``factor`` times the product plus ``added``.
+    """
+
+    left: Tensor
+    right: Tensor
+    left_labels: tuple[Any, ...]
+    right_labels: tuple[Any, ...]
+    labels: tuple[Any, ...]
+    factor: float = 1.0
+    added: Tensor | None = None
+
+    @classmethod
+    def of(cls, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Product | None:
+        """What a call of a function of ``_PRODUCTS`` multiplies; None where it is no product of two tensors."""
+        try:
+            if name == "einsum":
+                return cls._einsum(*args)
+            if name not in ("baddbmm", "addbmm", "addmm"):
+                other = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("mat2"))
+                return cls._matmul(args[0], other)
+            first, left, right = (
+                *args,
+                *(kwargs[key] for key in ("batch1", "batch2", "mat1", "mat2") if key in kwargs),
+            )
+            beta = kwargs.get("beta", 1)
+            product = cls._matmul(left, right, summed=name == "addbmm")
+            if product is not None:
+                product.factor = kwargs.get("alpha", 1)
+                product.added = None if beta == 0 else first if beta == 1 else first * beta
+            return product
+        except (IndexError, KeyError, TypeError, ValueError):
+            return None
+
+    @classmethod
+    def _matmul(cls, left: Tensor, right: Tensor, summed: bool = False) -> Product | None:
+        if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or min(left.ndim, right.ndim) < 2:
+            return None
+        lead = tuple(range(max(left.ndim, right.ndim) - 2, 0, -1))
+        return cls(
+            left, right, (*lead[len(lead) + 2 - left.ndim :], "n", "d"), (*lead[len(lead) + 2 - right.ndim :], "d", "m"),
+            ("n", "m") if summed else (*lead, "n", "m"),
+        )  # fmt: skip
+
+    @classmethod
+    def _einsum(cls, equation: str, *operands: Any) -> Product | None:
+        left, right = operands[0] if len(operands) == 1 else operands
+        given, arrow, result = equation.replace(" ", "").partition("->")
+        first, second = given.split(",")
+        if not arrow:
+            return None
+
+        def labels(term: str, ndim: int) -> tuple[Any, ...]:
+            before, dots, after = term.partition("...")
+            count = ndim - len(before) - len(after) if dots else 0
+            return (*before, *range(count, 0, -1), *after)
+
+        most = max(left.ndim - len(first.replace("...", "")), right.ndim - len(second.replace("...", "")))
+        out = labels(result, len(result.replace("...", "")) + most if "..." in result else len(result))
+        found = cls(left, right, labels(first, left.ndim), labels(second, right.ndim), out)
+        return found if found.is_pair() else None
+
+    def is_pair(self) -> bool:
+        """Whether each label stands once in a tensor, and none in one operand alone and not in the result."""
+        sides = self.left_labels, self.right_labels, self.labels
+        counted = {label: sum(label in side for side in sides) for side in sides for label in side}
+        return min(counted.values()) > 1 and all(len(set(side)) == len(side) for side in sides)
+
+    def roles(self, of_right: bool, packed: bool) -> tuple[list[Any], ...]:
+        """The labels that lead, of the rows, of the columns, and of what is summed, seen from one operand.
+
+        An operand may have several axes that the other lacks: the last of them is its row, the others lead, since
+        heads may share keys; with ``packed`` all of them together are its row.
+        """
+        one, other = self.left_labels, self.right_labels
+        if of_right:
+            one, other = other, one
+        own = [label for label in self.labels if label in one and label not in other]
+        rows = own if packed else own[-1:]
+        columns = [label for label in self.labels if label in other and label not in one]
+        lead = [label for label in self.labels if label not in rows and label not in columns]
+        return lead, rows, columns, [label for label in one if label in other and label not in self.labels]
+
+
+def _arrange(x: Tensor, labels: Sequence[Any], lead: Sequence[Any], *groups: Sequence[Any]) -> Tensor:
+    """The tensor with its leading axes, then one axis for each group of labels; what it lacks has size 1."""
+    order = [*lead, *itertools.chain(*groups)]
+    x = x.permute([labels.index(label) for label in order if label in labels])
+    for position, label in enumerate(order):
+        if label not in labels:
+            x = x.unsqueeze(position)
+    ends = [len(lead), *itertools.accumulate(map(len, groups), initial=len(lead))][1:]
+    sizes = [math.prod(x.shape[start:end]) for start, end in itertools.pairwise(ends)]
+    shape = [*x.shape[: len(lead)], *sizes]
+    return x if list(x.shape) == shape else x.reshape(shape)
+
+
+def _spread(labels: Sequence[Any], shape: Sequence[int], group: Sequence[Any]) -> Tensor:
+    """A tensor of this shape with, in each place, the place's number along the axes of ``group`` taken together."""
+    sizes = [shape[labels.index(label)] for label in group]
+    numbers = torch.arange(math.prod(sizes)).reshape(sizes)
+    return _arrange(numbers, list(group), labels).expand(shape)
+
+
+# What is followed -----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Trace:
+    """How a tensor came of a product, or of a softmax of something else: one step, and the trace before it."""
+
+    shape: torch.Size
+    serial: int
+    product: Product | None = None
+    before: Trace | None = None
+    step: Callable[[Reading], None] | None = None
+    held: tuple[Tensor, ...] = ()
+    versions: tuple[int, ...] = ()
+    softmax: Trace | None = None
+    """Where the softmax was, if there was one."""
+    over_last: bool = False
+    plain: bool = True
+    length: int = 0
+    spent: bool = False
+
+    def steps(self) -> list[Trace]:
+        """From the product to here."""
+        found, trace = [self], self
+        while trace.before is not None:
+            trace = trace.before
+            found.append(trace)
+        return found[::-1]
+
+    def changed(self) -> bool:
+        """Whether a tensor that this step needs was overwritten since."""
+        return tuple(map(_version, self.held)) != self.versions
+
+    def release(self) -> None:
+        """Let go of everything from the softmax on: these weights are accounted for."""
+        for trace in self.steps():
+            if trace.softmax is not None:
+                trace.spent, trace.before, trace.step, trace.held, trace.versions = True, None, None, (), ()
+
+
+@dataclass(eq=False)
+class Reading:
+    """What is said of the weights while their steps are gone through again; ``shape`` is that of the tensor there.
+
+    ``lead``, ``row`` and ``column`` give for each place of the tensor where in the product it stands, ``bias`` and
+    ``scale`` broadcast against it. With ``compute`` off only the places are followed.
+    """
+
+    shape: torch.Size
+    lead: Tensor
+    row: Tensor
+    column: Tensor
+    dtype: torch.dtype
+    compute: bool
+    known: bool = True
+    scale: Any = 1.0
+    bias: Tensor | None = None
+    exact: bool = True
+    filled: bool = False
+    weighted: bool = False
+    swapped: bool = False
+    dropout: float = 0.0
+    undropped: Tensor | None = None
+
+    def axes(self, function: Callable[[Tensor], Tensor]) -> None:
+        """The same change of axes for all that is said."""
+        before = self.shape
+
+        def change(x: Tensor) -> Tensor:
+            return function(x.expand(before))
+
+        self.lead, self.row, self.column = (change(places) for places in (self.lead, self.row, self.column))
+        self.shape = self.lead.shape
+        if self.bias is not None:
+            self.bias = change(self.bias)
+        if isinstance(self.scale, Tensor) and self.scale.ndim:
+            self.scale = change(self.scale)
+        if self.undropped is not None:
+            self.undropped = change(self.undropped)
+
+    def add(self, other: Any, factor: float = 1.0) -> None:
+        """Scores to which something is added."""
+        if not self._goes_on() or not isinstance(other, Tensor) or self._same_for_all_keys(other):
+            return
+        other = other if factor == 1 else other * factor
+        self.bias = other if self.bias is None else _additive(self.bias, self.dtype) + other
+
+    def subtract_from(self, other: Any) -> None:
+        """Scores that are subtracted from something."""
+        self.multiply(-1.0)
+        self.add(other)
+
+    def multiply(self, other: Any, inverse: bool = False) -> None:
+        """Scores that are multiplied by something, or divided by it."""
+        if isinstance(other, Tensor) and other.numel() == 1:
+            other = other.reshape(())
+        elif isinstance(other, Tensor):
+            places = [self.row, self.column]
+            self.exact &= all(
+                other.shape[axis] == 1
+                for axis in range(-other.ndim, 0)
+                if any(_varies(place, axis) for place in places)
+            )
+        if not self._goes_on():
+            return
+        self.scale = self.scale / other if inverse else self.scale * other
+        if self.bias is not None and not (
+            self.bias.dtype == torch.bool and not isinstance(other, Tensor) and other > 0
+        ):
+            bias = _additive(self.bias, self.dtype)
+            self.bias = bias / other if inverse else bias * other
+
+    def fill(self, places: Tensor, value: Any) -> None:
+        """Scores that are replaced by a value where ``places`` are true."""
+        if isinstance(value, Tensor) and value.numel() > 1:
+            self.exact = False
+        if not self._goes_on():
+            return
+        number = value.item() if isinstance(value, Tensor) else value
+        if number == -math.inf and (self.bias is None or self.bias.dtype == torch.bool):
+            allowed = places.logical_not()
+            self.bias = allowed if self.bias is None else self.bias & allowed
+            return
+        self.filled |= number != -math.inf
+        zero = torch.zeros((), device=places.device, dtype=self.dtype)
+        self.bias = torch.where(
+            places, number, zero if self.bias is None else _additive(self.bias, self.dtype)
+        )
+
+    def _goes_on(self) -> bool:
+        """Whether scale and bias are still worth computing; what is done to weights ends that."""
+        self.exact &= not self.weighted
+        return self.compute and self.exact
+
+    def _same_for_all_keys(self, other: Tensor) -> bool:
+        """What a query adds to the scores of all its keys changes no weight."""
+        return all(
+            axis < -other.ndim or other.shape[axis] == 1
+            for axis in range(-len(self.shape), 0)
+            if _varies(self.column, axis)
+        )
+
+    def replace(self) -> None:
+        """Something else was done to the scores, or to the weights."""
+        self.exact = False
+
+    def soften(self, axis: int) -> None:
+        """A softmax along an axis, which is that of the keys from now on."""
+        self.weighted = True
+        if not self.known:
+            self.column = _spread(range(len(self.shape)), self.shape, [axis])
+        elif _varies(self.row, axis) and not _varies(self.column, axis):
+            self.row, self.column, self.swapped = self.column, self.row, True
+
+    def drop(self, p: float, weights: Tensor) -> None:
+        """Dropout of the weights while the model trains."""
+        if not self.weighted or self.undropped is not None:
+            self.exact = False
+        else:
+            self.dropout, self.undropped = p, weights
+
+    def combine(self) -> None:
+        """Two softmaxes of different scores in one."""
+        raise _Unreadable("two softmaxes are combined in its weights")
+
+
+def _varies(places: Tensor, axis: int) -> bool:
+    if places.shape[axis] == 1 or places.stride(axis) == 0:
+        return False
+    places = _dense(places)
+    return not bool((places == places.narrow(axis, 0, 1)).all())
+
+
+def _dense(x: Tensor) -> Tensor:
+    """The tensor with size 1 where it is the same all along an axis because it is expanded there."""
+    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())] if x.ndim else x
+
+
+def _counts(places: Tensor) -> bool:
+    """Whether they are 0, 1, 2 and so on."""
+    return torch.equal(places.flatten(), torch.arange(places.numel()))
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+
+
+def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[float, bool]:
+    """The rate of a call of dropout, and whether it is on."""
+    given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    return given.get("p", 0.5), given.get("training", given.get("train", True))
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+# Following ------------------------------------------------------------------------------------------------
+
+
+class WrittenOut:
+    """Follows the data of one run of a model, function by function, and reports the attention that it finds."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.traces: dict[int, tuple[weakref.ref[Tensor], int, Trace]] = {}
+        self.merged: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], bool]] = {}
+        self.serials = itertools.count()
+
+    def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function, and note what its result came of."""
+        name = getattr(func, "__name__", "").strip("_")
+        name = _NAMES.get(name, name)
+        if name in _PRODUCTS:
+            return self._multiply(name, func, args, kwargs)
+        if name in _SOFTMAX:
+            return self._soften(func, args, kwargs)
+        if name in ("cat", "view", "reshape", "flatten"):
+            result = func(*args, **kwargs)
+            self._note_merged(name, args, kwargs, result)
+            if self.traces:
+                self._step(name, func, args, kwargs, self._found(args, kwargs), result)
+            return result
+        if not self.traces:
+            return func(*args, **kwargs)
+        found = self._found(args, kwargs)
+        if not found:
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._step(name, func, args, kwargs, found, result)
+        return result
+
+    # The table of traces
+
+    def find(self, value: Any) -> Trace | None:
+        if not isinstance(value, Tensor):
+            return None
+        entry = self.traces.get(id(value))
+        if entry is None or entry[0]() is not value:
+            return None
+        trace = entry[2]
+        if (trace.softmax or trace).spent or entry[1] != _version(
+            value
+        ):  # overwritten through another view of it
+            del self.traces[id(value)]
+            return None
+        return trace
+
+    def note(self, tensor: Tensor, trace: Trace) -> None:
+        key = id(tensor)
+
+        def forget(reference: weakref.ref[Tensor], traces: Any = self.traces) -> None:
+            if key in traces and traces[key][0] is reference:
+                del traces[key]
+
+        self.traces[key] = (weakref.ref(tensor, forget), _version(tensor), trace)
+
+    def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, Trace]]:
+        found = []
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                trace = self.find(item)
+                if trace is not None:
+                    found.append((item, trace))
+        return found
+
+    # Steps
+
+    def _multiply(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        result = func(*args, **kwargs)
+        product = Product.of(name, args, kwargs)
+        if product is None or not isinstance(result, Tensor) or not result.numel():
+            return result
+        left, right = self.find(product.left), self.find(product.right)
+        for of_right, trace in ((False, left), (True, right)):
+            if trace is None or trace.softmax is None:
+                continue
+            values = product.left if of_right else product.right
+            if self.observer.owns(values):
+                if result.shape == trace.shape:  # heads are mixed by weights of the model
+                    self._continue(result, trace, Reading.replace, plain=False)
+                return result
+            if self._arrive(product, of_right, trace, result):
+                return result
+        scores = left or right
+        if scores is not None and self.observer.owns(product.right if left else product.left):
+            if result.shape == scores.shape:
+                self._continue(result, scores, Reading.replace, plain=False)
+            return result
+        if self.observer.owns(product.right):  # a linear layer
+            return result
+        held = (product.left, product.right) + (() if product.added is None else (product.added,))
+        versions = tuple(map(_version, held))
+        self.note(result, Trace(result.shape, next(self.serials), product, held=held, versions=versions))
+        return result
+
+    def _soften(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        given = args[0] if args else kwargs.get("input")
+        if not isinstance(given, Tensor) or given.ndim < 2:
+            return result
+        axis = args[1] if len(args) > 1 else kwargs.get("dim")
+        axis = (0 if given.ndim == 3 else 1) if axis is None else axis % given.ndim
+        trace = self.find(given)
+        if trace is None or trace.softmax is not None:
+            trace = Trace(given.shape, next(self.serials))
+        softened = self._next(result.shape, trace, lambda reading: reading.soften(axis))
+        softened.softmax, softened.over_last = softened, axis == given.ndim - 1
+        self.note(result, softened)
+        return result
+
+    def _next(
+        self,
+        shape: torch.Size,
+        before: Trace,
+        step: Callable[[Reading], None] | None,
+        *held: Any,
+        plain: bool = True,
+    ) -> Trace:
+        tensors = tuple(value for value in held if isinstance(value, Tensor))
+        return Trace(
+            shape, before.serial, before=before, step=step, held=tensors, versions=tuple(map(_version, tensors)),
+            softmax=before.softmax, over_last=before.over_last, plain=before.plain and plain, length=before.length + 1,
+        )  # fmt: skip
+
+    def _continue(
+        self,
+        result: Any,
+        before: Trace,
+        step: Callable[[Reading], None] | None,
+        *held: Any,
+        plain: bool = True,
+    ) -> None:
+        if isinstance(result, Tensor) and before.length < _LONGEST:
+            self.note(result, self._next(result.shape, before, step, *held, plain=plain))
+
+    def _step(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        found: list[tuple[Tensor, Trace]],
+        result: Any,
+    ) -> None:
+        if not found:
+            return
+        if isinstance(result, (list, tuple)) and name in _AXES:
+            for number, part in enumerate(result):
+                self._axes(part, found[0], func, args, kwargs, number)
+            return
+        if not isinstance(result, Tensor) or not result.numel():
+            return
+        tensor, trace = max(
+            found,
+            key=lambda pair: (
+                pair[1].shape == result.shape, pair[1].softmax is not None, pair[1].plain, -pair[1].serial
+            ),
+        )  # fmt: skip
+        if name in ("cat", "pad", "stack"):
+            self._widen(name, result, tensor, trace, func, args, kwargs)
+        elif name in _AXES:
+            self._axes(result, (tensor, trace), func, args, kwargs)
+        elif result.shape == tensor.shape:
+            self._value(name, result, tensor, trace, args, kwargs, found)
+        elif name in _BROADCAST and result.shape[-2:] == tensor.shape[-2:]:
+            shape = result.shape
+            widened = self._next(shape, trace, lambda reading: reading.axes(lambda x: x.expand(shape)))
+            self._value(name, result, tensor, widened, args, kwargs, found)
+
+    def _axes(
+        self,
+        result: Any,
+        of: tuple[Tensor, Trace],
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        part: Any = None,
+    ) -> None:
+        tensor, trace = of
+        place = next((i for i, value in enumerate(args) if value is tensor), None)
+        if place is None or not isinstance(result, Tensor):
+            return
+
+        def change(x: Tensor) -> Tensor:
+            given = (*args[:place], x, *args[place + 1 :])
+            try:
+                changed = func(*given, **kwargs)
+            except RuntimeError:  # a view of an expanded tensor
+                if getattr(func, "__name__", "") != "view":
+                    raise
+                changed = x.reshape(*args[1:])
+            return changed if part is None else changed[part]
+
+        # the tensor itself stands in for its place, and is not held for it
+        args = (*args[:place], None, *args[place + 1 :])
+        self._continue(result, trace, lambda reading: reading.axes(change), *args)
+
+    def _widen(
+        self,
+        name: str,
+        result: Tensor,
+        tensor: Tensor,
+        trace: Trace,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+    ) -> None:
+        """Further scores beside these, such as those of attention sinks."""
+        if name == "pad":
+            sides = args[1] if len(args) > 1 else kwargs["pad"]
+
+            def change(x: Tensor) -> Tensor:
+                return func(x, sides, value=-1)
+        else:
+            parts = args[0] if args else kwargs["tensors"]
+            shapes = [None if value is tensor else value.shape for value in parts]
+            rest = args[1:]
+            options = {key: value for key, value in kwargs.items() if key != "tensors"}
+
+            def change(x: Tensor) -> Tensor:
+                return func([x if s is None else x.new_full(s, -1) for s in shapes], *rest, **options)
+
+        def step(reading: Reading) -> None:
+            reading.bias, reading.scale, reading.undropped, reading.exact = None, 1.0, None, False
+            reading.axes(change)
+
+        self._continue(result, trace, step, plain=False)
+
+    def _value(
+        self, name: str, result: Tensor, tensor: Tensor, trace: Trace, args: Any, kwargs: Any, found: Any
+    ) -> None:
+        """A step that changes values and leaves the axes."""
+        first = args[0] if args else kwargs.get("input")
+        second = args[1] if len(args) > 1 else kwargs.get("other")
+        is_first = first is tensor
+        other = second if is_first else first
+        alpha = kwargs.get("alpha", 1)
+
+        def go_on(step: Callable[[Reading], None] | None, plain: bool = True, held: Any = None) -> None:
+            self._continue(result, trace, step, held, plain=plain)
+
+        for others, _ in found:
+            if others is not tensor:  # it is a bias now, and followed no further
+                self.traces.pop(id(others), None)
+        if trace.softmax and name not in _SAME | _DROPOUT | _LIMITS:
+            products = {id(t.steps()[0].product) for _, t in found if t.softmax and t.steps()[0].product}
+            go_on(Reading.combine if len(products) > 1 else Reading.replace, plain=False)
+        elif name in _SAME:
+            go_on(None)
+        elif name == "add":
+            go_on(lambda reading: reading.add(other, alpha if is_first else 1.0), held=other)
+        elif (name, is_first) in (("sub", True), ("rsub", False)):
+            go_on(lambda reading: reading.add(other, -alpha), held=other)
+        elif name in ("sub", "rsub"):
+            go_on(lambda reading: reading.subtract_from(other), held=other)
+        elif name == "neg":
+            go_on(lambda reading: reading.multiply(-1.0))
+        elif name == "mul":
+            go_on(lambda reading: reading.multiply(other), held=other)
+        elif name == "div" and is_first and "rounding_mode" not in kwargs:
+            go_on(lambda reading: reading.multiply(other, inverse=True), held=other)
+        elif name == "masked_fill" and is_first:
+            given = dict(zip(("mask", "value"), args[1:], strict=False)) | kwargs
+            go_on(lambda reading: reading.fill(given["mask"], given["value"]), held=given["mask"])
+        elif name == "where" and len(args) == 3:
+            method = isinstance(first, Tensor) and first.dtype != torch.bool  # scores.where(places, other)
+            places, kept, instead = (second, first, args[2]) if method else args
+            if kept is tensor:
+                go_on(lambda reading: reading.fill(places.logical_not(), instead), held=places)
+            else:
+                go_on(lambda reading: reading.fill(places, kept), held=places)
+        elif name in _DROPOUT:
+            p, on = _dropout(args, kwargs)
+            if on and p > 0:
+                go_on(lambda reading: reading.drop(p, tensor), held=tensor)
+            else:
+                go_on(None)
+        elif name in _LIMITS and result is not tensor and torch.equal(result, tensor):
+            go_on(None)
+        else:
+            go_on(Reading.replace, plain=False)
+
+    def _note_merged(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Remember what a first axis was put together from: batch and heads, or heads and batch."""
+        if not isinstance(result, Tensor) or result.ndim != 3:
+            return
+        if name == "cat":
+            parts = args[0] if args else kwargs.get("tensors")
+            along = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if along != 0 or len(parts) < 2:
+                return
+            sizes = (len(parts), parts[0].shape[0])
+        else:
+            given = args[0]
+            if not isinstance(given, Tensor) or given.ndim != 4:
+                return
+            sizes = (given.shape[0], given.shape[1])
+        if sizes[0] * sizes[1] != result.shape[0]:
+            return
+        key, merged = id(result), self.merged
+        merged[key] = (weakref.ref(result, lambda _: merged.pop(key, None)), sizes, name == "cat")
+
+    # Arriving
+
+    def _arrive(self, product: Product, of_right: bool, trace: Trace, result: Tensor) -> bool:
+        """Weights are multiplied with values: report the attention. False where it is not their keys they sum over."""
+        place = self.observer.place()
+        if place is None:
+            trace.release()
+            return True
+        try:
+            arrival = self._read(product, of_right, trace, result)
+        except _NotOverKeys:
+            return False
+        except _Unreadable as error:
+            if trace.over_last or trace.steps()[0].product is not None:
+                self.observer.missed(str(error))
+        else:
+            if self.observer.wants(None):
+                self.observer.seen(arrival(place), None)
+            else:
+                self.observer.skip(None)
+        trace.release()
+        return True
+
+    def _read(
+        self, product: Product, of_right: bool, trace: Trace, result: Tensor
+    ) -> Callable[[tuple[nn.Module, Any]], Call]:
+        steps = trace.steps()
+        if any(step.changed() for step in steps):
+            raise _Unreadable(
+                "its operands are overwritten before its weights are multiplied with the values"
+            )
+        failure: _Unreadable | None = None
+        for packed in (False, True):
+            try:
+                _Arrival(product, of_right, packed, steps, result, compute=False)
+            except _Unreadable as error:
+                failure = failure or error
+            else:
+                return lambda place: _Arrival(product, of_right, packed, steps, result).call(
+                    *place, self.merged
+                )
+        assert failure is not None
+        raise failure
+
+
+class _Arrival:
+    """Weights that are multiplied with values, and what is known of them; with ``compute`` off only their axes.
+
+    Raises _Unreadable where they are no weights of the keys of one product, saying why, and _NotOverKeys.
+    """
+
+    def __init__(
+        self,
+        product: Product,
+        of_right: bool,
+        packed: bool,
+        steps: list[Trace],
+        result: Tensor,
+        compute: bool = True,
+    ) -> None:
+        self.steps, self.result, self.product = steps, result, product
+        self.scores, shape = steps[0].product, steps[0].shape
+        if self.scores is None:
+            nothing = torch.zeros((), dtype=torch.long).expand(shape)
+            reading = Reading(shape, nothing, nothing, nothing, torch.float32, compute=False, known=False)
+        else:
+            self.of_scores = self.scores.roles(False, packed)
+            places = (_spread(self.scores.labels, shape, group) for group in self.of_scores[:3])
+            dtype = torch.promote_types(self.scores.left.dtype, torch.float32)
+            reading = Reading(shape, *places, dtype=dtype, compute=compute, scale=self.scores.factor)
+            if self.scores.added is not None:
+                reading.add(self.scores.added)
+        try:
+            for step in steps:
+                if step.step is not None:
+                    step.step(reading)
+        except (RuntimeError, IndexError, TypeError) as error:
+            raise _Unreadable("the axes of its scores cannot be followed") from error
+        self.reading = reading
+        self.weights, self.values = product.left, product.right
+        self.labels, self.of_values = product.left_labels, product.right_labels
+        if of_right:
+            self.weights, self.values = self.values, self.weights
+            self.labels, self.of_values = self.of_values, self.labels
+        self.lead, self.rows, self.columns, self.keys = product.roles(of_right, packed)
+        self.places = [self.arranged(x) for x in (reading.lead, reading.row, reading.column)]
+        self._check()
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """(lead …, query, key) of something that lies as the weights do."""
+        return _arrange(x.expand(self.weights.shape), self.labels, self.lead, self.rows, self.keys)
+
+    def _check(self) -> None:
+        """Whether the weights' axes are inputs and heads, queries and keys, and the softmax was over the keys."""
+        lead, row, column = self.places
+        if lead.shape[-1] > 1 and not _varies(column, -1):
+            raise _NotOverKeys
+        if self.scores is None:
+            raise _Unreadable("what it is a softmax of is no product of queries and keys")
+        others = range(lead.ndim - 2)
+        if any(_varies(column, axis) for axis in (*others, -2)):
+            raise _Unreadable("the keys differ between its queries, heads or inputs")
+        if any(_varies(lead, axis) for axis in (-2, -1)) or any(_varies(row, axis) for axis in (*others, -1)):
+            raise _Unreadable("its queries are mixed with heads or inputs")
+        first = (0,) * (lead.ndim - 2)
+        self.places = [lead[..., 0, 0], row[first][:, 0], column[first][0]]
+        if min(int(_dense(places).min()) for places in self.places) < 0:
+            raise _Unreadable("only a part of its weights comes of queries and keys")
+
+    def operand(self, which: str) -> Tensor:
+        """Queries or keys, (lead …, token, head_dim), where the weights have them."""
+        assert self.scores is not None
+        lead, rows, columns, inner = self.of_scores
+        left = (which == "q") != self.reading.swapped
+        x = (
+            _arrange(self.scores.left, self.scores.left_labels, lead, rows, inner)
+            if left
+            else _arrange(self.scores.right, self.scores.right_labels, lead, columns, inner)
+        )
+        lead_at, tokens_at = self.places[0], self.places[1 if which == "q" else 2]
+        sizes = [self.steps[0].shape[self.scores.labels.index(label)] for label in lead]
+        if list(lead_at.shape) != sizes or not _counts(lead_at):
+            x = x.expand(*sizes, *x.shape[-2:])
+            if _counts(lead_at) and lead_at.numel() == math.prod(sizes):
+                x = x.reshape(*lead_at.shape, *x.shape[-2:])
+            else:
+                x = x.reshape(-1, *x.shape[-2:])[lead_at.to(x.device)]
+        if tokens_at.numel() == x.shape[-2] and _counts(tokens_at):
+            return x
+        return x.index_select(-2, tokens_at.to(x.device))
+
+    def call(self, module: nn.Module, given: Any, merged: Mapping[int, Any]) -> Call:
+        """The attention, its axes (batch, head, token, head_dim)."""
+        reading, product = self.reading, self.product
+        output = _arrange(self.result, product.labels, self.lead, self.rows, self._value_axes())
+        values = _arrange(self.values, self.of_values, self.lead, self.keys, self._value_axes())
+        lead = tuple(output.shape[:-2])
+        split = self._heads_in_batch(lead, module, given, merged)
+
+        def four(x: Tensor) -> Tensor:
+            if split is not None:
+                x = x.expand(*lead, *x.shape[-2:]).unflatten(0, split[0])
+                return x.transpose(0, 1) if split[1] else x
+            return four_axes(x, (*lead[:-1], x.shape[-3]) if x.ndim > 3 else lead)
+
+        q, k, v, output = (four(x) for x in (self.operand("q"), self.operand("k"), values, output))
+        scale = self._scale(four)
+        mask = (
+            None if reading.bias is None or not reading.exact else _dense(four(self.arranged(reading.bias)))
+        )
+        weights = four(self.arranged(self.weights if reading.undropped is None else reading.undropped))
+        exact = reading.exact
+        if exact and reading.filled:
+            # A value that stands for "never" is no such thing in a row that has no other.
+            own = attention_weights(q, k, scale, mask)
+            exact = torch.allclose(own.to(weights.dtype), weights, rtol=1e-3, atol=1e-5)
+        call = Call(q, k, v, scale, mask, output, attn=None if exact else weights, dropout=reading.dropout)
+        if not exact:
+            sums = weights.detach().float().sum(dim=-1)
+            call.rows_sum_to_one = bool(((sums - 1).abs() < 1e-2).logical_or(sums == 0).all())
+        return _over_channels(call) if _attends_to_channels(call, given) else call
+
+    def _value_axes(self) -> list[Any]:
+        return [
+            label for label in self.product.labels if label in self.of_values and label not in self.labels
+        ]
+
+    def _scale(self, four: Callable[[Tensor], Tensor]) -> float | Tensor:
+        """The factor on the scores, one number or one for each head; any other is left to the weights."""
+        scale = self.reading.scale
+        if not self.reading.exact:
+            return float(scale) if isinstance(scale, (int, float)) else 1.0
+        if not isinstance(scale, Tensor):
+            return float(scale)
+        if not scale.ndim:
+            return scale.reshape(1, 1, 1) if scale.requires_grad else float(scale)
+        full = _dense(four(self.arranged(scale)))
+        if any(_varies(full, axis) for axis in (0, 2, 3)):
+            self.reading.exact = False
+            return 1.0
+        return full[0, :, :1, :1]
+
+    def _heads_in_batch(
+        self, lead: tuple[int, ...], module: nn.Module, given: Any, merged: Mapping[int, Any]
+    ) -> tuple[tuple[int, int], bool] | None:
+        """How the only leading axis is made of inputs and heads, and whether the heads come first; None if it is not.
+
+        The scores may have been seen with both axes, or the operands when they were put together; else the module
+        says how many heads it has, and the inputs come first.
+        """
+        if len(lead) != 1 or not isinstance(given, Tensor) or self.scores is None:
+            return None
+        inputs = given.shape[0] if given.ndim else 1
+        seen = [tuple(step.shape[:2]) for step in self.steps if len(step.shape) == 4]
+        operands = (self.scores.left, self.scores.right, self.values)
+        notes = [merged[id(x)] for x in operands if id(x) in merged]
+        seen += [note[1] for note in notes]
+        for sizes in seen:
+            if math.prod(sizes) == lead[0] and 1 not in (sizes[0], lead[0] // sizes[0]):
+                joined = any(note[1] == sizes and note[2] for note in notes)
+                heads_first = joined or (sizes[0] != inputs and sizes[1] == inputs)
+                return (sizes[0], lead[0] // sizes[0]), heads_first
+        heads = declared_heads(module)
+        if heads is None or heads == 1 or lead[0] % heads or lead[0] == inputs:
+            return None
+        return (lead[0] // heads, heads), False
+
+
+def _attends_to_channels(call: Call, given: Any) -> bool:
+    """Whether the axis summed over is that of the tokens which the module was given, and its queries the channels."""
+    if not isinstance(given, Tensor) or given.ndim < 3:
+        return False
+    _, heads, queries, summed = call.q.shape
+    sizes = given.shape[1:]
+    layouts = [(math.prod(sizes[:-1]), sizes[-1])] + [(math.prod(sizes[1:]), sizes[0])] * (len(sizes) > 2)
+    return any(
+        summed == tokens != queries == call.k.shape[2] and queries * heads == channels
+        for tokens, channels in layouts
+    )
+
+
+def _over_channels(call: Call) -> Call:
+    """The call with channels that attend to channels, its operands (batch, head, token, head_dim) as any others."""
+    if call.mask is not None:
+        raise IncompleteCapture("attention among channels with a mask or bias cannot be recorded")
+    return replace(call, q=call.q.mT, k=call.k.mT, v=call.v.mT, head_out=call.head_out.mT, kind="channel")
