@@ -426,6 +426,11 @@ class WrittenOut:
         if not found:
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
+        if name == "setitem":  # in place, and nothing is returned
+            own = found[0][1] if args[0] is found[0][0] else None
+            if own is not None:
+                self._continue(args[0], own, Reading.replace, plain=False)
+            return result
         self._step(name, func, args, kwargs, found, result)
         return result
 
