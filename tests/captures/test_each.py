@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.captures.families import FAMILIES, Family
-from tests.captures.test_user_modules import HEADS, WIDTH, Functional, Stack, WrittenOut, x
+from tests.captures.test_user_modules import HEADS, WIDTH, Functional, Stack, Unseen, x
 from workbench.captures import DEFAULT_SITES, LayerRecord, TokenInfo, capture
 from workbench.captures.routes import _Watch
 from workbench.core.errors import IncompleteCapture, InputError
@@ -191,7 +191,7 @@ def test_what_the_function_computes_passes_the_watch_by(x: Tensor, monkeypatch):
 
 
 def test_attention_that_was_not_seen_is_still_told(x: Tensor):
-    with pytest.warns(UserWarning, match=r"layers\.1 \(WrittenOut\)"):
-        assert len(handed(Stack(Functional(), WrittenOut()).eval(), x)) == 1
+    with pytest.warns(UserWarning, match=r"layers\.1 \(Unseen\)"):
+        assert len(handed(Stack(Functional(), Unseen()).eval(), x)) == 1
     with pytest.raises(IncompleteCapture, match="no attention was seen"):
         handed(Stack(nn.Linear(WIDTH, WIDTH)).eval(), x)

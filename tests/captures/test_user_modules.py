@@ -52,15 +52,16 @@ class Stack(nn.Module):
         return x
 
 
-class WrittenOut(nn.Module):
-    """Attention that no route sees."""
+class Unseen(nn.Module):
+    """Attention that no route sees, since it has no softmax."""
 
     def __init__(self):
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(self.query(x) @ self.key(x).mT, dim=-1) @ self.value(x)
+        scores = (self.query(x) @ self.key(x).mT).square()
+        return scores / scores.sum(dim=-1, keepdim=True) @ self.value(x)
 
 
 @pytest.fixture
@@ -237,17 +238,17 @@ def test_a_wrapped_library_model_is_captured():
     ]
 
 
-def test_a_library_model_written_out_by_its_authors_is_an_error():
-    from transformers import GPTJConfig, GPTJModel
+def test_a_library_model_without_softmax_is_an_error():
+    from transformers import RwkvConfig, RwkvModel
 
-    config = GPTJConfig(vocab_size=50, n_embd=24, n_layer=2, n_head=3, rotary_dim=4, n_positions=20)
-    with pytest.raises(IncompleteCapture, match=r"no attention was seen.*h\.0\.attn"):
-        capture(GPTJModel(config).eval(), torch.randint(0, 50, (2, 7)))
+    config = RwkvConfig(vocab_size=50, hidden_size=24, num_hidden_layers=2, attention_hidden_size=24)
+    with pytest.raises(IncompleteCapture, match=r"no attention was seen.*blocks\.0\.attention"):
+        capture(RwkvModel(config).eval(), torch.randint(0, 50, (2, 7)))
 
 
 def test_an_unseen_module_of_a_users_model_is_named_in_a_warning(x: Tensor):
-    model = Stack(Functional(), WrittenOut()).eval()
-    with pytest.warns(UserWarning, match=r"layers\.1 \(WrittenOut\)"):
+    model = Stack(Functional(), Unseen()).eval()
+    with pytest.warns(UserWarning, match=r"layers\.1 \(Unseen\)"):
         captured = capture(model, x)
     assert len(captured) == 1
     with warnings.catch_warnings():
@@ -473,7 +474,7 @@ def test_an_unknown_block_is_an_error_until_it_is_registered(x: Tensor):
 
 
 def test_attention_modules_are_found_without_running():
-    model = Stack(Functional(), WrittenOut(), nn.MultiheadAttention(WIDTH, HEADS))
+    model = Stack(Functional(), Unseen(), nn.MultiheadAttention(WIDTH, HEADS))
     assert [path for path, _ in attention_modules(model)] == ["layers.0", "layers.2"]
 
 

@@ -3,7 +3,7 @@
 ``capture`` runs and records, ``Capture`` is what it gives and saves, ``compare`` says how two captures differ,
 ``read_qkv`` reads anyone's file of q, k, v. The way of one call of attention, file by file:
 
-- ``routes`` see the call while the model runs;
+- ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
 - ``registry`` has what is known of its family, which the files of ``families`` say with ``register_adapter`` and its
   like, yours to use too; ``layout`` asks it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;

@@ -202,6 +202,7 @@ def capture(
         _run(recorder, arguments, grad)
         return recorder
 
+    random = torch.get_rng_state()
     try:
         recorder = run(copy=False)
         again = recorder.keeper.changed()
@@ -209,6 +210,7 @@ def capture(
         again = True
     if again:
         # The model overwrote in place what had been kept without a copy: once more, copying.
+        torch.set_rng_state(random)
         recorder = run(copy=True)
     records = recorder.selected()
     if each is not None:

@@ -165,7 +165,8 @@ class Recorder:
         return _address(tensor) in self.keeper.owned
 
     def place(self) -> tuple[nn.Module, Any] | None:
-        if self.adapted(self.frames[-1]) is not None:
+        adapted = self.adapted(self.frames[-1])
+        if adapted is not None and not _reads_calls(adapted.visit.module):
             return None
         visit = self.frames[-1].visit
         return visit.module, _first_tensor((visit.args, visit.kwargs))

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call, four_axes
-from workbench.captures.written_out import WrittenOut
+from workbench.captures.written_out import Follower, WrittenOut
 from workbench.core.errors import IncompleteCapture
 
 _SDPA = F.scaled_dot_product_attention
@@ -319,8 +319,12 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
+class Everything(Observer, Follower, Protocol):
+    """What attention is reported to by all of the ways at once."""
+
+
 @contextmanager
-def watch_attention(observer: Recorder) -> Generator[None]:
+def watch_attention(observer: Everything) -> Generator[None]:
     """See every attention call of this thread until the block ends."""
     interface = _Interface(observer)
     watch = _Watch(observer, interface, WrittenOut(observer))

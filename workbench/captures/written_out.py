@@ -53,8 +53,8 @@ _BROADCAST = {"add", "sub", "rsub", "mul", "masked_fill", "where"}
 _LONGEST = 64
 
 
-class Observer(Protocol):
-    """What attention is reported to."""
+class Follower(Protocol):
+    """What attention that was written out is reported to."""
 
     def wants(self, module: nn.Module | None) -> bool: ...
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
@@ -73,7 +73,7 @@ class Observer(Protocol):
         ...
 
     def place(self) -> tuple[nn.Module, Any] | None:
-        """The innermost module and its first input; None where an adapter speaks for it."""
+        """The innermost module and its first input; None where an adapter speaks for it and wants no calls."""
         ...
 
 
@@ -131,7 +131,8 @@ class Product:
             return None
         lead = tuple(range(max(left.ndim, right.ndim) - 2, 0, -1))
         return cls(
-            left, right, (*lead[len(lead) + 2 - left.ndim :], "n", "d"), (*lead[len(lead) + 2 - right.ndim :], "d", "m"),
+            left, right,
+            (*lead[len(lead) + 2 - left.ndim :], "n", "d"), (*lead[len(lead) + 2 - right.ndim :], "d", "m"),
             ("n", "m") if summed else (*lead, "n", "m"),
         )  # fmt: skip
 
@@ -218,10 +219,9 @@ class Trace:
 
     def steps(self) -> list[Trace]:
         """From the product to here."""
-        found, trace = [self], self
-        while trace.before is not None:
-            trace = trace.before
-            found.append(trace)
+        found: list[Trace] = [self]
+        while (before := found[-1].before) is not None:
+            found.append(before)
         return found[::-1]
 
     def changed(self) -> bool:
@@ -291,13 +291,11 @@ class Reading:
         """Scores that are multiplied by something, or divided by it."""
         if isinstance(other, Tensor) and other.numel() == 1:
             other = other.reshape(())
-        elif isinstance(other, Tensor):
-            places = [self.row, self.column]
-            self.exact &= all(
-                other.shape[axis] == 1
-                for axis in range(-other.ndim, 0)
-                if any(_varies(place, axis) for place in places)
-            )
+        elif isinstance(other, Tensor) and not self._same_within_heads(other):
+            # Zeros where something very small is added afterwards (GPT): whether that is a mask, the weights tell.
+            self.exact &= not self.compute or bool(((other == 0) | (other == 1)).all())
+            self.filled = True
+            other = 1.0
         if not self._goes_on():
             return
         self.scale = self.scale / other if inverse else self.scale * other
@@ -335,6 +333,13 @@ class Reading:
             axis < -other.ndim or other.shape[axis] == 1
             for axis in range(-len(self.shape), 0)
             if _varies(self.column, axis)
+        )
+
+    def _same_within_heads(self, other: Tensor) -> bool:
+        return all(
+            axis < -other.ndim or other.shape[axis] == 1
+            for axis in range(-len(self.shape), 0)
+            if _varies(self.row, axis) or _varies(self.column, axis)
         )
 
     def replace(self) -> None:
@@ -386,7 +391,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[float, bool]:
     """The rate of a call of dropout, and whether it is on."""
-    given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs}
     return given.get("p", 0.5), given.get("training", given.get("train", True))
 
 
@@ -400,7 +405,7 @@ def _version(tensor: Tensor) -> int:
 class WrittenOut:
     """Follows the data of one run of a model, function by function, and reports the attention that it finds."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Follower) -> None:
         self.observer = observer
         self.traces: dict[int, tuple[weakref.ref[Tensor], int, Trace]] = {}
         self.merged: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], bool]] = {}
@@ -486,7 +491,7 @@ class WrittenOut:
                 if result.shape == trace.shape:  # heads are mixed by weights of the model
                     self._continue(result, trace, Reading.replace, plain=False)
                 return result
-            if self._arrive(product, of_right, trace, result):
+            if self._arrive(product, of_right, trace, result, values):
                 return result
         scores = left or right
         if scores is not None and self.observer.owns(product.right if left else product.left):
@@ -564,7 +569,8 @@ class WrittenOut:
             ),
         )  # fmt: skip
         if name in ("cat", "pad", "stack"):
-            self._widen(name, result, tensor, trace, func, args, kwargs)
+            several = len({id(t.steps()[0]) for _, t in found}) > 1
+            self._widen(name, result, tensor, trace, func, args, kwargs, several)
         elif name in _AXES:
             self._axes(result, (tensor, trace), func, args, kwargs)
         elif result.shape == tensor.shape:
@@ -595,7 +601,7 @@ class WrittenOut:
             except RuntimeError:  # a view of an expanded tensor
                 if getattr(func, "__name__", "") != "view":
                     raise
-                changed = x.reshape(*args[1:])
+                changed = x.reshape(list(args[1:] if isinstance(args[1], int) else args[1]))
             return changed if part is None else changed[part]
 
         # the tensor itself stands in for its place, and is not held for it
@@ -611,6 +617,7 @@ class WrittenOut:
         func: Callable[..., Any],
         args: Any,
         kwargs: Any,
+        several: bool,
     ) -> None:
         """Further scores beside these, such as those of attention sinks."""
         if name == "pad":
@@ -628,6 +635,8 @@ class WrittenOut:
                 return func([x if s is None else x.new_full(s, -1) for s in shapes], *rest, **options)
 
         def step(reading: Reading) -> None:
+            if several:
+                raise _Unreadable("its scores are joined of several products")
             reading.bias, reading.scale, reading.undropped, reading.exact = None, 1.0, None, False
             reading.axes(change)
 
@@ -650,6 +659,9 @@ class WrittenOut:
             if others is not tensor:  # it is a bias now, and followed no further
                 self.traces.pop(id(others), None)
         if trace.softmax and name not in _SAME | _DROPOUT | _LIMITS:
+            if result is not tensor and torch.equal(result, tensor):
+                go_on(None)
+                return
             products = {id(t.steps()[0].product) for _, t in found if t.softmax and t.steps()[0].product}
             go_on(Reading.combine if len(products) > 1 else Reading.replace, plain=False)
         elif name in _SAME:
@@ -667,7 +679,7 @@ class WrittenOut:
         elif name == "div" and is_first and "rounding_mode" not in kwargs:
             go_on(lambda reading: reading.multiply(other, inverse=True), held=other)
         elif name == "masked_fill" and is_first:
-            given = dict(zip(("mask", "value"), args[1:], strict=False)) | kwargs
+            given = {**dict(zip(("mask", "value"), args[1:], strict=False)), **kwargs}
             go_on(lambda reading: reading.fill(given["mask"], given["value"]), held=given["mask"])
         elif name == "where" and len(args) == 3:
             method = isinstance(first, Tensor) and first.dtype != torch.bool  # scores.where(places, other)
@@ -709,7 +721,7 @@ class WrittenOut:
 
     # Arriving
 
-    def _arrive(self, product: Product, of_right: bool, trace: Trace, result: Tensor) -> bool:
+    def _arrive(self, product: Product, of_right: bool, trace: Trace, result: Tensor, values: Tensor) -> bool:
         """Weights are multiplied with values: report the attention. False where it is not their keys they sum over."""
         place = self.observer.place()
         if place is None:
@@ -717,6 +729,8 @@ class WrittenOut:
             return True
         try:
             arrival = self._read(product, of_right, trace, result)
+            if (weights := self.find(values)) is not None and weights.softmax is not None:
+                raise _Unreadable("its weights are multiplied with weights of other attention")
         except _NotOverKeys:
             return False
         except _Unreadable as error:

@@ -14,6 +14,7 @@ class TalkingHeads(Adapter):
     """Linear maps mix the heads before and after the softmax, so rows of attn do not sum to 1."""
 
     classes = ("timm.models.cait.TalkingHeadAttn",)
+    reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
         module = visit.module

@@ -24,6 +24,7 @@ class SlidingWindow(Adapter):
     """
 
     classes = ("transformers.models.longformer.modeling_longformer.LongformerSelfAttention",)
+    reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
         module = visit.module

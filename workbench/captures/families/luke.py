@@ -35,6 +35,7 @@ class WordsAndEntities(Adapter):
     """
 
     classes = ("transformers.models.luke.modeling_luke.LukeSelfAttention",)
+    reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
         module = visit.module
