@@ -594,6 +594,8 @@ class WrittenOut:
         if place is None or not isinstance(result, Tensor):
             return
 
+        shape = result.shape
+
         def change(x: Tensor) -> Tensor:
             given = (*args[:place], x, *args[place + 1 :])
             try:
@@ -601,7 +603,7 @@ class WrittenOut:
             except RuntimeError:  # a view of an expanded tensor
                 if getattr(func, "__name__", "") != "view":
                     raise
-                changed = x.reshape(list(args[1:] if isinstance(args[1], int) else args[1]))
+                changed = x.reshape(shape)
             return changed if part is None else changed[part]
 
         # the tensor itself stands in for its place, and is not held for it
