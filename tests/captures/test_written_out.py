@@ -573,3 +573,16 @@ def test_transformers_sparse_attention_of_joined_scores_is_refused():
     )()  # fmt: skip
     with pytest.raises(IncompleteCapture, match=r"longformer_self_attn \(LEDEncoderSelfAttention"):
         capture(model, words())
+
+
+def test_the_batch_itself_as_queries_keys_and_values():
+    class Bare(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x @ x.mT, dim=-1) @ x
+
+    x = torch.randn(BATCH, TOKENS, WIDTH)
+    record = capture(Bare(), x)[0]
+    assert record.q[:, 0].equal(x)
+    assert record.k[:, 0].equal(x)
+    assert record.v[:, 0].equal(x)
+    exact(record)

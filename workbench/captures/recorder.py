@@ -85,6 +85,12 @@ class Recorder:
         self.paths = {child: path for path, child in self.modules.items()}
         # Layers are only counted by running, so for layer -2 the last two are kept until the end.
         self.last = 0 if self.chosen is None else -min(0, *self.chosen, 0)
+        of_modules = (
+            m.__dict__[kind].values() for m in self.modules.values() for kind in ("_parameters", "_buffers")
+        )
+        self.weights = {
+            _address(tensor) for tensors in of_modules for tensor in tensors if tensor is not None
+        }
         self.reads_stream = not set(STREAM).isdisjoint(self.sites)
 
     # What the routes report -------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ class Recorder:
         self.gaps.setdefault(self.frames[-1].visit.path, reason)
 
     def owns(self, tensor: Tensor) -> bool:
-        return _address(tensor) in self.keeper.owned
+        return _address(tensor) in self.weights
 
     def place(self) -> tuple[nn.Module, Any] | None:
         adapted = self.adapted(self.frames[-1])
