@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from workbench.figures import absent_notes, note_figure, similarity_depth_figure, with_absent
+from workbench.figures import absent_notes, similarity_depth_figure, with_absent
 from workbench.figures.measuring import text_width
 from workbench.frames.results import make_frame
 
@@ -13,11 +13,6 @@ from workbench.frames.results import make_frame
 def test_nothing_absent_leaves_the_figure_as_it_is():
     fig = go.Figure(go.Scatter(x=[1], y=[2]))
     assert with_absent(fig, {}) is fig
-
-
-def test_a_long_sentence_is_wrapped_to_the_width_of_a_column():
-    (note,) = note_figure("word " * 40).layout.annotations
-    assert max(len(line) for line in note.text.split("<br>")) <= 44
 
 
 def test_a_missing_model_has_a_line_under_the_plot_that_says_why():

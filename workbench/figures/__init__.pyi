@@ -48,7 +48,6 @@ from .membership import membership_figure as membership_figure
 from .membership import token_membership_figure as token_membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
-from .notes import note_figure as note_figure
 from .notes import with_absent as with_absent
 from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure

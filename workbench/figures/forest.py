@@ -16,6 +16,7 @@ from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import UNITS, Sample, null_kinds, quantity
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
+from workbench.figures.levels import deviation
 from workbench.figures.marks import (
     NEUTRAL,
     RULE_LINE,
@@ -64,8 +65,8 @@ class Interval(Mark):
         if self.over not in sample.units:
             return sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
         means = sample.rows.groupby([_ROW, self.over], sort=False)["value"].mean()
-        find = _deviation if self.deviation else mean_interval
-        found = [(place, *find(own)) for place, own in means.groupby(level=0, sort=False)]
+        find = deviation if self.deviation else mean_interval
+        found = [(place, *find(own)[:3], len(own)) for place, own in means.groupby(level=0, sort=False)]
         table = pd.DataFrame(found, columns=[_ROW, "value", "low", "high", "n"])
         overall = Sample.means(rows, (_ROW,))
         if not overall.units:
@@ -82,11 +83,6 @@ class Interval(Mark):
         many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
         bar = "standard deviation" if self.deviation else "95 % CI"
         return f"mean over {many} {UNITS.get(self.over, self.over)}, {bar}"
-
-
-def _deviation(values: pd.Series) -> tuple[float, float, float, int]:
-    mean, half = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
-    return mean, mean - half, mean + half, len(values)
 
 
 @dataclass(frozen=True)

@@ -82,16 +82,8 @@ def round_off(part: pd.DataFrame) -> float:
     return largest * float(np.finfo(np.float64).eps) * max(int(part["rank"].max()), 1)
 
 
-def add_depth_key(fig: go.Figure, layers: list[int]) -> None:
-    """A colour bar for depth: it stays readable at 48 layers, where a legend would not."""
-    if len(layers) > 1:
-        trace, axis = depth_key(layers)
-        fig.add_trace(trace)
-        fig.update_layout(coloraxis=axis)
-
-
 def depth_key(layers: list[int]) -> tuple[go.Scatter, dict]:
-    """What `add_depth_key` adds: a trace that is nowhere, and the colour axis that it names."""
+    """A colour bar for depth, readable at 48 layers: a trace that is nowhere, and the colour axis that it names."""
     trace = go.Scatter(
         x=[None],
         y=[None],
