@@ -66,7 +66,7 @@ OLD_FORM = {  # still to be rewritten
     "attention_as_filter", "attention_heatmaps", "attention_spectrum", "class_attention", "coding_rate",
     "eigenvector_test", "membership_maps", "position_logits", "projection_error",
     "projection_error_by_attention", "projection_error_training", "robust_components", "snr_boost",
-    "softmax_sensitivity", "squared_norms", "subspaces", "value_similarity",
+    "squared_norms", "subspaces", "value_similarity",
 }  # fmt: skip
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 

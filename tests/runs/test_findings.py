@@ -3,6 +3,7 @@
 import pytest
 
 import workbench
+from workbench.analyses.softmax_sensitivity import fit_root, sampled_sensitivity, sampling_findings
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.frames.results import join_frames
@@ -84,6 +85,48 @@ def test_memberships_tell_the_place_and_the_masks():
     assert "95 % CI" in even
     assert "masks (ink)" in agreed
     assert "95 % band of permuted patches" in agreed
+
+
+def test_softmax_sensitivity_tells_constants_and_noise_beside_random_queries_and_keys():
+    frame = workbench.analyze("softmax-sensitivity", **RUN, null_samples=4, sigma=2)
+    by_input = frame[frame["input"].notna()]
+    mean, largest = (
+        mean_interval(by_input.query("metric == 'softmax_lipschitz' and statistic == @kind")["value"])
+        for kind in ("mean", "max")
+    )
+    moved = mean_interval(by_input.loc[by_input["metric"] == "softmax_perturbation", "value"])
+    constants, noise = workbench.findings(frame)
+    assert f"{mean.words('.3f')} at the mean query and {largest.words('.3f')} at the most sens" in constants
+    assert "mean over 4 inputs" in constants
+    assert constants.endswith("its 95 % band of the mean over heads: above in 4 of 4 layers.")
+    assert "noise of standard deviation 2 on" in noise
+    assert f"moves softmax by {moved.words('.3f')} (L2), mean over 4 inputs; gaussian null" in noise
+
+
+def test_layers_are_counted_on_the_side_of_the_null_on_which_they_lie():
+    frame = workbench.analyze("softmax-sensitivity", **RUN, null_samples=4)
+    said = {}
+    for name, value in {"inside": frame["null_mean"], "below": frame["null_low"] - 1}.items():
+        changed = frame.assign(value=value)
+        changed.loc[(name == "below") & (frame["layer"] == 0), "value"] = 9.0
+        said[name] = workbench.findings(changed)[0].rsplit(": ", 1)[-1]
+    assert said == {"inside": "inside in all of 4 layers.", "below": "above in 1 and below in 3 of 4 layers."}
+    alone = workbench.analyze("softmax-sensitivity", **RUN, null_samples=0, per_input=False)
+    value = alone.query("statistic == 'mean' and layer.isna()")["value"].item()
+    assert (
+        f"{value:.3f} at the mean query" in workbench.findings(alone)[0]
+    )  # no rows per input, so no interval
+    assert "null" not in workbench.findings(alone)[0]
+
+
+def test_random_logits_tell_the_fit_and_both_ends():
+    sampled = sampled_sensitivity([2, 10, 100], [1, 3], null_samples=20)
+    fit, plain, wide = sampling_findings(sampled)
+    pairs = sampled.query("spread == 1 and candidate == 'pairs'")["value"]
+    assert f"a = {fit_root([2, 10, 100], pairs).a:.2f} [" in fit
+    ends = sampled.query("spread == 3 and candidate == 'local'").set_index("tokens")["value"]
+    assert "standard deviation 1, 20 samples: from N = 2 to 100" in plain
+    assert f"goes from {ends[2]:.3f} to {ends[100]:.3f}, the mean move" in wide
 
 
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():

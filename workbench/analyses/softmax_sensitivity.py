@@ -33,6 +33,7 @@ from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -304,6 +305,53 @@ def _of_logits(logits: Tensor, noise: Tensor) -> list[Found]:
     ]
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How sensitive softmax is at the model's own logits, beside random queries and keys of the same mean square."""
+    constants = frame[frame["metric"] == SOFTMAX_LIPSCHITZ.name]
+    average, largest = (constants[constants["statistic"] == kind] for kind in ("mean", "max"))
+    moved, spread = (frame[frame["metric"] == metric.name] for metric in (SOFTMAX_PERTURBATION, LOGIT_SPREAD))
+    sentences = []
+    if len(average) and len(largest):
+        mean = over_inputs(average)
+        sentences.append(
+            f"local Lipschitz constant of softmax {mean.words('.3f')} at the mean query and "
+            f"{over_inputs(largest).words('.3f')} at the most sensitive one of a head, of at most 0.5; mean over "
+            f"{mean.n} inputs, layers and heads with its 95 % CI over inputs{beside_null(average, '.3f')}"
+        )
+    if len(moved) and len(spread):
+        mean = over_inputs(moved)
+        sentences.append(
+            f"noise of standard deviation {options.sigma:g} on logits of standard deviation "
+            f"{over_inputs(spread).words()} moves softmax by {mean.words('.3f')} (L2), mean over {mean.n} inputs"
+            f"{beside_null(moved, '.3f')}"
+        )
+    return sentences
+
+
+def sampling_findings(sampled: pd.DataFrame) -> list[str]:
+    """What random logits say (abdullaev2025 Fig. 1), of a `sampled_sensitivity` frame: the fit, and both ends of N."""
+    sentences = []
+    for spread, rows in sampled.groupby("spread", sort=False):
+        curves = {
+            name: found.set_index("tokens")["value"]
+            for name, found in rows.groupby(rows["candidate"].fillna("moved"))
+        }
+        pairs, local, moved = (curves[name] for name in ("pairs", "local", "moved"))
+        few, many = min(local.index), max(local.index)
+        if not sentences:
+            fit = fit_root([*pairs.index], [*pairs])
+            sentences.append(
+                f"Pairs of random logits of standard deviation {spread:g}: a/√N + b with a = {fit.a:.2f} "
+                f"[{fit.a_low:.2f}, {fit.a_high:.2f}], b = {fit.b:.3f} [{fit.b_low:.3f}, {fit.b_high:.3f}]."
+            )
+        sentences.append(
+            f"Random logits of standard deviation {spread:g}, {rows['null_samples'].iloc[0]} samples: from N = {few} "
+            f"to {many} the largest local constant goes from {local[few]:.3f} to {local[many]:.3f}, the mean move "
+            f"under noise from {moved[few]:.3f} to {moved[many]:.3f}."
+        )
+    return sentences
+
+
 ANALYSIS = Analysis(
     "softmax-sensitivity",
     "How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise",
@@ -311,4 +359,5 @@ ANALYSIS = Analysis(
     measure,
     (SOFTMAX_LIPSCHITZ, SOFTMAX_PERTURBATION, LOGIT_SPREAD),
     Options,
+    findings=findings,
 )
