@@ -278,6 +278,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     (diamond,) = [
         trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
     ]
+    assert "%{x" in diamond.hovertemplate
     assert (diamond.x, diamond.y) == ((0.3,), (1,))
 
 

@@ -392,6 +392,7 @@ class _Drawing:
             if mark.ranges and len(own) > 1:
                 own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
             trace = published_trace([row["value"] for row in own], [place] * len(own), own)
+            trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if mark.ranges and len(own) > 1:
                 trace.update(mode="lines+markers", line={"color": RED, "width": 1, "dash": "solid"})
             elif any(pd.notna(row.get("spread")) for row in own):
