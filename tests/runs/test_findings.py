@@ -141,3 +141,75 @@ def test_the_example_of_pairs_is_the_first_model_that_is_here():
     loaded, one = workbench.runs.example(pairs, seed=3)
     assert loaded.spec == "bundled:digits-vit"
     assert one.ids == workbench.inputs("bundled:digits", loaded, n=1, seed=3).ids
+
+
+def test_an_eigenvector_test_tells_gamma_beside_its_size_and_the_residual_beside_the_null():
+    frame = workbench.analyze("eigenvector-test", **RUN, null_samples=4)
+    ratio, residual, inconsistency = workbench.findings(frame)
+    level = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+    size = level[level["metric"] == "gamma_size"].groupby("input")["value"].mean()
+    means = level[(level["metric"] == "gamma_abs") & (level["statistic"] == "mean")]
+    of_v = means[means["candidate"] == "values"].groupby("input")["value"].mean() / size
+    assert (
+        f"from V is {mean_interval(of_v, ratio=True).words('.3g')} times the eigenvectors' mean |γ|" in ratio
+    )
+    assert "mean over 4 inputs with its 95 % CI; below the gaussian null's 95 % band on" in residual
+    lost = level[level["metric"] == "inconsistency"].drop_duplicates("input")
+    assert (
+        f"any eigenvectors {mean_interval(lost['value']).words()}; above the gaussian null's" in inconsistency
+    )
+    # values that are eigenvectors
+    frame.loc[frame["metric"].isin(["inconsistency", "eigen_residual"]), "value"] = 0.0
+    _, residual, inconsistency = workbench.findings(frame)
+    assert "eigen-residual of the vectors from V 0.00 [0.00, 0.00]" in residual
+    assert "on 16 of 16 axes" in residual
+    assert "0.00 [0.00, 0.00]; below the gaussian null's 95 % band" in inconsistency
+
+
+def test_a_value_similarity_tells_on_which_side_of_the_null_the_measures_lie():
+    frame = workbench.analyze("value-similarity", **RUN, null_samples=4)
+    span, counted, equal = workbench.findings(frame)
+    overall = frame[frame[["input", "layer", "head"]].isna().all(axis=1) & (frame["null"] == "gaussian")]
+    shares = frame[(frame["metric"] == "span_share") & frame["input"].notna()].drop_duplicates("input")
+    low, high = overall.loc[overall["metric"] == "span_share", ["null_low", "null_high"]].iloc[0]
+    assert span == (
+        f"bundled:digits-vit: span(V̇) holds {mean_interval(shares['value']).words('.3f')} of ‖V‖², mean over 4 inputs "
+        f"with its 95 % CI; above the gaussian null's 95 % band [{low:.3f}, {high:.3f}]."
+    )
+    alike = overall[~overall["metric"].isin(["principal_angle", "allclose"])]
+    above, below = (alike["value"] > alike["null_high"]).sum(), (alike["value"] < alike["null_low"]).sum()
+    assert f"of {len(alike)} similarities" in counted
+    assert f"{above} lie above the gaussian null's 95 % band and {below} below it" in counted
+    assert "in 0.0% of the heads" in equal
+    inside = frame.assign(value=frame["null_mean"])
+    assert "; inside the gaussian null's" in workbench.findings(inside)[0]
+    assert ", 0 lie above the gaussian null's 95 % band and 0 below it" in workbench.findings(inside)[1]
+
+
+def test_a_projection_error_tells_its_floor_its_formulas_and_the_two_norms():
+    frame = workbench.analyze("projection-error", **RUN, null_samples=4)
+    exact, formulas, norms = workbench.findings(frame)
+    level = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+    level = level.drop_duplicates(["metric", "convention", "statistic", "input"])
+    own = level[level["convention"] == "exact"].set_index("metric")["value"].groupby(level=0).mean()
+    interval = mean_interval(
+        level.loc[(level["metric"] == "projection_error") & (level["convention"] == "exact"), "value"]
+    )
+    floor, zero = own["projection_floor"], own["projection_zero_predictor"]
+    assert (
+        f"exact projection error {interval.words('.3g')}, mean over 4 inputs with its 95 % CI: "
+        f"{interval.value / zero:.1%} of the zero predictor's (true projections: {floor / zero:.1%}); "
+    ) in exact
+    assert "of eq. 13 is −" in formulas
+    means = level[level["statistic"] == "mean"].pivot(index="input", columns="metric", values="value")
+    ratio = mean_interval(means["h_norm2"] / means["phi_norm2"], ratio=True)
+    assert f"mean ‖h‖² is {ratio.words('.3g')} times mean ‖φ(q)‖²" in norms
+    assert "in 4 of 4 layers" in norms
+    same = frame.assign(value=frame["value"].where(~frame["metric"].isin(["phi_norm2", "h_norm2"]), 1.0))
+    assert "is 1 [1, 1] times mean ‖φ(q)‖²" in workbench.findings(same)[-1]
+    assert "apart in 0 of 4 layers" in workbench.findings(same)[-1]
+    only = workbench.analyze("projection-error", **RUN, null_samples=0, convention="exact")
+    assert [sentence.split(": ", 1)[1].split(" ", 1)[0] for sentence in workbench.findings(only)] == [
+        "exact",
+        "mean",
+    ]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from annotated_types import Ge, Le
 from jaxtyping import Bool, Float, Int
@@ -24,7 +25,9 @@ from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
+from workbench.frames.estimate import beside_null, over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -371,6 +374,35 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     )
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How far γ of the vectors from V is from one number, their eigen-residual, and whether any Â exists."""
+    per_input = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+    size = per_input[per_input["metric"] == "gamma_size"].groupby("input")["value"].mean()
+    if size.empty:
+        return []
+    means = per_input[(per_input["metric"] == "gamma_abs") & (per_input["statistic"] == "mean")]
+    perturbed, from_v = (
+        mean_interval(means[means["candidate"] == name].groupby("input")["value"].mean() / size, ratio=True)
+        for name in ("perturbed", "values")
+    )
+    residuals = frame[(frame["metric"] == "eigen_residual") & (frame["candidate"] == "values")]
+    residual, placed = over_everything(residuals), place_in_null(residuals)
+    axes = (
+        f"; below the {placed['null'].iloc[0]} null's 95 % band on {placed['below'].sum()} of {len(placed)} axes"
+        if len(placed)
+        else ""
+    )
+    lost = frame[frame["metric"] == "inconsistency"]
+    return [
+        f"mean |γ_i − γ_j| of the vectors from V is {from_v.words('.3g')} times the eigenvectors' mean |γ|, of "
+        f"perturbed eigenvectors {perturbed.words('.3g')} times, geometric mean over {from_v.n} inputs with its "
+        "95 % CI (an eigenvector: 0)",
+        f"eigen-residual of the vectors from V {residual.words()}, {unit_of(residual)}{axes} (an eigenvector: 0)",
+        f"inconsistency of V with any eigenvectors {over_everything(lost).words()}{beside_null(lost)} (0 where V can "
+        "be made of eigenvectors)",
+    ]
+
+
 ANALYSIS = Analysis(
     "eigenvector-test",
     "Are the values made of eigenvectors of the centred Gram matrix",
@@ -378,4 +410,5 @@ ANALYSIS = Analysis(
     measure,
     (GAMMA_ABS, GAMMA_REL, GAMMA_FLOOR, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
     Options,
+    findings=findings,
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
@@ -25,6 +26,8 @@ from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.intervals import mean_interval
+from workbench.frames.estimate import beside_null, over_everything, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -452,6 +455,63 @@ def _report_attention(layer: Layer, like: Tensor) -> None:
     )
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """The exact error beside floor, zero predictor and null; the papers' formulas; how far the two norms are apart."""
+    errors = frame[frame["metric"] == "projection_error"]
+    by_convention = dict(iter(errors.groupby("convention", sort=False)))
+    told = []
+    if "exact" in by_convention:
+        rows = by_convention.pop("exact")
+        exact, floor, zero = (
+            over_everything(part)
+            for part in (
+                rows,
+                *(
+                    frame[frame["metric"] == name]
+                    for name in ("projection_floor", "projection_zero_predictor")
+                ),
+            )
+        )
+        told.append(
+            f"exact projection error {exact.words('.3g')}, {unit_of(exact)}: {exact.value / zero.value:.1%} of "
+            f"the zero predictor's (true projections: {floor.value / zero.value:.1%}){beside_null(rows, '.3g')}"
+        )
+    if by_convention:
+        values = {name: over_everything(rows) for name, rows in by_convention.items()}
+        parts = [f"{_FORMULAS[name]} is {value.words('.3g')}" for name, value in values.items()]
+        told.append(f"{'; '.join(parts)}, {unit_of(next(iter(values.values())))}")
+    return told + _norms_apart(frame[frame["metric"].isin(["phi_norm2", "h_norm2"])])
+
+
+_FORMULAS = {
+    "teo2024_as_published": "mean (‖φ(q)‖² − ‖h‖²) of eq. 13",
+    "teo2024_as_implemented": "its logarithm as the authors' code has it",
+    "saritas2025": "mean |‖φ(q)‖² − ‖h‖²|",
+}
+
+
+def _norms_apart(norms: pd.DataFrame) -> list[str]:
+    """The ratio of the mean norms over inputs, and in how many layers the middle 95 % of their tokens are apart."""
+    if norms.empty:
+        return []
+    whole = norms[norms[["layer", "head"]].isna().all(axis=1) & (norms["statistic"] == "mean")]
+    each = whole[whole["input"].notna()].pivot_table(index="input", columns="metric", values="value")
+    layered = norms[norms["layer"].notna() & norms["head"].isna() & norms["input"].isna()]
+    table = layered.pivot_table(index="layer", columns=["metric", "statistic"], values="value")
+    if each.empty or table.empty:
+        return []
+    ratio = mean_interval(each["h_norm2"] / each["phi_norm2"], ratio=True)
+    phi, h = table["phi_norm2"], table["h_norm2"]
+    apart = (h["q2.5"] > phi["q97.5"]) | (phi["q2.5"] > h["q97.5"])
+    wider = phi["q97.5"] / phi["q2.5"] > h["q97.5"] / h["q2.5"]
+    by_layer = h["mean"] / phi["mean"]
+    return [
+        f"mean ‖h‖² is {ratio.words('.3g')} times mean ‖φ(q)‖², geometric mean over {ratio.n} inputs with its 95 % "
+        f"CI, and {by_layer.min():.3g} to {by_layer.max():.3g} times by layer; the middle 95 % of their tokens are "
+        f"apart in {apart.sum()} of {len(table)} layers, and ‖φ(q)‖² spreads wider in {wider.sum()}"
+    ]
+
+
 ANALYSIS = Analysis(
     "projection-error",
     "Do head outputs project the queries on the principal axes",
@@ -467,4 +527,5 @@ ANALYSIS = Analysis(
         PROJECTION_ERROR_OVER_H,
     ),
     Options,
+    findings=findings,
 )

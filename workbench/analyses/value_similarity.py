@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -23,6 +24,7 @@ from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
+from workbench.frames.estimate import beside_null, over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -372,6 +374,28 @@ def chosen_quantities(options: Options) -> tuple[Quantity, ...]:
     )
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How much of V lies in the span of V̇, in how many measures V is above random values, and whether it is V̇."""
+    told = []
+    inside, equal = (frame[frame["metric"] == name] for name in ("span_share", "allclose"))
+    if len(inside):
+        share = over_everything(inside)
+        told.append(
+            f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{beside_null(inside, '.3f')}"
+        )
+    # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
+    placed = place_in_null(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
+    if len(placed):
+        told.append(
+            f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "
+            f"the {placed['null'].iloc[0]} null's 95 % band and {placed['below'].sum()} below it"
+        )
+    if len(equal):
+        most = equal.loc[equal["input"].isna() & equal["layer"].isna() & equal["head"].isna(), "value"].max()
+        told.append(f"V equals V̇ entry by entry in {most:.1%} of the heads")
+    return told
+
+
 _METRICS = {
     metric.name: metric for metric in (MDC, MOC, ABS_COS, LCKA, KCKA, ALLCLOSE, PRINCIPAL_ANGLE, SPAN_SHARE)
 }
@@ -382,4 +406,5 @@ ANALYSIS = Analysis(
     measure,
     (*_METRICS.values(),),
     Options,
+    findings=findings,
 )

@@ -43,6 +43,50 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     return f"; {kind} null {level:{format}}, its 95 % band {unit}: {' and '.join(told)} of {len(by_layer)} layers"
 
 
+def over_everything(rows: pd.DataFrame) -> Finding:
+    """Of rows at several levels of averaging the mean over layers, heads and inputs; its interval is over inputs.
+
+    A frame without rows per input has the mean alone.
+    """
+    level = _whole(rows)
+    if level["input"].notna().any():
+        return over_inputs(level)
+    value = float(level["value"].mean()) if len(level) else math.nan
+    return Finding(value, math.nan, math.nan, input_count(rows))
+
+
+def unit_of(finding: Finding) -> str:
+    """What a mean over inputs is over, and whether it has an interval: "mean over 10 inputs with its 95 % CI"."""
+    return f"mean over {finding.n} inputs" + ("" if math.isnan(finding.low) else " with its 95 % CI")
+
+
+def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:
+    """The means over layers, heads and inputs that have a null distribution, one row each: of the first null named.
+
+    Columns ``above`` and ``below`` say on which side of the null's 95 % band the value lies.
+    """
+    level = _whole(rows)
+    level = level[level["input"].isna() & level["null_low"].notna()]
+    first = level[level["null"] == level["null"].iloc[0]] if len(level) else level
+    return first.assign(above=first["value"] > first["null_high"], below=first["value"] < first["null_low"])
+
+
+def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
+    """Where the mean of one metric lies: "; above the gaussian null's 95 % band [0.21, 0.24]"; "" without a null."""
+    placed = place_in_null(rows)
+    if placed.empty:
+        return ""
+    row = placed.iloc[0]
+    side = "above" if row["above"] else "below" if row["below"] else "inside"
+    band = f"[{row['null_low']:{format}}, {row['null_high']:{format}}]".replace("-", "−")
+    return f"; {side} the {row['null']} null's 95 % band {band}"
+
+
+def _whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that average over layers and heads."""
+    return rows[rows[["layer", "head"]].isna().all(axis=1)]
+
+
 def input_count(frame: pd.DataFrame) -> int:
     """How many inputs the rows are of, or come from."""
     named = frame["input"].nunique()
