@@ -27,7 +27,7 @@ from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
-from workbench.frames.estimate import beside_null, over_everything, place_in_null, unit_of
+from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -398,7 +398,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         f"perturbed eigenvectors {perturbed.words('.3g')} times, geometric mean over {from_v.n} inputs with its "
         "95 % CI (an eigenvector: 0)",
         f"eigen-residual of the vectors from V {residual.words()}, {unit_of(residual)}{axes} (an eigenvector: 0)",
-        f"inconsistency of V with any eigenvectors {over_everything(lost).words()}{beside_null(lost)} (0 where V can "
+        f"inconsistency of V with any eigenvectors {over_everything(lost).words()}{side_of_null(lost)} (0 where V can "
         "be made of eigenvectors)",
     ]
 

@@ -27,7 +27,7 @@ from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
-from workbench.frames.estimate import beside_null, over_everything, unit_of
+from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -474,7 +474,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         )
         told.append(
             f"exact projection error {exact.words('.3g')}, {unit_of(exact)}: {exact.value / zero.value:.1%} of "
-            f"the zero predictor's (true projections: {floor.value / zero.value:.1%}){beside_null(rows, '.3g')}"
+            f"the zero predictor's (true projections: {floor.value / zero.value:.1%}){side_of_null(rows, '.3g')}"
         )
     if by_convention:
         values = {name: over_everything(rows) for name, rows in by_convention.items()}

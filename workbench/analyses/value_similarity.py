@@ -24,7 +24,7 @@ from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
-from workbench.frames.estimate import beside_null, over_everything, place_in_null, unit_of
+from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -381,7 +381,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     if len(inside):
         share = over_everything(inside)
         told.append(
-            f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{beside_null(inside, '.3f')}"
+            f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{side_of_null(inside, '.3f')}"
         )
     # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
     placed = place_in_null(frame[~frame["metric"].isin(["principal_angle", "allclose"])])

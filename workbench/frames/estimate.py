@@ -71,8 +71,8 @@ def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:
     return first.assign(above=first["value"] > first["null_high"], below=first["value"] < first["null_low"])
 
 
-def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
-    """Where the mean of one metric lies: "; above the gaussian null's 95 % band [0.21, 0.24]"; "" without a null."""
+def side_of_null(rows: pd.DataFrame, format: str = ".2f") -> str:
+    """On which side of its null the mean over everything lies: "; above the gaussian null's 95 % band [0.21, 0.24]"."""
     placed = place_in_null(rows)
     if placed.empty:
         return ""
