@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
 from workbench.figures import subspace_coherence_figure, subspace_figure
+from workbench.figures.theme import NULL_BAND
 
 HEADS, DIRECTIONS = 3, (2, 5)
 
@@ -29,8 +31,9 @@ def test_a_panel_is_the_matrix_of_a_layer_with_lines_between_heads():
     for trace, (_, part) in zip(fig.data, frame.groupby("layer"), strict=True):
         assert np.array_equal(trace.z, part["value"].to_numpy().reshape(side, side))
     lines = {shape.x0 for shape in fig.layout.shapes if shape.x0 == shape.x1}
-    assert lines == {1.5, 3.5}
-    assert list(fig.layout.xaxis.tickvals) == [0.5, 2.5, 4.5]
+    assert lines == {0.5, 1.5}
+    assert list(fig.data[0].x) == [-0.25, 0.25, 0.75, 1.25, 1.75, 2.25]  # two directions within each head
+    assert (list(fig.layout.xaxis.tickvals), list(fig.layout.xaxis.ticktext)) == ([0, 1, 2], ["0", "1", "2"])
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
 
 
@@ -58,11 +61,15 @@ def measured(model="bundled:a"):
 
 def test_coherence_by_layer_and_angles_by_rank():
     fig = subspace_coherence_figure(pd.concat([measured(), measured("bundled:b")]))
-    lines = [trace for trace in fig.data if trace.name == "a"]
-    assert [list(trace.x) for trace in lines] == [[0, 1, 2], [0, 1, 2], [1, 2]]
-    assert list(lines[2].y) == [2, 3]  # mean over the layers
-    null_level = [trace for trace in fig.data if trace.name == "null distribution"]
-    assert [trace.showlegend for trace in null_level] == [True] + 5 * [False]  # a panel and model each
+    drawn = [trace for trace in lines(fig) if trace.name == "a"]
+    assert [list(trace.x) for trace in drawn] == [[0, 1, 2], [0, 1, 2], [1, 2]]
+    assert list(drawn[2].y) == [2, 3]  # mean over the layers
+    null_level = bands(fig, NULL_BAND)
+    for band in null_level:  # one in each panel
+        assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.2))
+    assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
+    named = ["a", "b", "IQR over layers and pairs of heads (c)", "null: random directions (95 %)"]
+    assert key(fig) == named
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]
     with pytest.raises(InputError, match="no values of coherence_inside"):

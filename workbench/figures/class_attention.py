@@ -14,7 +14,6 @@ from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
-from workbench.figures.levels import at_level
 from workbench.figures.maps import Maps
 from workbench.figures.overlays import need_columns, shared_scale
 from workbench.figures.theme import GREY, series_style
@@ -139,8 +138,15 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         )
         if set(frame["query"]) <= {"class", "last"}:  # these see every token
             even = {"color": GREY, "dash": "dot", "width": 1}
-            fig.add_hline(1 / whole, line=even, row=2 * number + 1, col=1)
-        fig.update_yaxes(title_text="mean", rangemode="tozero", nticks=4, row=2 * number + 1, col=1)
+            fig.add_hline(
+                1 / whole,
+                line=even,
+                row=2 * number + 1,
+                col=1,
+                annotation_text="even",
+                annotation_position="top right",
+            )
+        fig.update_yaxes(title_text="Mean", rangemode="tozero", nticks=4, row=2 * number + 1, col=1)
         fig.add_trace(
             go.Heatmap(
                 z=list(lines.values()),
@@ -185,15 +191,16 @@ def class_attention_summary_figure(
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
-    Marks are means over heads and inputs; grey bars, 95 % of the same mean with the masks' patches permuted.
+    Marks are means over heads and inputs; grey, 95 % of the same mean with the masks' patches permuted.
 
     Args:
-        frame: the result of ``class-attention``, without per_head, of one or several models.
+        frame: the result of ``class-attention`` of one or several models, joined with that of ``per_head`` for 95 %
+            confidence intervals over inputs.
         metrics: a panel for each of these that the frame holds.
 
     Raises:
         InputError: the frame holds none of them.
     """
     rows = frame[frame["candidate"].isna() | (frame["candidate"] == "head")]
-    rows = at_level(rows_of(rows, metrics), "layer")
+    rows = rows_of(rows, metrics)
     return layer_marks_figure(rows, [name for name in metrics if (rows["metric"] == name).any()])

@@ -247,7 +247,10 @@ class Null(Mark):
             if not any("null_low" in series.rows and series.rows["null_low"].notna().any() for series in own):
                 yield key_entry(null_name(kind), mode="lines", line={"color": GREY, "dash": "dot"})
                 continue
-            units = own[0].sample().units
+            held = own[0].rows[own[0].rows["null_low"].notna()]
+            units = Sample.of(
+                held, (own[0].x,)
+            ).units  # means may stand beside single values, with the null of means
             what = f" of one {units[-1]}" if units else " of the mean"
             yield as_null(key_swatch(f"{null_name(kind)} (95 %{what})", NULL_BAND), number)
 

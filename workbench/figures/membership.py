@@ -12,7 +12,6 @@ from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
-from workbench.figures.levels import at_level
 from workbench.figures.overlays import OVERLAY, flat_scale, need_columns
 from workbench.figures.patch_panels import Panel
 from workbench.figures.tokens import text_view
@@ -113,18 +112,16 @@ AGREEMENTS = ("membership_ari", "membership_iou")
 
 
 def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
-    """Agreement of heads with the segments of masks by layer: a mark per model, a grey bar for its null distribution.
+    """Agreement of heads with the segments of masks by layer: a line per model over the grey band of the null.
 
-    The bar is the 95 % band of the same mean with the patches of the masks permuted.
+    That is the 95 % band of the same mean with the patches of the masks permuted.
 
     Args:
-        frame: the result of ``membership`` with masks, without per_head, of one or several models; where a layer has
-            memberships by several conventions, choose one for each first.
+        frame: the result of ``membership`` with masks of one or several models, joined with that of ``per_head`` for
+            95 % confidence intervals over inputs; where a layer has memberships by several conventions, choose one for
+            each first.
 
     Raises:
         InputError: the frame holds no agreement with masks, or several conventions of one layer.
     """
-    rows = at_level(rows_of(frame, AGREEMENTS), "layer")
-    if rows.duplicated(["model", "checkpoint", "layer", "metric"]).any():
-        raise InputError("a layer has memberships by several conventions; keep one for each layer")
-    return layer_marks_figure(rows, AGREEMENTS)
+    return layer_marks_figure(rows_of(frame, AGREEMENTS), AGREEMENTS)

@@ -6,24 +6,20 @@ from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import (
-    axis_title,
-    band,
-    model_label,
-    null_traces,
-    rows_of,
-    series_of,
-    spread,
-    whole_numbers,
-)
-from workbench.figures.overlays import shared_scale
-from workbench.figures.theme import PAGE, series_style, translucent
+from workbench.figures.composition import Axis, Panel, compose, with_room
+from workbench.figures.frames import model_label, rows_of, series_of
+from workbench.figures.grammar import metric_axis
+from workbench.figures.maps import add_scale
+from workbench.figures.marks import NEUTRAL, Band, Line, Null, Series, key_entry, key_swatch
+from workbench.figures.theme import NULL_BAND, PAGE, series_style, theme_of, translucent
+from workbench.frames.metrics import METRICS
 
 COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction", "value")
 MOST = 6  # layers in a row of panels
+_HIDDEN = Axis("", 0, 1, bare=True, more={"visible": False})
+_EMPTY = Panel([], _HIDDEN, _HIDDEN)
 COHERENCE = ("coherence_inside", "coherence_between", "subspace_angle")
 
 
@@ -44,76 +40,69 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
             f"the frame has no {'column ' + ', '.join(missing) if missing else 'rows'}; give the frame of "
             '`workbench.analyze("subspaces", …, per="pair")`'
         )
-    panels = [
-        (str(model), layer, part)
-        for model, of_model in frame.groupby("model", sort=False)
-        for layer, part in of_model.groupby("layer", sort=True)
-    ]
-    layers = [sum(model == name for model, *_ in panels) for name in dict.fromkeys(frame["model"])]
-    width = min(max(layers), MOST)
-    places, line = [], 0  # (row, column), each model beginning a row of its own
-    for count in layers:
-        places += [(line + number // width, number % width) for number in range(count)]
-        line += -(-count // width)
-    grid = [[""] * width for _ in range(line)]
-    for (row, column), (model, layer, _) in zip(places, panels, strict=True):
-        grid[row][column] = f"{model_label(frame, model)}, layer {layer}" if column == 0 else f"layer {layer}"
-    margin = {"l": 34, "r": 62, "t": 20, "b": 34}
-    side = (PAGE - margin["l"] - margin["r"]) / max(width, 3)
-    height = round(side * line + 22 * (line - 1) + margin["t"] + margin["b"])
-    fig = make_subplots(
-        line,
-        width,
-        horizontal_spacing=0.03,
-        vertical_spacing=40 / (height - 54) if line > 1 else 0,
-        subplot_titles=[title for row in grid for title in row],
+    matrices = {
+        (model, layer): part for (model, layer), part in frame.groupby(["model", "layer"], sort=False)
+    }
+    across = min(frame.groupby("model")["layer"].nunique().max(), MOST)
+    rows = []  # each model begins a row of its own
+    for model in dict.fromkeys(frame["model"]):
+        layers = sorted(layer for one, layer in matrices if one == model)
+        rows += [
+            [(model, layer) for layer in own]
+            for own in (layers[first : first + across] for first in range(0, len(layers), across))
+        ]
+    panels = []
+    for line, row in enumerate(rows):
+        for column, (model, layer) in enumerate(row):
+            name = model_label(frame, model)
+            lowest = line == len(rows) - 1 or column >= len(rows[line + 1])
+            panels.append(
+                _blocks(
+                    matrices[model, layer],
+                    f"{name}, layer {layer}",
+                    f"{name}, head",
+                    "head" if lowest else "",
+                )
+            )
+        panels += [_EMPTY] * (across - len(row))
+    font, gap = theme_of("page").font, 1.8 * theme_of("page").font
+    bar = 5 * font
+    side = min((PAGE - bar - 5.5 * font) / across - gap, PAGE / 4)
+    rest = max(PAGE - bar - 5.5 * font - across * (side + gap), 0) / 2
+    fig = compose(
+        panels, across, shared="y", width="page", right=bar + rest, inner=side, gap=gap, before={0: rest}
     )
-    for (row, column), (model, layer, part) in zip(places, panels, strict=True):
-        _add_blocks(fig, part, f"{model_label(frame, model)}, layer {layer}", row + 1, column + 1)
-    fig.update_yaxes(title_text="head", col=1)
-    for column in range(1, width + 1):
-        lowest = max(row for row, at in places if at == column - 1) + 1
-        fig.update_xaxes(title_text="head", row=lowest, col=column)
-    fig.update_annotations(font={"size": None})
-    fig.update_layout(coloraxis=shared_scale(None, 1.0, "|cos|"), margin=margin, height=height)
-    return fig
+    for axis in fig.update_xaxes(constrain="domain").select_yaxes():
+        axis.update(scaleanchor=axis.anchor, constrain="domain", matches=None)
+    return add_scale(fig, (0.0, 1.0), "|cos| of two directions", font)
 
 
-def _add_blocks(fig: go.Figure, part: pd.DataFrame, label: str, row: int, column: int) -> None:
+def _blocks(part: pd.DataFrame, label: str, side: str, beneath: str) -> Panel:
+    """The matrix of a layer: every head is as wide as one unit of both axes, its directions stand within it."""
     table = part.pivot_table(
         index=["head", "direction"], columns=["other_head", "other_direction"], values="value", sort=True
     )
     heads = [head for head, _ in table.index]
-    names = [f"head {head}, direction {direction}" for head, direction in table.index]
-    fig.add_trace(
-        go.Heatmap(
-            z=table.to_numpy(),
-            coloraxis="coloraxis",
-            customdata=[[[one, other] for other in names] for one in names],
-            name=label,
-            hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
-        ),
-        row=row,
-        col=column,
-    )
     known = sorted(set(heads))
-    starts = [heads.index(head) for head in known]
-    middles = [start + heads.count(head) / 2 - 0.5 for start, head in zip(starts, known, strict=True)]
-    for start in starts[1:]:
-        line = {"color": "white", "width": 1.5}
-        fig.add_hline(y=start - 0.5, line=line, row=row, col=column)
-        fig.add_vline(x=start - 0.5, line=line, row=row, col=column)
-    ticks = {
-        "tickvals": middles,
-        "ticktext": [str(head) for head in known],
-        "ticks": "",
-        "constrain": "domain",
-    }
-    edge = len(heads) - 0.5
-    fig.update_xaxes(range=[-0.5, edge], **ticks, row=row, col=column)
-    fig.update_yaxes(range=[edge, -0.5], **ticks, row=row, col=column)
-    axis = next(fig.select_yaxes(row=row, col=column))
-    axis.update(scaleanchor=axis.anchor, scaleratio=1)
+    places = [
+        number - 0.5 + (place + 0.5) / heads.count(head)
+        for number, head in enumerate(known)
+        for place in range(heads.count(head))
+    ]
+    names = [f"head {head}, direction {direction}" for head, direction in table.index]
+    trace = go.Heatmap(
+        z=table.to_numpy(), x=places, y=places, coloraxis="coloraxis", name=label,
+        customdata=[[[one, other] for other in names] for one in names],
+        hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
+    )  # fmt: skip
+    edge, line = len(known) - 0.5, {"color": "white", "width": 1.5}
+    shapes = []
+    for place in (number - 0.5 for number in range(1, len(known))):
+        shapes.append({"type": "line", "line": line, "x0": place, "x1": place, "y0": -0.5, "y1": edge})
+        shapes.append({"type": "line", "line": line, "x0": -0.5, "x1": edge, "y0": place, "y1": place})
+    more = {"names": tuple(map(str, known)), "more": {"ticks": ""}}
+    x, y = Axis(beneath, -0.5, edge, **more), Axis(side, edge, -0.5, **more)
+    return Panel([trace], x, y, label.rpartition(", ")[2], shapes=shapes)
 
 
 def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHERENCE) -> go.Figure:
@@ -130,39 +119,29 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         InputError: the frame holds none of them.
     """
     rows = rows_of(frame, metrics)
+    marks = (Null(), Band(quantiles=(25, 75)), Line())
+    panels, key = [], {}
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
-    fig = make_subplots(1, len(present), horizontal_spacing=0.1)
-    for column, metric in enumerate(present, start=1):
+    for place, metric in enumerate(present):
+        lettered = f" ({chr(ord('a') + place)})" if len(present) > 1 else ""
         by = "rank" if metric == "subspace_angle" else "layer"
-        series = series_of(rows[rows["metric"] == metric])
-        for index, (label, part) in enumerate(series):
-            place, style = {"row": 1, "col": column}, series_style(index)
-            for trace in null_traces(part, by, show=index == 0 and column == 1):
-                fig.add_trace(trace, **place)
-            level = spread(part, by)
-            if (level["high"] > level["low"]).any():
-                shade = translucent(style["line"]["color"], 0.16)
-                fig.add_trace(band(level[by], level["low"], level["high"], shade), **place)
-            fig.add_trace(
-                go.Scatter(
-                    x=level[by],
-                    y=level["mean"],
-                    mode="lines+markers",
-                    name=label,
-                    legendgroup=label,
-                    showlegend=column == 1,
-                    hovertemplate=f"{label}<br>%{{x}}: %{{y:.3f}}<extra></extra>",
-                    **style,
-                ),
-                **place,
-            )
-        fig.update_yaxes(title_text=axis_title(metric, 24), rangemode="tozero", row=1, col=column)
-        count, first = int(rows.loc[rows["metric"] == metric, by].max()), int(by == "rank")
+        known = METRICS[metric]
+        parts = series_of(rows[rows["metric"] == metric])
+        drawn = [
+            Series(part, by, label, series_style(number), label, known.unit)
+            for number, (label, part) in enumerate(parts)
+        ]
+        traces = [trace.update(showlegend=False) for mark in marks for trace in mark.together(drawn)]
+        values = [float(y) for trace in traces for y in trace.y]
+        places = rows.loc[rows["metric"] == metric, by]
         title = "Angle, smallest first" if by == "rank" else "Layer"
-        fig.update_xaxes(title_text=title, **whole_numbers(count + 1 - first, first), row=1, col=column)
-    fig.update_layout(
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 50, "r": 8, "t": 28, "b": 38},
-        height=215,
-    )
-    return fig
+        x = with_room(Axis(title, float(places.min()), float(places.max()), whole=True), 0.03)
+        panels.append(Panel(traces, x, metric_axis(known, [(min(values), max(values))], zero=True)))
+        key |= {one.label: key_entry(one.label, mode="lines+markers", **one.style) for one in drawn}
+        if by == "rank":
+            key["spread"] = key_swatch(
+                f"IQR over layers and pairs of heads{lettered}", translucent(NEUTRAL, 0.3)
+            )
+    if bands := [trace for panel in panels for trace in panel.traces if trace.fillcolor == NULL_BAND]:
+        key["null"] = key_swatch("null: random directions (95 %)", bands[0].fillcolor)
+    return compose(panels, len(panels), [*key.values()], width="page", letters=True)
