@@ -40,30 +40,18 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
             f"the frame has no {'column ' + ', '.join(missing) if missing else 'rows'}; give the frame of "
             '`workbench.analyze("subspaces", …, per="pair")`'
         )
-    matrices = {
-        (model, layer): part for (model, layer), part in frame.groupby(["model", "layer"], sort=False)
-    }
-    across = min(frame.groupby("model")["layer"].nunique().max(), MOST)
-    rows = []  # each model begins a row of its own
-    for model in dict.fromkeys(frame["model"]):
-        layers = sorted(layer for one, layer in matrices if one == model)
-        rows += [
-            [(model, layer) for layer in own]
-            for own in (layers[first : first + across] for first in range(0, len(layers), across))
-        ]
+    matrices = {model: [*own.groupby("layer")] for model, own in frame.groupby("model", sort=False)}
+    across = min(max(map(len, matrices.values())), MOST)
+    rows = [  # each model begins a row of its own
+        [(model_label(frame, model), *one) for one in layers[first : first + across]]
+        for model, layers in matrices.items()
+        for first in range(0, len(layers), across)
+    ]
     panels = []
     for line, row in enumerate(rows):
-        for column, (model, layer) in enumerate(row):
-            name = model_label(frame, model)
+        for column, (name, layer, part) in enumerate(row):
             lowest = line == len(rows) - 1 or column >= len(rows[line + 1])
-            panels.append(
-                _blocks(
-                    matrices[model, layer],
-                    f"{name}, layer {layer}",
-                    f"{name}, head",
-                    "head" if lowest else "",
-                )
-            )
+            panels.append(_blocks(part, f"{name}, layer {layer}", f"{name}, head", "head" if lowest else ""))
         panels += [_EMPTY] * (across - len(row))
     font, gap = theme_of("page").font, 1.8 * theme_of("page").font
     bar = 5 * font
@@ -100,8 +88,9 @@ def _blocks(part: pd.DataFrame, label: str, side: str, beneath: str) -> Panel:
     for place in (number - 0.5 for number in range(1, len(known))):
         shapes.append({"type": "line", "line": line, "x0": place, "x1": place, "y0": -0.5, "y1": edge})
         shapes.append({"type": "line", "line": line, "x0": -0.5, "x1": edge, "y0": place, "y1": place})
-    more = {"names": tuple(map(str, known)), "more": {"ticks": ""}}
-    x, y = Axis(beneath, -0.5, edge, **more), Axis(side, edge, -0.5, **more)
+    named, bare = tuple(map(str, known)), {"ticks": ""}
+    x = Axis(beneath, -0.5, edge, names=named, more=bare)
+    y = Axis(side, edge, -0.5, names=named, more=bare)
     return Panel([trace], x, y, label.rpartition(", ")[2], shapes=shapes)
 
 
