@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.captures.layout import is_library_model
+from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
 from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord
@@ -24,6 +24,7 @@ from workbench.captures.routes import (
     watch_attention,
     watch_modules,
     watch_variants,
+    zero_padding,
 )
 from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
@@ -192,6 +193,12 @@ def capture(
     handed: set[int] = set()
 
     modules = dict(module.named_modules())
+    for path, child in modules.items():
+        if isinstance(child, torch.jit.ScriptModule) and attends_compiled(child):
+            raise InputError(
+                f"{name}: {path or 'it'} is a ScriptModule, and attention inside one cannot be seen; "
+                "capture the module that it was scripted from"
+            )
     owned = [
         t for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None
     ]
@@ -261,6 +268,8 @@ def _place(batch: Any, module: nn.Module) -> Any:
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor) or parameter is None:
             return value
+        if parameter.is_meta:  # offloaded: accelerate brings weights and batch together
+            return value
         half = parameter.dtype in (torch.float16, torch.bfloat16) and value.is_floating_point()
         return value.to(parameter.device, parameter.dtype if half else None)
 
@@ -305,6 +314,7 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
             recorder.positions = stack.enter_context(watch_positions(module, recorder.name))
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
+        stack.enter_context(zero_padding(children))
         stack.enter_context(watch_attention(recorder))
         try:
             if isinstance(arguments, Tensor):

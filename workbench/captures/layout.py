@@ -12,6 +12,7 @@ import re
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import nn
 
 from workbench.captures.registry import ADAPTERS, BLOCKS, HEADS, Adapter, Reading, flat_tokens
@@ -23,7 +24,7 @@ _ENTRY_POINTS = {"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "mul
 _NOT_ATTENTION = ("transformers.modeling_utils", "torch.nn.modules.module")
 _NAMED_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _PROJECTIONS = re.compile(
-    r"^(to_)?(qkv|q|k|v|query|key|value|queries|keys|values|wq|wk|wv|wqkv|c_attn|query_key_value|in_proj|kv)"
+    r"^(to_)?(qkv|q|k|v|query|key|value|queries|keys|values|wq|wk|wv|wqkv|c_attn|query_key_value|in_proj|kv|sampling_offsets)"
     r"(_proj|_lin|_linear|_net|_proj_weight)?$",
     re.IGNORECASE,
 )
@@ -69,6 +70,12 @@ def _mentions(code: CodeType) -> bool:
     return not _ENTRY_POINTS.isdisjoint(code.co_names) or any(
         _mentions(constant) for constant in code.co_consts if isinstance(constant, CodeType)
     )
+
+
+def attends_compiled(module: torch.jit.ScriptModule) -> bool:
+    """Whether a softmax, or the fused kernel, is in the code of a module that TorchScript runs."""
+    code = str(getattr(module, "inlined_graph", ""))
+    return "aten::softmax" in code or "aten::scaled_dot_product_attention" in code
 
 
 def looks_like_attention(module: nn.Module) -> bool:

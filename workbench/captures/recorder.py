@@ -72,6 +72,8 @@ class Recorder:
     calls: Counter[str] = field(default_factory=Counter)
     entered: set[str] = field(default_factory=set)
     attended: set[str] = field(default_factory=set)
+    worked: set[str] = field(default_factory=set)
+    """Where something else came out than went in."""
     frames: list[_Frame] = field(default_factory=list)
     blocks: dict[str, str | None] = field(default_factory=dict)
     readings: dict[str, dict[str, Reading]] = field(default_factory=dict)
@@ -117,6 +119,9 @@ class Recorder:
         if output is None:
             return
         frame.visit.output = output
+        given = {id(tensor) for tensor in tensors_in((frame.visit.args, frame.visit.kwargs))}
+        if not all(id(tensor) in given for tensor in tensors_in(output)):
+            self.worked.add(frame.visit.path)
         adapter = find_adapter(module)
         if adapter is not None:
             self.frames.append(frame)
@@ -434,7 +439,7 @@ class Recorder:
         return [
             path
             for path, child in self.modules.items()
-            if path in self.entered and path and not self.is_seen(path) and looks_like_attention(child)
+            if path in self.worked and path and not self.is_seen(path) and looks_like_attention(child)
         ]
 
     def suspects_hint(self) -> str:

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call, four_axes
-from workbench.captures.written_out import Follower, WrittenOut
+from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 
 _SDPA = F.scaled_dot_product_attention
@@ -72,7 +72,8 @@ def watch_modules(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[N
     handles = []
     try:
         for child in modules:
-            if child is modules[0] or not _is_plain_layer(child):
+            hookable = not isinstance(child, torch.jit.ScriptModule)
+            if hookable and (child is modules[0] or not _is_plain_layer(child)):
                 handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
                 # always_call: a model that catches an exception of a submodule must not confuse the record.
                 handles.append(child.register_forward_hook(leave, always_call=True))
@@ -127,6 +128,48 @@ def slow_multihead_attention() -> Generator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+@contextmanager
+def zero_padding(modules: Sequence[nn.Module]) -> Generator[None]:
+    """Zeros where ``nn.TransformerEncoder`` has them in rows of padding, which its fast path leaves out."""
+
+    def enter(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {**dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)), **kwargs}
+        src, padded = given["src"], given.get("src_key_padding_mask")
+        rows[encoder] = padded if _packs(encoder, src, given.get("mask"), padded) else None
+
+    def leave(encoder: nn.Module) -> Callable[..., Any]:
+        def blank(_: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+            padded = rows.get(encoder)
+            return None if padded is None else output.masked_fill(padded.bool().unsqueeze(-1), 0.0)
+
+        return blank
+
+    rows: dict[nn.Module, Tensor | None] = {}
+    handles = []
+    try:
+        if torch.backends.mha.get_fastpath_enabled():
+            for child in modules:
+                if isinstance(child, nn.TransformerEncoder) and child.layers:
+                    handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(child.layers[-1].register_forward_hook(leave(child)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _packs(encoder: Any, src: Tensor, mask: Tensor | None, padded: Tensor | None) -> bool:
+    """Whether the encoder would pack its input, without the padding, as its ``forward`` decides."""
+    if padded is None or mask is not None or encoder.training or encoder.layers[0].training or src.ndim != 3:
+        return False
+    if not getattr(encoder, "use_nested_tensor", False) or torch.is_autocast_enabled():
+        return False
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoder.parameters()):
+        return False
+    shown = padded.logical_not() if padded.dtype == torch.bool else padded == 0
+    return not encoder.mask_check or bool(torch._nested_tensor_from_mask_left_aligned(src, shown))
+
+
 class _Watch(TorchFunctionMode):
     def __init__(
         self, observer: Observer, interface: _Interface, written_out: WrittenOut | None = None
@@ -164,6 +207,7 @@ class _Watch(TorchFunctionMode):
         **kwargs: Any,
     ) -> Tensor:
         """``F.scaled_dot_product_attention``, seen."""
+        refuse_vmap(query)
         output = _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **kwargs)
         used_scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         if self.interface.running:

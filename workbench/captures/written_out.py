@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from workbench.captures.layout import declared_heads
 from workbench.captures.records import Call, four_axes
 from workbench.captures.weights import attention_weights
-from workbench.core.errors import IncompleteCapture
+from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}
 _SOFTMAX = {"softmax", "special_softmax"}
@@ -395,6 +395,15 @@ def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[float, b
     return given.get("p", 0.5), given.get("training", given.get("train", True))
 
 
+def refuse_vmap(tensor: Tensor) -> None:
+    """Raise InputError for one of the tensors that stand for a whole batch inside ``torch.vmap``."""
+    if torch._C._functorch.is_batchedtensor(tensor):
+        raise InputError(
+            "attention inside torch.vmap cannot be captured, since its tensors have no values there; capture the model "
+            "that is mapped, on a batch"
+        )
+
+
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
@@ -482,6 +491,8 @@ class WrittenOut:
         product = Product.of(name, args, kwargs)
         if product is None or not isinstance(result, Tensor) or not result.numel():
             return result
+        if torch._C._functorch.is_batchedtensor(result):
+            return result
         left, right = self.find(product.left), self.find(product.right)
         for of_right, trace in ((False, left), (True, right)):
             if trace is None or trace.softmax is None:
@@ -510,6 +521,7 @@ class WrittenOut:
         given = args[0] if args else kwargs.get("input")
         if not isinstance(given, Tensor) or given.ndim < 2:
             return result
+        refuse_vmap(given)
         axis = args[1] if len(args) > 1 else kwargs.get("dim")
         axis = (0 if given.ndim == 3 else 1) if axis is None else axis % given.ndim
         trace = self.find(given)
