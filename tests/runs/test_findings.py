@@ -129,6 +129,25 @@ def test_random_logits_tell_the_fit_and_both_ends():
     assert f"goes from {ends[2]:.3f} to {ends[100]:.3f}, the mean move" in wide
 
 
+def test_position_logits_tell_shares_and_the_correlation_of_the_cross_terms_beside_the_null():
+    frame = workbench.analyze("position-logits", **RUN, null_samples=4)
+    by_input = frame[frame["input"].notna()]
+    own, cross = (
+        mean_interval(by_input.query("metric == 'logit_share' and candidate == @term")["value"])
+        for term in ("token-token", "cross")
+    )
+    size = (frame["metric"] == "logit_correlation") & (frame["statistic"] == "abs")
+    size &= frame["candidate"] == "cross"
+    r = mean_interval(frame.loc[size & frame["input"].notna(), "value"])
+    shares, correlation = workbench.findings(frame)
+    assert f"token–token {own.words('.0%')}, token–position " in shares
+    assert f"together have {cross.words('.0%')} of it" in correlation
+    assert f"|r| = {r.words()}, mean over 4 inputs, 95 % CI; permutation null " in correlation
+    for side, value in {"above": frame["null_high"] + 1, "below": frame["null_low"] - 1}.items():
+        changed = frame.assign(value=frame["value"].where(~size, value))
+        assert workbench.findings(changed)[1].endswith(f"of the mean over heads: {side} in 4 of 4 layers.")
+
+
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
     frame = workbench.analyze("value-similarity", **RUN, null_samples=0)
     frame.attrs = {}

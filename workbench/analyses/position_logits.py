@@ -21,6 +21,7 @@ from workbench.analyses.layer import Layer, NotApplicable, need_token_attention,
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -304,6 +305,29 @@ def _orders(layer: Layer, terms: Tensor, null_samples: int) -> Tensor:
     return torch.stack(orders).unflatten(0, (batch, heads)).to(terms.device)
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """The shares of the logits' variance, and how the cross terms go with the others, beside shuffled positions."""
+    shares = {
+        str(candidate): over_inputs(rows)
+        for candidate, rows in frame[frame["metric"] == LOGIT_SHARE.name].groupby("candidate")
+    }
+    if not {*TERMS, "covariances", "cross"} <= {*shares}:
+        return []
+    told = [f"{name.replace('-', '–')} {shares[name].words('.0%')}" for name in (*TERMS, "covariances")]
+    sentences = [
+        f"of the logits' variance within rows {', '.join(told)}, {shares['cross'].over('inputs')}, of layers and heads "
+        "together"
+    ]
+    correlated = frame[(frame["metric"] == LOGIT_CORRELATION.name) & (frame["candidate"] == "cross")]
+    if len(size := correlated[correlated["statistic"] == "abs"]):
+        found = over_inputs(size)
+        sentences.append(
+            f"the cross terms together have {shares['cross'].words('.0%')} of it, and their correlation with the "
+            f"others is |r| = {found.words()}, {found.over('inputs')}{beside_null(size)}"
+        )
+    return sentences
+
+
 _SITES = ("input", "q", "k", "scale", "mask", "position")
 ANALYSIS = Analysis(
     "position-logits",
@@ -312,6 +336,7 @@ ANALYSIS = Analysis(
     measure,
     (LOGIT_SHARE, LOGIT_CORRELATION),
     Options,
+    findings=findings,
     finer=(
         Analysis(
             "position-logits",
