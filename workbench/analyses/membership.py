@@ -313,9 +313,10 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
     n = patches["input"].nunique()
     if n < 2 or patches["row"].isna().any():
         return []
+    ways = ", ".join(patches["convention"].unique())
     return [
-        f"{placed_share(patches):.0%} of the variance of Π over patches and {n} inputs belongs to the place of the "
-        f"patch, whatever the input; {1 / n:.0%} if places did not matter"
+        f"{placed_share(patches):.0%} of the variance of Π ({ways}) over patches and {n} inputs belongs to the place "
+        f"of the patch, whatever the input; {1 / n:.0%} if places did not matter"
     ]
 
 
@@ -331,9 +332,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         agreed = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna() & rows["input"].isna()]
         if len(agreed) and agreed["value"].notna().any():
             best = agreed.loc[agreed["value"].idxmax()]
+            value = f"{best['value']:.3f}".replace("-", "−")
             above = int((agreed["value"] > agreed["null_high"]).sum())
             sentences.append(
-                f"adjusted Rand index of heads and masks ({options.masks}) at most {best['value']:.3f}, in layer "
+                f"adjusted Rand index of heads and masks ({options.masks}) at most {value}, in layer "
                 f"{best['layer']} ({convention}, mean over {even.n} inputs); above the 95 % band of permuted patches "
                 f"in {above} of {len(agreed)} layers"
             )
