@@ -232,3 +232,17 @@ def test_a_projection_error_tells_its_floor_its_formulas_and_the_two_norms():
         "exact",
         "mean",
     ]
+
+
+def test_robust_components_tell_how_sparse_and_how_large_the_split_is():
+    frame = workbench.analyze("robust-components", **RUN | {"model": "bundled:digits-rpc-sym"})
+    level = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+    zeros, gap = (
+        mean_interval(level.loc[level["metric"] == metric, "value"])
+        for metric in ("sparse_zeros", "pursuit_gap")
+    )
+    (told,) = workbench.findings(frame)
+    assert told.startswith(f"bundled:digits-rpc-sym: {zeros.words('.3f')} of the entries of S are zero;")
+    assert told.endswith(f"‖K − L − S‖ / ‖K‖ = {gap.words('.3g')}, mean over 4 inputs with its 95 % CI.")
+    none = frame.assign(value=frame["value"].where(frame["metric"] != "sparse_zeros", 1.0))
+    assert "1.000 [1.000, 1.000] of the entries" in workbench.findings(none)[0]

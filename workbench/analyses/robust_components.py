@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
@@ -20,6 +21,7 @@ from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
 from workbench.core.errors import InputError
+from workbench.frames.estimate import over_everything, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -212,6 +214,18 @@ def found_contamination(
             )
 
 
+def findings(frame: pd.DataFrame, options: OfHeads) -> list[str]:
+    """How sparse and how large S is, and by how much L + S misses the keys."""
+    zeros, share, gap = (
+        over_everything(frame[frame["metric"] == metric.name])
+        for metric in (SPARSE_ZEROS, SPARSE_SHARE, PURSUIT_GAP)
+    )
+    return [
+        f"{zeros.words('.3f')} of the entries of S are zero; ‖S‖² / ‖K‖² is {share.words('.3g')}, and L + S misses the "
+        f"keys by ‖K − L − S‖ / ‖K‖ = {gap.words('.3g')}, {unit_of(zeros)}"
+    ]
+
+
 ANALYSIS = Analysis(
     "robust-components",
     "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
@@ -219,4 +233,5 @@ ANALYSIS = Analysis(
     measure,
     (SPARSE_ZEROS, SPARSE_SHARE, SPARSE_EVENNESS, PURSUIT_GAP),
     OfHeads,
+    findings=findings,
 )

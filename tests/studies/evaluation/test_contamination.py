@@ -15,6 +15,8 @@ from workbench.analyses.robust_components import (
 )
 from workbench.captures import LayerRecord, TokenInfo
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.intervals import mean_interval
+from workbench.papers.verdicts import decide
 from workbench.studies.evaluation import contamination
 from workbench.studies.evaluation.contamination import EPSILON, contaminate, contamination_frame, sparse_maps
 
@@ -237,3 +239,27 @@ def test_the_analysis_by_name_reads_the_layers_that_split(model):
     assert overall["pursuit_gap"] == pytest.approx(rows["value"].mean())
     with pytest.raises(InputError, match="performs no pursuit"):
         workbench.analyze("robust-components", model="bundled:digits-vit", inputs=DIGITS, n=1)
+
+
+def test_the_findings_tell_the_auc_beside_the_clean_image_and_the_permuted_patches(model, noisy):
+    frame = contamination_frame(model, noisy, null_samples=4)
+    own, overall = contamination.contamination_findings(frame)
+    level = frame[frame[["layer", "head"]].isna().all(axis=1) & (frame["metric"] == "contamination_auc")]
+    auc = level[level["input"].notna()].pivot(index="input", columns="candidate", values="value")
+    gain = mean_interval(auc["sparse"] - auc["clean"])
+    assert own.startswith(
+        f"noise: ‖S_j‖ tells the contaminated patches with an AUC of {said(auc['sparse'])},"
+    )
+    assert (
+        f"the same places of the clean image with {said(auc['clean'])}, a gain of {gain.words('.3f')};" in own
+    )
+    band = level[level["input"].isna() & (level["candidate"] == "sparse")].iloc[0]
+    assert f"permuted patches' 95 % band [{band['null_low']:.3f}, {band['null_high']:.3f}]" in own
+    assert overall.endswith(f"That S picks contamination out: {decide(gain, (0, math.inf))}.")
+    for shift, verdict in ((2.0, "holds"), (-2.0, "fails")):
+        better = frame["value"] + shift * (frame["candidate"] == "sparse").astype(float)
+        assert verdict in contamination.contamination_findings(frame.assign(value=better))[-1]
+
+
+def said(values):
+    return mean_interval(values).words(".3f")
