@@ -148,6 +148,23 @@ def test_position_logits_tell_shares_and_the_correlation_of_the_cross_terms_besi
         assert workbench.findings(changed)[1].endswith(f"of the mean over heads: {side} in 4 of 4 layers.")
 
 
+def test_coding_rates_tell_where_attention_compresses_and_in_which_share_of_an_inputs_layers():
+    frame = workbench.analyze("coding-rate", **RUN)
+    plain = frame["standardize"].isna() & (frame["metric"] == "coding_rate_variational")
+    table = frame[plain].pivot_table(index=["layer", "input"], columns="candidate", values="value")
+    change = (table["resid_mid"] - table["input"]).unstack("input")
+    share = mean_interval((change < 0).mean())
+    (said,) = workbench.findings(frame)
+    assert f"R_c^var in {(change.mean(axis=1) < 0).sum()} of 4 layers ({share.value:.0%}" in said
+    assert "mean over 4 inputs" in said
+    frame.loc[plain & (frame["candidate"] == "resid_mid"), "value"] = -1.0
+    assert (
+        "with membership ours attention lowers R_c^var in 4 of 4 layers (100% ["
+        in workbench.findings(frame)[0]
+    )
+    assert workbench.findings(frame[~plain]) == []
+
+
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
     frame = workbench.analyze("value-similarity", **RUN, null_samples=0)
     frame.attrs = {}

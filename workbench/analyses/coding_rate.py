@@ -24,7 +24,7 @@ from workbench.analyses.membership import memberships, own_convention
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import first_norm
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import Finding, mean_interval
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -283,13 +283,34 @@ def _lowered(change: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     """In how many layers attention lowers the compression, on average."""
     shares = compression_shares(frame)
     return [
         f"attention lowers R_c^var in {row['lowered']} of {row['steps']} layers with membership {row['convention']}"
         for row in shares[shares["step"] == "attention"].to_dict("records")
     ]
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How often attention lowers the compression, and how often it falls to the next layer, with intervals."""
+    known = (
+        (frame["metric"] == "coding_rate_variational") & frame["standardize"].isna() & frame["input"].notna()
+    )
+    if not known.any():
+        return []
+    words = {
+        "attention": "attention lowers R_c^var in {} of {} layers",
+        "layer": "it falls in {} of {} steps to the next",
+    }
+    said: dict[str, list[str]] = {}
+    for row in compression_shares(frame[known]).to_dict("records"):
+        share = Finding(row["share"], row["low"], row["high"], frame["input"].nunique())
+        said.setdefault(row["convention"], []).append(
+            words[row["step"]].format(row["lowered"], row["steps"])
+            + f" ({share.words('.0%')} of those of an input, {share.over('inputs')})"
+        )
+    return [f"with membership {how} {'; '.join(parts)}" for how, parts in said.items()]
 
 
 ANALYSIS = Analysis(
@@ -299,7 +320,7 @@ ANALYSIS = Analysis(
     measure,
     (CODING_RATE, CODING_RATE_COMPRESSION, CODING_RATE_REDUCTION, CODING_RATE_VARIATIONAL),
     Options,
-    findings,
+    notes,
     of_heads=False,
     findings=findings,
 )
