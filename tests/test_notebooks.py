@@ -64,7 +64,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 OLD_FORM = {  # still to be rewritten
     "attention_as_filter", "attention_heatmaps", "attention_spectrum", "class_attention",
-    "projection_error_by_attention", "projection_error_training", "snr_boost",
+    "projection_error_training", "snr_boost",
     "subspaces",
 }  # fmt: skip
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}

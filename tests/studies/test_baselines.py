@@ -27,6 +27,8 @@ from workbench.studies.baselines import (
     ratios_to_baseline,
     recorded_curves,
     stated_baselines,
+    told_changes,
+    told_shares,
     versus_baseline,
 )
 
@@ -318,3 +320,31 @@ def test_perplexities_are_divided_at_the_same_share_with_their_own_intervals():
     assert list(found["baseline_value"]) == [8.0, 3.0]
     reach = 2 ** math.sqrt(2)
     assert (found.loc[0.1, "low"], found.loc[0.1, "high"]) == pytest.approx((3 / reach, 3 * reach))
+
+
+def test_the_sentences_tell_which_variants_fall_and_where_the_exact_errors_lie():
+    change = pd.DataFrame(
+        {
+            "model": ["base", "other"],
+            "attention": ["softmax", "bilateral"],
+            "quantity": "J, 30 / 0",
+            "value": [2.0, 0.5],
+            "low": [1.5, 0.3],
+            "high": [2.5, 1.2],
+            "n": 3,
+            "finding": ["", "lower"],
+        }
+    )
+    assert told_changes(change, "base") == (
+        "J, 30 / 0: falls in 1 of 2 (by the interval over seeds: none), grows in 1 of 2 (by the interval over seeds: "
+        "softmax); in softmax 2 [1.5, 2.5], geometric mean over 3 seeds with its 95 % CI; significantly different from "
+        "that: bilateral."
+    )
+    assert "falls in 1 of 2 (by the interval over seeds: bilateral)" in told_changes(
+        change.assign(high=[2.5, 0.9]), "base"
+    )
+    shares = change.assign(null_low=[2.1, 0.1], null_high=[2.2, 0.4])
+    told = told_shares(shares, "base")
+    assert "is 200.0% [150.0%, 250.0%] of the zero predictor's in softmax, mean over 3 inputs" in told
+    assert "50.0% (bilateral) to 200.0% (softmax) in all" in told
+    assert told.endswith("below the null's 95 % band in 1, above it in 1 of 2.")

@@ -315,6 +315,48 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
     return _results(rows, "floor", "null_low", "null_high")
 
 
+def told_changes(change: pd.DataFrame, baseline: str) -> str:
+    """In how many variants a metric falls or grows through training, and which differ from the baseline, in a sentence.
+
+    Args:
+        change: the result of `change_in_training`, of one metric.
+        baseline: the model that the others are compared with.
+    """
+    own = change[change["model"] == baseline].iloc[0]
+    ratio = Finding(own["value"], own["low"], own["high"], int(own["n"]))
+    counts = [
+        f"{words} in {int((side > 0).sum())} of {len(change)} (by the interval over seeds: "
+        f"{', '.join(change.loc[surely > 0, 'attention']) or 'none'})"
+        for words, side, surely in (
+            ("falls", 1 - change["value"], 1 - change["high"]),
+            ("grows", change["value"] - 1, change["low"] - 1),
+        )
+    ]
+    apart = change.loc[change["finding"].isin(["lower", "higher"]), "attention"]
+    return (
+        f"{own['quantity']}: {', '.join(counts)}; in {own['attention']} {ratio.words('.2g')}, geometric mean over "
+        f"{ratio.n} seeds with its 95 % CI; significantly different from that: {', '.join(apart) or 'none'}."
+    )
+
+
+def told_shares(shares: pd.DataFrame, baseline: str) -> str:
+    """The exact error's share of the zero predictor's, of the baseline and in all, beside the null, in a sentence.
+
+    Args:
+        shares: the result of `exact_shares`.
+        baseline: the model that is told first.
+    """
+    own = shares[shares["model"] == baseline].iloc[0]
+    best, worst = (shares.loc[place] for place in (shares["value"].idxmin(), shares["value"].idxmax()))
+    below, above = (shares["value"] < shares["null_low"]).sum(), (shares["value"] > shares["null_high"]).sum()
+    return (
+        f"The exact error is {own['value']:.1%} [{own['low']:.1%}, {own['high']:.1%}] of the zero predictor's in "
+        f"{own['attention']}, mean over {own['n']} inputs with its 95 % CI, {best['value']:.1%} ({best['attention']}) "
+        f"to {worst['value']:.1%} ({worst['attention']}) in all; below the null's 95 % band in {below}, above it in "
+        f"{above} of {len(shares)}."
+    )
+
+
 def printed_ends(frame: pd.DataFrame) -> pd.DataFrame:
     """What the papers print of these variants at the end of training, beside their own baselines, on clean data.
 
