@@ -136,6 +136,44 @@ def test_the_null_of_several_series_reaches_from_the_least_to_the_largest():
     np.testing.assert_allclose(high, per_model["null_high"].groupby("layer").max())
 
 
+def test_the_key_says_how_many_series_share_one_band_of_their_differing_nulls():
+    held = frame(MODELS[:2])
+    said = "null: permuted (95 % of one head, over 2 series)"
+    assert key(Plot(held).metric("attention_diversity").add(Null()).figure())[-1] == said
+    alone = (
+        Plot(held, panel="model").metric("attention_diversity").add(Null()).figure()
+    )  # a series in each panel
+    assert key(alone) == ["null: permuted (95 % of one head)"]
+    same = pd.concat([frame(), frame().assign(model=MODELS[1])])
+    assert key(Plot(same).metric("attention_diversity").add(Null()).figure())[-1] == alone.data[-1].name
+    bare = (
+        Plot(held.drop(columns=["null_low", "null_high"])).metric("attention_diversity").add(Null()).figure()
+    )
+    assert key(bare)[-1] == "null: permuted (mean over 2 series)"
+
+
+@pytest.mark.parametrize("unit", ["input", "head", None])
+def test_the_key_of_a_forest_says_what_its_nulls_are_of(unit):
+    held = frame()
+    if unit is None:
+        held = means(kinds=("permutation",)).assign(metric="attention_diversity")
+    if unit == "input":
+        held = held[(held["layer"] == 0) & (held["head"] == 0)].assign(layer=pd.NA, head=pd.NA)
+    fig = Forest(held, x=["attention_diversity"]).add(Interval(), Null()).figure()
+    assert key(fig)[-1] == f"null: permuted (95 % of {f'one {unit}' if unit else 'the mean'})"
+    low, high = bands(fig, NULL_BAND)[0].x[:2]
+    drawn = held[held["layer"].isna() & held["input"].isna()] if unit is None else held
+    assert (low, high) == pytest.approx((drawn["null_low"].mean(), drawn["null_high"].mean()))
+
+
+def test_a_null_of_a_forest_without_ends_is_a_dotted_stroke_at_its_mean():
+    held = frame().drop(columns=["null_low", "null_high"])
+    fig = Forest(held, x=["attention_diversity"]).add(Interval(), Null()).figure()
+    assert key(fig)[-1] == "null: permuted"
+    (stroke,) = [trace for trace in fig.data if trace.line.dash == "dot" and trace.x[0] is not None]
+    assert list(stroke.x) == pytest.approx([held["null_mean"].mean()] * 2)
+
+
 def test_one_line_draws_the_mean_its_interval_the_heads_and_the_null():
     fig = wb.plot(frame(), "attention_diversity")
     assert key(fig) == [

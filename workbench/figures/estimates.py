@@ -162,11 +162,21 @@ class Sample:
 
     def null(self, kind: str | None, rows: pd.DataFrame) -> pd.DataFrame:
         """``null_mean``, ``null_low`` and ``null_high`` under one kind of null, mean over the units, at each place."""
+        sample = self.null_sample(kind, rows)
+        columns = [name for name in _ENDS if name in sample.rows]
+        return sample.rows.groupby([*self.by], sort=True)[columns].mean().reset_index()
+
+    def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
+        """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""
         own = rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
         columns = [name for name in _ENDS if name in own]
         held = own[own[columns].notna().any(axis=1)]
-        sample = Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
-        return sample.rows.groupby([*self.by], sort=True)[columns].mean().reset_index()
+        return Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a null of these rows has ends, and not its mean alone."""
+        return "null_low" in self.rows and bool(self.rows["null_low"].notna().any())
 
     def counts(self, inputs: int | None = None) -> str:
         """What the values are sampled over, with numbers: "25 inputs × 12 heads".

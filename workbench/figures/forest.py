@@ -19,6 +19,7 @@ from workbench.figures.grammar import metric_axis
 from workbench.figures.levels import deviation
 from workbench.figures.marks import (
     NEUTRAL,
+    NULL_LINE,
     RULE_LINE,
     Mark,
     Null,
@@ -28,6 +29,7 @@ from workbench.figures.marks import (
     key_entry,
     key_swatch,
     null_name,
+    null_of,
     published_trace,
 )
 from workbench.figures.measuring import line_count, widest
@@ -368,12 +370,17 @@ class _Drawing:
         rows = self.rows[name]
         order = _kinds(pd.concat([*self.rows.values()]), mark)
         for number, kind in ((order.index(kind), kind) for kind in _kinds(rows, mark)):
-            level = (
-                Sample.means(rows, (_ROW,)).null(kind, rows).reindex(columns=[_ROW, "null_low", "null_high"])
-            )
-            for key, low, high in level.dropna().itertuples(index=False):
+            level = Sample.means(rows, (_ROW,)).null(kind, rows)
+            level = level.reindex(columns=[_ROW, "null_mean", "null_low", "null_high"])
+            for key, mean, low, high in level.itertuples(index=False):
                 y = self.places[key]
-                yield as_null(band([low, high], [y - 0.34] * 2, [y + 0.34] * 2, NULL_BAND), number)
+                if pd.notna(low) and pd.notna(high):
+                    yield as_null(band([low, high], [y - 0.34] * 2, [y + 0.34] * 2, NULL_BAND), number)
+                elif pd.notna(mean):
+                    yield go.Scatter(
+                        x=[mean] * 2, y=[y - 0.34, y + 0.34], mode="lines", line=NULL_LINE, showlegend=False,
+                        hovertemplate=f"{null_name(kind)}<br>%{{x:.4g}}<extra></extra>",
+                    )  # fmt: skip
 
     def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
         """A diamond for each published number of a row, and its paper."""
@@ -432,8 +439,7 @@ class _Drawing:
             yield key_entry(self.interval.hollow[1], mode="markers", marker=marker)
         for mark in self.forest.marks:
             if isinstance(mark, Null):
-                for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
-                    yield as_null(key_swatch(f"{null_name(kind)} (95 % of the mean)", NULL_BAND), number)
+                yield from self._null_key(mark)
             elif isinstance(mark, Stroke) and any(
                 True for name in self.titles for _ in self._strokes(name, mark)
             ):
@@ -448,6 +454,17 @@ class _Drawing:
                     yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
+
+    def _null_key(self, mark: Null) -> Iterator[go.Scatter]:
+        """Each kind of null with what its ends are of: some frames have the null of the mean, others of one input."""
+        apart = [name for name in (self.forest.y, self.forest.group, self.forest.color) if name is not None]
+        for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
+            samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
+            if any(sample.bounded for sample in samples):
+                words = f"{null_name(kind)} ({null_of(samples, apart)})"
+                yield as_null(key_swatch(words, NULL_BAND), number)
+            else:
+                yield key_entry(null_name(kind), mode="lines", line=NULL_LINE)
 
 
 def _kinds(rows: pd.DataFrame, mark: Null) -> list[str | None]:

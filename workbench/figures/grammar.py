@@ -245,7 +245,7 @@ class _Drawing:
         parts = {cell: self.series(*cell) for cell in cells}
         drawn = [series for own in parts.values() for series in own]
         marks = [
-            replace(mark, order=tuple(mark.kinds(drawn))) if isinstance(mark, Null) else mark
+            replace(mark, pooled=mark.pool([*parts.values()])) if isinstance(mark, Null) else mark
             for mark in marks
         ]
         traces = {

@@ -7,7 +7,7 @@ numbers are always open diamonds of one colour, with paper and table in their ho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -208,17 +208,18 @@ class Dots(Mark):
 class Null(Mark):
     """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
 
-    Of several series the band reaches from the least end to the largest. ``kind`` keeps one kind of several; a second
-    kind is outlined.
+    Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
+    where they differ. ``kind`` keeps one kind of several; a second kind is outlined.
     """
 
     kind: str | None = None
-    order: tuple[str | None, ...] = ()
-    """The kinds of the whole figure, so that each looks the same in all panels; a `Plot` finds them itself."""
+    pooled: Mapping[str | None, int] = field(default_factory=dict)
+    """Every kind of the figure, so that each looks the same in all panels, and how many differing series share a band
+    of it at most; a `Plot` finds them itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         for kind in self.kinds(panel):
-            number = self.order.index(kind) if kind in self.order else 0
+            number = [*self.pooled].index(kind) if kind in self.pooled else 0
             level = self.level(panel, kind)
             if {"null_low", "null_high"} <= set(level) and level["null_low"].notna().any():
                 ends = level.dropna(subset=["null_low", "null_high"])
@@ -226,16 +227,32 @@ class Null(Mark):
             bare = not level.get("null_low", pd.Series(dtype=float)).notna().any()
             if "null_mean" in level and (len(panel) == 1 or bare):
                 yield go.Scatter(
-                    x=level[panel[0].x], y=level["null_mean"], mode="lines", line={"color": GREY, "dash": "dot"},
+                    x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{null_name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
                 )  # fmt: skip
 
     def level(self, panel: Sequence[Series], kind: str | None) -> pd.DataFrame:
         """Mean, low and high of the null at each place: of several series the widest band."""
-        tables = [series.sample().null(kind, series.rows) for series in panel]
-        level = pd.concat([table for table in tables if len(table)])
+        level = pd.concat(self._tables(panel, kind))
         how = {"null_mean": "mean", "null_low": "min", "null_high": "max"}
         return level.groupby(panel[0].x).agg({name: how[name] for name in level if name in how}).reset_index()
+
+    def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
+        tables = [series.sample().null(kind, series.rows) for series in panel]
+        return [table for table in tables if len(table)]
+
+    def pool(self, panels: Sequence[Sequence[Series]]) -> dict[str | None, int]:
+        """For each kind the most series of one panel whose nulls differ, so that one band stands for all; else 1."""
+        kinds = self.kinds([series for panel in panels for series in panel])
+        return {kind: max(self._differing(panel, kind) for panel in panels if panel) for kind in kinds}
+
+    def _differing(self, panel: Sequence[Series], kind: str | None) -> int:
+        tables = self._tables(panel, kind)
+        if len(tables) < 2:
+            return 1
+        ends = pd.concat(tables).groupby(panel[0].x)
+        least, most = ends.min(), ends.max()
+        return len(tables) if ((most - least) > 1e-9 * most.abs()).any(axis=None) else 1
 
     def kinds(self, panel: Sequence[Series]) -> list[str | None]:
         found = dict.fromkeys(kind for series in panel for kind in null_kinds(series.rows))
@@ -243,16 +260,15 @@ class Null(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         for number, kind in enumerate(self.kinds(drawn)):
-            own = [series for series in drawn if kind in null_kinds(series.rows)]
-            if not any("null_low" in series.rows and series.rows["null_low"].notna().any() for series in own):
-                yield key_entry(null_name(kind), mode="lines", line={"color": GREY, "dash": "dot"})
+            samples = [series.sample().null_sample(kind, series.rows) for series in drawn]
+            samples = [sample for sample in samples if len(sample.rows)]
+            several = self.pooled.get(kind, 1)
+            if not any(sample.bounded for sample in samples):
+                many = f" (mean over {several} series)" if several > 1 else ""
+                yield key_entry(null_name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
-            held = own[0].rows[own[0].rows["null_low"].notna()]
-            units = Sample.of(
-                held, (own[0].x,)
-            ).units  # means may stand beside single values, with the null of means
-            what = f" of one {units[-1]}" if units else " of the mean"
-            yield as_null(key_swatch(f"{null_name(kind)} (95 %{what})", NULL_BAND), number)
+            many = f", over {several} series" if several > 1 else ""
+            yield as_null(key_swatch(f"{null_name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
 
 
 @dataclass(frozen=True)
@@ -341,6 +357,7 @@ class At(Mark):
 
 
 AT_LINE = {"color": GREY, "dash": "dash", "width": 1}
+NULL_LINE = {"color": GREY, "dash": "dot"}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
 
 
@@ -384,6 +401,19 @@ def as_null(trace: go.Scatter, number: int) -> go.Scatter:
 def null_name(kind: str | None) -> str:
     """A null distribution as a key calls it."""
     return f"null: {NULLS.get(kind, kind.replace('_', ' '))}" if kind else "null distribution"
+
+
+def null_of(samples: Sequence[Sample], apart: Sequence[str] = ()) -> str:
+    """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
+
+    Units in ``apart`` are what the figure tells apart, so they are not sampled over.
+    """
+    units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
+    named = [
+        next((unit for unit in ("head", "input") if unit in own), own[-1] if own else "") for own in units
+    ]
+    said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
+    return f"95 % of {' or '.join(said)}"
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
