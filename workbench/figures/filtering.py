@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
+from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.marks import Line, Null
 from workbench.figures.overlays import data_uri
-from workbench.figures.theme import PAGE
+from workbench.figures.theme import PAGE, theme_of
 
 # (candidate, convention) → what a legend calls it, in the order of the lines.
 _FILTERS = {
@@ -70,25 +71,25 @@ def filtered_figure(filtered: Any, columns: int = 4) -> go.Figure:
     if columns < 1:
         raise InputError(f"at least one column of images is shown; got {columns}")
     psnr = {row["filter"]: row["psnr"] for row in filtered.rows}
-    shown = {"clean": filtered.clean, **filtered.images}
-    titles = [f"{name}<br>{psnr[name]:.1f} dB" if name in psnr else name for name in shown]
-    lines = -(-len(shown) // columns)
-    room = 34  # px above each row, for two lines of words
-    side = (PAGE - 12) / columns
-    total = lines * side + (lines - 1) * room
-    fig = make_subplots(
-        lines,
+    panels = []
+    for name, values in {"clean": filtered.clean, **filtered.images}.items():
+        tall, across = np.shape(values)[:2]
+        title = f"{name}<br>{psnr[name]:.1f} dB" if name in psnr else name
+        picture = go.Image(source=data_uri(values.clip(0, 1)), name=name, hoverinfo="name")
+        x, y = Axis("", -0.5, across - 0.5, bare=True), Axis("", tall - 0.5, -0.5, bare=True)
+        panels.append(Panel([picture], x, y, title))
+    columns = min(columns, len(panels))
+    gap, edges = 10, 1.2 * theme_of("page").font
+    side = min((PAGE - edges + gap) / columns - gap, PAGE / 3)
+    rest = (PAGE - edges + gap - columns * (side + gap)) / 2
+    fig = compose(
+        panels,
         columns,
-        subplot_titles=titles,
-        horizontal_spacing=0.02,
-        vertical_spacing=room / total if lines > 1 else 0,
+        width="page",
+        shared="xy",
+        inner=side * tall / across,
+        gap=gap,
+        right=rest,
+        before={0: rest},
     )
-    fig.update_annotations(font={"size": None})
-    for number, (name, values) in enumerate(shown.items()):
-        place = {"row": number // columns + 1, "col": number % columns + 1}
-        fig.add_trace(go.Image(source=data_uri(values.clip(0, 1)), name=name, hoverinfo="name"), **place)
-    fig.update_xaxes(visible=False)
-    fig.update_yaxes(visible=False)
-    return fig.update_layout(
-        margin={"l": 6, "r": 6, "t": room, "b": 4}, height=round(total + room + 4), width=PAGE
-    )
+    return fig.update_xaxes(visible=False, matches=None).update_yaxes(visible=False, matches=None)

@@ -12,7 +12,8 @@ from plotly.subplots import make_subplots
 from workbench.core.errors import InputError
 from workbench.figures.comparison import comparison_figure
 from workbench.figures.frames import LEGEND_ABOVE, rows_of
-from workbench.figures.overlays import OVERLAY, cells, data_uri, shared_scale, square_cells, under_cells
+from workbench.figures.maps import compose_maps, image_panel, map_panel
+from workbench.figures.overlays import OVERLAY
 from workbench.figures.theme import GREY, PAGE, series_style
 
 MOST_IMAGES = 3
@@ -47,36 +48,21 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     clean, after = (images[:most] for images in maps.images)
     changed = [np.abs(now - before) for before, now in zip(clean, after, strict=True)]
     shown = dict(zip(("clean", "contaminated", "change"), (clean, after, changed), strict=True))
-    count, rows, columns = values.shape[1:]
-    fig = make_subplots(
-        len(shown),
-        2 * count,
-        horizontal_spacing=0.012,
-        vertical_spacing=0.02,
-        column_titles=["image", "‖S<sub>j</sub>‖"] * count,
-    )
-    frame = under_cells(rows, columns)
+    grid = values.shape[2:]
+    panels = []
     for line, (name, images) in enumerate(shown.items()):
-        for number in range(count):
-            beside, over = ({"row": line + 1, "col": 2 * number + column} for column in (1, 2))
-            label = f"{name}, {maps.ids[number]}"
-            # An invisible map gives the panel its axes; without a trace plotly would not draw the image.
-            fig.add_trace(cells([[None] * columns] * rows, label), **beside)
-            fig.add_layout_image(source=data_uri(images[number]), **beside, **frame)
-            fig.add_trace(cells(values[line, number], label), **over)
-            for place in (beside, over):
-                fig.add_shape(**_outline(marked[number]), **place)
-        fig.update_yaxes(title_text=name, row=line + 1, col=1)
-    square_cells(fig, rows, columns)
-    fig.update_annotations(font={"size": None})
-    margin = {"l": 26, "r": 62, "t": 22, "b": 8}
-    cell = (PAGE - margin["l"] - margin["r"]) / max(2 * count, 3)
-    fig.update_layout(
-        coloraxis=shared_scale(OVERLAY, float(values.max()), "‖S<sub>j</sub>‖ over all heads"),
-        margin=margin,
-        height=round(cell * rows / columns * len(shown) + margin["t"] + margin["b"]),
-    )
-    return fig
+        for number, image in enumerate(images):
+            label, shapes = f"{name}, {maps.ids[number]}", [_outline(marked[number])]
+            titles = ("", "") if line else ("image", "‖S<sub>j</sub>‖")
+            side = "" if number else name
+            panels.append(image_panel(image, grid, label, titles[0], side, shapes=shapes))
+            panels.append(map_panel(values[line, number], label, titles[1], shapes=shapes))
+    headings: dict[tuple[int, ...], str] = {
+        (2 * number, 2 * number + 1): str(maps.ids[number]) for number in range(values.shape[1])
+    }
+    ends = (0.0, float(values.max()))
+    title = "‖S<sub>j</sub>‖ over all heads"
+    return compose_maps(panels, 2 * values.shape[1], ends, title, scale=OVERLAY, headings=headings)
 
 
 def _outline(marked: np.ndarray) -> dict:
