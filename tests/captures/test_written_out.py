@@ -14,8 +14,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tests.captures.families import call, first_output, hf_model, timm_model, words
-from workbench.captures import Capture, LayerRecord, attention_output, attention_weights, capture
-from workbench.core.errors import IncompleteCapture
+from workbench.captures import (
+    Capture,
+    LayerRecord,
+    attention_geometry,
+    attention_modules,
+    attention_output,
+    attention_weights,
+    capture,
+    register_block,
+)
+from workbench.captures.registry import BLOCKS
+from workbench.core.errors import IncompleteCapture, InputError
 
 BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5
 WIDTH = HEADS * HEAD_DIM
@@ -586,3 +596,52 @@ def test_the_batch_itself_as_queries_keys_and_values():
     assert record.k[:, 0].equal(x)
     assert record.v[:, 0].equal(x)
     exact(record)
+
+
+def test_what_is_known_of_attention_written_out_without_running_it():
+    model = hf_model("GPTJModel", "GPTJConfig", **GPT | SPECIAL | {"rotary_dim": 4})()
+    assert [path for path, _ in attention_modules(model)] == ["h.0.attn", "h.1.attn"]
+    assert attention_geometry(model) == (2, 3, 8)
+    assert capture(model, words(), sites=("resid_pre",))[0].resid_pre.shape == (3, 11, 24)
+    assert attention_modules(timm_model("resnet18")()) == []
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm2, self.mlp = Inline(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        return x + self.mlp(self.norm2(x))
+
+
+class Inline(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def test_the_residual_stream_around_attention_written_out():
+    model, x = Several(Block(), Block()).eval(), torch.randn(BATCH, TOKENS, WIDTH)
+    with pytest.raises(InputError, match="register_block"):
+        capture(model, x, sites=("resid_mid",))
+    register_block(f"{Block.__module__}.Block", "norm2.input")
+    try:
+        record = capture(model, x, sites=("resid_pre", "attn_out", "resid_mid"))[1]
+    finally:
+        del BLOCKS[f"{Block.__module__}.Block"]
+    with torch.no_grad():
+        torch.testing.assert_close(record.attn_out, model.parts[1].attention(record.resid_pre))
+    torch.testing.assert_close(record.resid_mid, record.resid_pre + record.attn_out)
+
+
+def test_a_package_rule_is_not_taken_for_blocks_with_attention_written_out():
+    """The first GPT normalises after each half, and no site may be read as if it did so before."""
+    model = hf_model("OpenAIGPTModel", "OpenAIGPTConfig", **GPT)()
+    with pytest.raises(InputError, match="register_block"):
+        capture(model, words(), sites=("resid_mid",))

@@ -6,22 +6,26 @@ stream is read after attention and after the block.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
-from workbench.captures.registry import ADAPTERS, BLOCKS, HEADS, Adapter, Reading, flat_tokens
+from workbench.captures.registry import ADAPTERS, BLOCKS, HEADS, Adapter, Reading, class_path, flat_tokens
 from workbench.core.errors import InputError
 
 # Names that a forward pass mentions when a route will see its attention.
 _ENTRY_POINTS = {"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "multi_head_attention_forward"}
 # Library base classes mention the entry points without being attention.
-_NOT_ATTENTION = ("transformers.modeling_utils", "torch.nn.modules.module")
+_NOT_ATTENTION = ("transformers.modeling_utils", "transformers.generation.", "torch.nn.modules.")
+_PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum"}
+_SOFTMAX = {"softmax", "Softmax"}
 _NAMED_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _PROJECTIONS = re.compile(
     r"^(to_)?(qkv|q|k|v|query|key|value|queries|keys|values|wq|wk|wv|wqkv|c_attn|query_key_value|in_proj|kv|sampling_offsets)"
@@ -35,17 +39,22 @@ def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """(path, module) of every attention a capture can see, in definition order, from the code alone.
 
     These are ``nn.MultiheadAttention``, modules whose own code calls ``F.scaled_dot_product_attention`` or
-    transformers' attention interface, and modules of a registered adapter. A module used twice is listed
-    once.
+    transformers' attention interface, or has a softmax between products of matrices, and modules of a registered
+    adapter. A module used twice is listed once. Attention written out in several functions shows only while it runs.
     """
     return [(path, child) for path, child in module.named_modules() if is_attention(child)]
 
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a route or an adapter sees this module's attention."""
+    return must_attend(module) or _has_code(type(module), _writes_out)
+
+
+def must_attend(module: nn.Module) -> bool:
+    """Whether a route or an adapter sees this module's attention whenever the module runs."""
     if isinstance(module, nn.MultiheadAttention) or find_adapter(module) is not None:
         return True
-    return _mentions_attention(type(module))
+    return _has_code(type(module), _mentions)
 
 
 def find_adapter(module: nn.Module) -> Adapter | None:
@@ -54,14 +63,14 @@ def find_adapter(module: nn.Module) -> Adapter | None:
 
 
 @functools.cache
-def _mentions_attention(cls: type) -> bool:
+def _has_code(cls: type, is_such: Callable[[CodeType], bool]) -> bool:
     for base in cls.__mro__:
-        if base.__module__ in _NOT_ATTENTION or base.__module__.startswith("torch.nn.modules."):
+        if base.__module__.startswith(_NOT_ATTENTION):
             continue
         for member in vars(base).values():
             function = inspect.unwrap(member) if callable(member) else getattr(member, "__func__", None)
             code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType) and _mentions(code):
+            if isinstance(code, CodeType) and is_such(code):
                 return True
     return False
 
@@ -70,6 +79,16 @@ def _mentions(code: CodeType) -> bool:
     return not _ENTRY_POINTS.isdisjoint(code.co_names) or any(
         _mentions(constant) for constant in code.co_consts if isinstance(constant, CodeType)
     )
+
+
+def _writes_out(code: CodeType) -> bool:
+    """Whether a function has a softmax and, before and after it, products of matrices."""
+    if _SOFTMAX.isdisjoint(code.co_names):
+        return False
+    steps = list(dis.get_instructions(code))
+    products = [i for i, step in enumerate(steps) if step.argval in _PRODUCTS or step.argrepr in ("@", "@=")]
+    softmax = [i for i, step in enumerate(steps) if step.argval in _SOFTMAX]
+    return bool(products) and any(products[0] < i < products[-1] for i in softmax)
 
 
 def attends_compiled(module: torch.jit.ScriptModule) -> bool:
@@ -204,6 +223,15 @@ def _known(block: nn.Module, what: str, default: Any = None) -> Any:
 def registered_elsewhere(block: nn.Module) -> bool:
     """Whether somebody else than the workbench registered a block of this class, or of one it derives from."""
     return not BLOCKS.is_ours(type(block))
+
+
+def block_is_known(block: nn.Module, attention: nn.Module) -> bool:
+    """Whether what a whole package says of its blocks may be said of this one.
+
+    The rules of a package hold for blocks whose attention runs a kernel; one with attention written out is older, or
+    unusual, and is known where its own class is registered.
+    """
+    return must_attend(attention) or any(class_path(cls) in BLOCKS for cls in type(block).__mro__)
 
 
 def resid_post_reading(block: nn.Module) -> Reading:

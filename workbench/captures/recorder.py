@@ -16,11 +16,13 @@ from workbench.captures.layout import (
     after_attention,
     attn_out_reading,
     before_attention,
+    block_is_known,
     block_path,
     find_adapter,
     is_attention,
     is_library_model,
     looks_like_attention,
+    must_attend,
     resid_post_reading,
 )
 from workbench.captures.positions import POSITION, Positions
@@ -324,11 +326,12 @@ class Recorder:
                 continue
             inside = path[len(block) :].lstrip(".")
             module = self.module.get_submodule(block)
-            known = {
-                "resid_pre": before_attention(module),
-                "attn_out": attn_out_reading(module, inside),
-                "resid_mid": after_attention(module, inside),
-            }
+            known = {"resid_pre": before_attention(module)}
+            if block_is_known(module, self.modules[path]):
+                known |= {
+                    "attn_out": attn_out_reading(module, inside),
+                    "resid_mid": after_attention(module, inside),
+                }
             readings = {site: how for site, how in known.items() if site in self.sites and how is not None}
             self.readings[path] = readings
             for source in (source for how in readings.values() for source in how.sources):
@@ -404,7 +407,7 @@ class Recorder:
 
         Raises IncompleteCapture for library models and library modules, warns for a user's own.
         """
-        static = [path for path, child in self.modules.items() if is_attention(child)]
+        static = [path for path, child in self.modules.items() if must_attend(child)]
         unseen = [
             path for path in static if path in self.entered and not self.is_seen(path)
         ] + self.suspects()
@@ -420,7 +423,9 @@ class Recorder:
             if strict or any(is_library_model(self.modules[path]) for path in unseen):
                 raise IncompleteCapture(message + "; check=False returns what was seen")
             warnings.warn(message, stacklevel=3)
-        return [path for path in static if path not in self.entered]
+        return [
+            path for path, child in self.modules.items() if path not in self.entered and is_attention(child)
+        ]
 
     def named(self, paths: Iterable[str]) -> str:
         """Modules by path and class, with what is known of why their attention is in no record."""
