@@ -645,3 +645,19 @@ def test_a_package_rule_is_not_taken_for_blocks_with_attention_written_out():
     model = hf_model("OpenAIGPTModel", "OpenAIGPTConfig", **GPT)()
     with pytest.raises(InputError, match="register_block"):
         capture(model, words(), sites=("resid_mid",))
+
+
+def test_sinks_that_transformers_put_into_the_output_alone():
+    options = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 3}
+    model = hf_model(
+        "GraniteSWAModel", "GraniteSWAConfig", vocab_size=60, intermediate_size=34, pad_token_id=1, **options
+    )()
+    for block in model.layers:
+        block.self_attn.sinks.data = torch.tensor([0.5, 1.0, 2.0])
+    plain = softmaxes(model, words())
+    for record, without in zip(capture(model, words()), plain, strict=True):
+        assert not record.rows_sum_to_one
+        reproduces(record)
+        share = record.attn.sum(-1, keepdim=True)
+        assert share.max() < 1
+        torch.testing.assert_close(record.attn / share, without, rtol=1e-4, atol=1e-5)

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call, four_axes
+from workbench.captures.weights import additive, sink_weights
 from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 
@@ -332,7 +333,7 @@ class _Interface:
             mask = attention_mask
             bias = kwargs.get("position_bias")
             if bias is not None:
-                mask = bias if mask is None else bias + _additive(mask, bias.dtype)
+                mask = bias if mask is None else bias + additive(mask, bias.dtype)
             if mask is not None:
                 mask = mask[..., : key.shape[2]]
         else:
@@ -341,9 +342,10 @@ class _Interface:
                 "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
             )
         # Soft caps and attention sinks change the softmax itself: there the family's own weights are the truth.
-        special = weights is not None and (
-            kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None
-        )
+        sinks = kwargs.get("s_aux", kwargs.get("sinks"))
+        special = weights is not None and (kwargs.get("softcap") is not None or sinks is not None)
+        if special and sinks is not None and bool(((weights.sum(dim=-1) - 1).abs() < 1e-3).all()):
+            weights = sink_weights(query, key, scale, mask, sinks)  # put into the output alone (Granite)
         return Call(
             q=query,
             k=key,
@@ -352,15 +354,9 @@ class _Interface:
             mask=mask,
             head_out=output.transpose(1, 2),
             attn=weights if special else None,
-            rows_sum_to_one=kwargs.get("s_aux") is None,
+            rows_sum_to_one=sinks is None,
             dropout=float(kwargs.get("dropout") or 0.0),
         )
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
 class Everything(Observer, Follower, Protocol):

@@ -66,6 +66,27 @@ def _softmax_scores(
     return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
 
 
+def sink_weights(
+    q: Tensor, k: Tensor, scale: float | Tensor, mask: Tensor | None, sinks: Tensor
+) -> Float[Tensor, "batch head query key"]:
+    """The weights where a sink, one more score for each head or query, takes a share that goes to no key."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    keys = k.to(dtype).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q.to(dtype) @ keys.mT * scale
+    if mask is not None:
+        scores = scores + additive(mask, dtype)
+    sinks = (sinks.reshape(1, -1, 1, 1) if sinks.ndim == 1 else sinks).to(dtype)
+    joined = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
+    return torch.softmax(joined, dim=-1)[..., :-1]
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask that is added to the scores, of one that may say what is allowed."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
+
+
 def attention_output(
     attn: Float[Tensor, "batch head query key"],
     v: Float[Tensor, "batch kv_head key value_dim"],

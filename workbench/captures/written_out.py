@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from workbench.captures.layout import declared_heads
 from workbench.captures.records import Call, four_axes
-from workbench.captures.weights import attention_weights
+from workbench.captures.weights import additive, attention_weights
 from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}
@@ -280,7 +280,7 @@ class Reading:
         if not self._goes_on() or not isinstance(other, Tensor) or self._same_for_all_keys(other):
             return
         other = other if factor == 1 else other * factor
-        self.bias = other if self.bias is None else _additive(self.bias, self.dtype) + other
+        self.bias = other if self.bias is None else additive(self.bias, self.dtype) + other
 
     def subtract_from(self, other: Any) -> None:
         """Scores that are subtracted from something."""
@@ -302,7 +302,7 @@ class Reading:
         if self.bias is not None and not (
             self.bias.dtype == torch.bool and not isinstance(other, Tensor) and other > 0
         ):
-            bias = _additive(self.bias, self.dtype)
+            bias = additive(self.bias, self.dtype)
             self.bias = bias / other if inverse else bias * other
 
     def fill(self, places: Tensor, value: Any) -> None:
@@ -319,7 +319,7 @@ class Reading:
         self.filled |= number != -math.inf
         zero = torch.zeros((), device=places.device, dtype=self.dtype)
         self.bias = torch.where(
-            places, number, zero if self.bias is None else _additive(self.bias, self.dtype)
+            places, number, zero if self.bias is None else additive(self.bias, self.dtype)
         )
 
     def _goes_on(self) -> bool:
@@ -381,12 +381,6 @@ def _dense(x: Tensor) -> Tensor:
 def _counts(places: Tensor) -> bool:
     """Whether they are 0, 1, 2 and so on."""
     return torch.equal(places.flatten(), torch.arange(places.numel()))
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
 def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[float, bool]:
