@@ -165,6 +165,22 @@ def test_coding_rates_tell_where_attention_compresses_and_in_which_share_of_an_i
     assert workbench.findings(frame[~plain]) == []
 
 
+def test_attention_spectra_tell_ranks_r_scores_and_values_beside_their_nulls():
+    frame = workbench.analyze("attention-spectrum", **RUN, null_samples=3)
+    by_input = frame[frame["input"].notna()]
+    rank = mean_interval(by_input.loc[by_input["metric"] == "effective_rank", "value"])
+    own = by_input.query("metric == 'right_singular_share' and null == 'permutation'")["value"]
+    ranks, scores, output, values = workbench.findings(frame)
+    assert f"effective rank of attention {rank.words('.1f')}, 90 % of" in ranks
+    assert "mean over 4 inputs, 95 % CI; gaussian null" in ranks
+    assert "outside the e-scores" in scores
+    assert "outside the output" in output
+    assert f"{mean_interval(own).words('.0%')} of V lies in the span" in values
+    assert "; permutation null " in values
+    changed = frame.assign(value=frame["null_low"] - 1)
+    assert all(said.endswith("below in 4 of 4 layers.") for said in workbench.findings(changed))
+
+
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
     frame = workbench.analyze("value-similarity", **RUN, null_samples=0)
     frame.attrs = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -37,8 +37,12 @@ from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
+from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KERNEL = ("query", "key")
 
@@ -327,6 +331,34 @@ def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, opti
     ]
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """The ranks of attention, what its r-scores hold besides, and V beside H_r, each with its null distribution."""
+    sentences = []
+    ranks, holding = (frame[frame["metric"] == metric.name] for metric in (EFFECTIVE_RANK, RANK_90))
+    if len(ranks) and len(holding):
+        rank = over_inputs(ranks)
+        sentences.append(
+            f"effective rank of attention {rank.words('.1f')}, 90 % of the variance in "
+            f"{over_inputs(holding).words('.1f')} singular values, {rank.over('inputs')}{beside_null(ranks, '.1f')}"
+        )
+    scores = frame[frame["metric"] == R_SCORE_SHARE.name]
+    for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
+        if len(rows := scores[scores["candidate"] == candidate]):
+            share = over_inputs(rows)
+            sentences.append(
+                f"{share.words('.0%')} of the r-scores lie outside the {words}, {share.over('inputs')}"
+                f"{beside_null(rows)}"
+            )
+    inside = frame[frame["metric"] == RIGHT_SINGULAR_SHARE.name]
+    for _, rows in inside[inside["null"] == "permutation"].groupby("metric"):
+        share = over_inputs(rows)
+        sentences.append(
+            f"{share.words('.0%')} of V lies in the span of the right singular vectors, {share.over('inputs')}"
+            f"{beside_null(rows)}"
+        )
+    return sentences
+
+
 ANALYSIS = Analysis(
     "attention-spectrum",
     "Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors",
@@ -344,5 +376,6 @@ ANALYSIS = Analysis(
         RIGHT_SINGULAR_SHARE,
     ),
     Options,
+    findings=findings,
     also=("input",),  # of which Primal-Attention takes samples
 )
