@@ -5,6 +5,8 @@ The tests of one place share its page and follow one another.
 
 import json
 import os
+import re
+import time
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.apps.explorer.browser import (
     BOX,
     MAIN,
     MAP,
+    START_S,
     chromium,
     click_cell,
     hold_back,
@@ -21,6 +24,7 @@ from tests.apps.explorer.browser import (
     open_drawer,
     open_lab,
     open_page,
+    page_held_back,
     page_server,
     press_button,
     run_cells,
@@ -41,6 +45,7 @@ SAID = """() => {
 }"""
 SLOW = 6  # times: plotly's script then takes longer than the two seconds that anywidget gives it
 HELD_BACK = "all-MiniLM-L6-v2"  # a model whose load takes until the file "go-on" is there
+OVERVIEW_DRAWN = b"of every layer and head"  # what a screen reader is told then
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +305,41 @@ def test_a_slow_page_shows_every_figure(browser, page_of_its_own, tmp_path):
         wait_until_says(seen.page, "Layer 5, head 0")
         seen.page.wait_for_function(with_traces, arg=MAIN)
         one_layer_up()
+
+
+def test_what_is_drawn_while_the_page_fetches_its_scripts_is_shown(browser, tmp_path):
+    """The page drops what widgets are told before their scripts are there: it is held back there while all is drawn."""
+    go_on, address = tmp_path / "go-on", tmp_path / "page"
+    address.mkdir()
+    started, held, heard = [], [], []
+    with (
+        page_held_back(address, "bundled:digits-vit", until=go_on) as server,
+        watched(browser, tmp_path) as seen,
+    ):
+
+        def connected(socket):
+            started.append(socket)
+            socket.on("framereceived", lambda frame: heard.append(OVERVIEW_DRAWN in bytes(frame)))
+
+        seen.page.on("websocket", connected)
+        scripts = re.compile(r"/@jupyter-widgets/.*\.js")
+        seen.page.route(scripts, lambda route: held.append(route) if started else route.continue_())
+        with seen.step("held-back") as page:
+            page.goto(server.address, wait_until="commit")
+            _until(page, lambda: held)
+            go_on.touch()
+            _until(page, lambda: any(heard))
+            started.clear()
+            for route in held:
+                route.continue_()
+            wait_for_figure(page)
+            page.wait_for_selector(f"{MAP} .main-svg")
+            wait_until_says(page, "Layer 3, head 0")
+
+
+def _until(page, true):
+    """Wait until something is so on our side of the browser."""
+    end = time.monotonic() + START_S
+    while not true():
+        assert time.monotonic() < end
+        page.wait_for_timeout(50)

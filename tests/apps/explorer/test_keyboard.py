@@ -24,7 +24,7 @@ PAGE = """
     window.model = {
       get: name => state[name],
       set: (name, value) => { state[name] = value; heard.forEach(([what, f]) => what.includes(name) && f()); },
-      send: content => sent.push(content.key),
+      send: content => content.key && sent.push(content.key),
       on: (what, f) => heard.push([what, f]),
       off: (what, f) => heard.splice(heard.findIndex(([, g]) => g === f), 1),
     };
@@ -46,6 +46,16 @@ def test_a_message_of_the_page_becomes_a_key():
         keys._handle_custom_msg({"key": key}, [])
     assert heard == ["p", "ArrowLeft", "ArrowLeft"]  # q is not listed
     assert keys.pressed == {"key": "ArrowLeft", "count": 3}
+
+
+def test_a_page_says_that_it_has_put_the_box_up():
+    keys = Keys(["p"])
+    heard = []
+    keys.on_shown(lambda: heard.append("shown"))
+    for content in ({"key": "p"}, {"shown": True}, {"key": "p"}):
+        keys._handle_custom_msg(content, [])
+    assert heard == ["shown"]
+    assert keys.pressed["count"] == 2
 
 
 def test_a_tooltip_is_no_trait_that_fails_in_the_browser():

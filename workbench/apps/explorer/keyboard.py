@@ -76,6 +76,7 @@ function render({ model, el }) {
     model.on("change:shortcuts", describe);
     model.on("change:label change:alternatives", describe);
     model.on("change:pressed", answered);
+    model.send({ shown: true });
   };
   attach();
 
@@ -162,13 +163,20 @@ class Keys(anywidget.AnyWidget):
 
     def __init__(self, keys: Sequence[str], **options: Any) -> None:
         super().__init__(shortcuts=list(keys), **options)
+        self._shown: Callable[[], None] = lambda: None
         self.on_msg(lambda widget, content, buffers: self._receive(content))
 
     def on_key(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the name of every key pressed from now on."""
         self.observe(lambda change: callback(change["new"]["key"]), names="pressed")
 
+    def on_shown(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever a page has put the box up: its widgets hear from then on what they are told."""
+        self._shown = callback
+
     def _receive(self, content: dict[str, Any]) -> None:
+        if content.get("shown"):
+            self._shown()
         key = content.get("key")
         if key in self.shortcuts:
             self.pressed = {"key": key, "count": self.pressed.get("count", 0) + 1}

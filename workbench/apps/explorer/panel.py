@@ -148,6 +148,7 @@ class Panel:
             [*_ARROWS, "p"], label="Attention explorer: arrows change layer and head, p pins the view"
         )
         self.keys.on_key(self._press)
+        self.keys.on_shown(lambda: _tell_again(self.box))
 
     def _make_canvases(self) -> None:
         self.message = widgets.HTML()
@@ -476,6 +477,21 @@ class Panel:
         self._idle()
         folder = Path(os.environ.get("WORKBENCH_OUT") or "figures").resolve()
         self._say(f"Saved {name} (PDF, SVG, PNG, HTML, data and provenance) in {folder}", wrong=False)
+
+
+def _tell_again(box: widgets.Widget) -> None:
+    """Send the page the state of every widget in a box, but of figures, which the canvas minds.
+
+    A page that opens asks once for all states, and then fetches the scripts of the widgets. What they are told until
+    those have run it drops without a word (voila's page, and JupyterLab's after a reload): a figure that was drawn in
+    the meantime would stay hidden for good.
+    """
+    if isinstance(box, go.FigureWidget):
+        return
+    box.send_state()
+    for part in (*getattr(box, "children", ()), getattr(box, "layout", None), getattr(box, "style", None)):
+        if isinstance(part, widgets.Widget):
+            _tell_again(part)
 
 
 def _mapped(place: Address) -> Address:
