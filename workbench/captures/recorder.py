@@ -95,6 +95,7 @@ class Recorder:
         self.weights = {
             _address(tensor) for tensors in of_modules for tensor in tensors if tensor is not None
         }
+        self.weights.discard(0)  # of weights that are elsewhere, and of tensors without elements
         self.reads_stream = not set(STREAM).isdisjoint(self.sites)
 
     # What the routes report -------------------------------------------------------------------------------
@@ -175,7 +176,10 @@ class Recorder:
         self.gaps.setdefault(self.frames[-1].visit.path, reason)
 
     def owns(self, tensor: Tensor) -> bool:
-        return _address(tensor) in self.weights
+        try:
+            return _address(tensor) in self.weights
+        except RuntimeError:  # tensors without a storage of their own, as those of some quantisations
+            return False
 
     def place(self) -> tuple[nn.Module, Any] | None:
         adapted = self.adapted(self.frames[-1])

@@ -398,6 +398,11 @@ def refuse_vmap(tensor: Tensor) -> None:
         )
 
 
+def _unchanged(result: Tensor, tensor: Tensor) -> bool:
+    """Whether a step left all values as they were; of one in place it cannot be said."""
+    return result is not tensor and result.dtype == tensor.dtype and torch.equal(result, tensor)
+
+
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
@@ -450,10 +455,9 @@ class WrittenOut:
         entry = self.traces.get(id(value))
         if entry is None or entry[0]() is not value:
             return None
-        trace = entry[2]
-        if (trace.softmax or trace).spent or entry[1] != _version(
-            value
-        ):  # overwritten through another view of it
+        _, version, trace = entry
+        overwritten = version != _version(value)  # through another view of it
+        if overwritten or (trace.softmax or trace).spent:
             del self.traces[id(value)]
             return None
         return trace
@@ -566,7 +570,7 @@ class WrittenOut:
             for number, part in enumerate(result):
                 self._axes(part, found[0], func, args, kwargs, number)
             return
-        if not isinstance(result, Tensor) or not result.numel():
+        if not isinstance(result, Tensor) or not result.numel() or not result.is_floating_point():
             return
         tensor, trace = max(
             found,
@@ -667,7 +671,7 @@ class WrittenOut:
             if others is not tensor:  # it is a bias now, and followed no further
                 self.traces.pop(id(others), None)
         if trace.softmax and name not in _SAME | _DROPOUT | _LIMITS:
-            if result is not tensor and torch.equal(result, tensor):
+            if _unchanged(result, tensor):
                 go_on(None)
                 return
             products = {id(t.steps()[0].product) for _, t in found if t.softmax and t.steps()[0].product}
@@ -702,7 +706,7 @@ class WrittenOut:
                 go_on(lambda reading: reading.drop(p, tensor), held=tensor)
             else:
                 go_on(None)
-        elif name in _LIMITS and result is not tensor and torch.equal(result, tensor):
+        elif name in _LIMITS and _unchanged(result, tensor):
             go_on(None)
         else:
             go_on(Reading.replace, plain=False)
