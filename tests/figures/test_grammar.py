@@ -268,13 +268,19 @@ def test_published_numbers_have_one_look_and_name_paper_and_table():
         ]
     )  # fmt: skip
     fig = Plot(frame()).metric("attention_diversity").add(Line(), Published(rows)).figure()
+    (across,) = [trace for trace in lines(fig) if trace.line.color == PUBLISHED["color"]]
+    assert (across.mode, list(across.x), list(across.y)) == ("lines", [0, 3], [0.5, 0.5])  # it has no layer
+    assert set(across.text) == {"wu2025, 4, ToST"}
+    placed = Plot(frame()).metric("attention_diversity").add(Line(), Published(rows.assign(layer=2))).figure()
     (found,) = [
-        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.x[0] is not None
-    ]
+        trace for trace in placed.data if trace.mode == "markers" and trace.marker.symbol == PUBLISHED["symbol"]
+        and trace.x[0] is not None
+    ]  # fmt: skip
+    assert (list(found.x), list(found.y)) == ([2], [0.5])
     assert found.marker.color == PUBLISHED["color"]
-    assert found.text == ("wu2025, 4, ToST",)
-    assert set(found.y) == {0.5}
-    assert key(fig)[0] == "published (wu2025)"
+    for figure, mode in ((fig, "lines"), (placed, "markers")):
+        (entry,) = [trace for trace in figure.data if trace.name == "published (wu2025)"]
+        assert entry.mode == mode
 
 
 def test_a_panel_for_each_value_has_the_same_axis_and_only_data():
@@ -339,6 +345,45 @@ def test_a_forest_of_a_table_has_its_groups_its_ends_and_its_verdicts():
     assert [word for word in ("holds", "fails", "undecided") if any(word in text for text in said)] == [
         *table["verdict"]
     ]
+
+
+def test_what_is_at_or_below_zero_reaches_the_lower_end_of_a_log_axis_and_the_key_says_so():
+    table = pd.DataFrame(
+        {"label": ["above", "across", "below"], "kind": "ratio", "value": [1.0, 2.0, -1.0], "low": [0.5, -0.5, -2.0],
+         "high": [3.0, 4.0, 1.5]}
+    )  # fmt: skip
+    forest = Forest(table, y="label", panel="kind", x=["ratio"]).add(
+        Interval(columns=("value", "low", "high"))
+    )
+    fig = forest.scale(log=True).figure()
+    edge = 10 ** fig.layout.xaxis.range[0]
+    assert edge > 0.4
+    dots, arrow = (trace for trace in fig.data if trace.error_x.array is not None)
+    np.testing.assert_allclose(dots.x, [1, 2, np.nan])
+    np.testing.assert_allclose(np.subtract(dots.x, dots.error_x.arrayminus)[:2], [0.5, edge])
+    np.testing.assert_allclose(arrow.x, edge)
+    assert (list(arrow.y), arrow.marker.symbol) == ([1, 2], "arrow-left")
+    np.testing.assert_allclose(
+        arrow.x + arrow.error_x.array, [edge, 1.5]
+    )  # the interval of "below" ends at 1.5
+    assert key(fig)[-1] == "to 0 or less (log axis)"
+    assert "to 0 or less (log axis)" not in key(forest.figure())
+
+
+def test_a_band_below_zero_is_cut_at_the_lower_end_of_a_log_axis_and_a_value_has_an_arrow_there():
+    held = frame(metric="perplexity")
+    held.loc[held["layer"] == 1, "null_low"] = -1.0
+    held.loc[held["layer"] == 2, "value"] = -0.5
+    fig = Plot(held).metric("perplexity").scale(y_log=True).add(Line(), Null()).figure()
+    assert fig.layout.yaxis.type == "log"
+    edge = 10 ** fig.layout.yaxis.range[0]
+    places, low, high = ends(bands(fig, NULL_BAND)[0])
+    assert low[places.index(1)] == pytest.approx(edge)
+    assert (high > edge).all()
+    assert np.isnan(next(line.y[2] for line in lines(fig)))
+    (arrow,) = [trace for trace in fig.data if trace.marker.symbol == "arrow-down" and trace.x[0] is not None]
+    assert (list(arrow.x), list(arrow.y)) == ([2], [pytest.approx(edge)])
+    assert arrow.text == ("-0.5",)
 
 
 def maps(rows=("one", "two"), layers=(0, 3), heads=2, side=4):

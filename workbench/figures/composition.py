@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from workbench.figures.log_axis import arrow_entry, on_log_axis, shape_on_log_axis
 from workbench.figures.measuring import in_rows, legend_row, line_count, text_width, widest, wrap
-from workbench.figures.theme import THEMES, Theme, panel_letter, readable, theme_of
+from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
 
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
 MOST_TICKS = 7
@@ -68,6 +69,8 @@ class Panel:
     images: Sequence[dict[str, Any]] = ()
     ends: Sequence[tuple[str, float, str]] = ()
     """Words at the ends of lines: (words, value, colour)."""
+    arrows: str = ""
+    """The log axes, "x" or "y", beyond whose lower end something lies; `compose` finds them."""
 
 
 def compose(
@@ -100,12 +103,32 @@ def compose(
         heading: room above everything, as for headings over several columns.
     """
     theme = theme_of(width)
+    panels = [_on_log_axes(panel) for panel in panels]
+    arrows = {letter for panel in panels for letter in panel.arrows}
+    key = [*key, *(arrow_entry(letter, GREY) for letter in sorted(arrows)[:1])]
     page = _Page(list(panels), columns, list(key), theme, theme.widths[width], shared, letters)
     page.right += right
     page.above += heading
     page.gap = page.gap if gap is None else gap
     page.before = before or {}
     return page.figure(height, inner)
+
+
+def _on_log_axes(panel: Panel) -> Panel:
+    """The panel with nothing at or below 0 on a log axis, which has no place for it."""
+    for letter, axis in (("x", panel.x), ("y", panel.y)):
+        if axis.log:
+            traces = [on_log_axis(trace, letter, axis.low) for trace in panel.traces]
+            shapes = [shape_on_log_axis(shape, letter, axis.low) for shape in panel.shapes]
+            panel = replace(
+                panel, traces=[trace for own in traces for trace in own],
+                shapes=[shape for shape in shapes if shape is not None],
+                arrows=panel.arrows + letter * any(len(own) > 1 for own in traces),
+            )  # fmt: skip
+    if panel.y.log:
+        ends = [(words, value if value > 0 else panel.y.low, colour) for words, value, colour in panel.ends]
+        panel = replace(panel, ends=ends)
+    return panel
 
 
 class _Page:

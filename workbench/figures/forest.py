@@ -296,7 +296,8 @@ class _Drawing:
         known = METRICS[metric] if metric in METRICS else Metric(name, name, "")
         log, ends = self.forest.scales.get("log"), self.forest.scales.get("range")
         log = log if log is None or isinstance(log, bool) else name in log
-        values = values[values > 0] if log else values
+        if log and (values > 0).any():  # what is at or below 0 has an arrow at the axis' lower end
+            values = values[values > 0]
         x = metric_axis(
             known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )

@@ -7,7 +7,7 @@ estimator, its unit of sampling and their number, the kind of null. Label, unit,
     Plot(frame, color="model").metric("attention_entropy").add(Line("mean"), Band(ci=95, over="input"), Null()).figure()
 
 Every `Plot` is a value: adding to one gives another (as in seaborn.objects, Waskom 2021). A null distribution is always
-grey, published numbers are always open diamonds of one colour, and everything else is an estimate.
+grey, published numbers are always open diamonds (or a line across) of one colour, and everything else an estimate.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class _Drawing:
         by_metric: dict[Any, list[tuple[float, float]]] = {}
         for (metric, _), own in traces.items():
             if own:
-                by_metric.setdefault(metric, []).append(_reach(own))
+                by_metric.setdefault(metric, []).append(_reach(own, self._log(metric)))
         shapes = [
             {
                 "type": "line",
@@ -301,7 +301,7 @@ class _Drawing:
         panels = [
             Panel(
                 own, self._x_axis([own] if free else [*traces.values()], cell[1]),
-                self._y_axis(cell[0], [_reach(own)] if apart and own else by_metric[cell[0]]),
+                self._y_axis(cell[0], [_reach(own, self._log(cell[0]))] if apart and own else by_metric[cell[0]]),
                 self._title(*cell, titled),
                 shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
             )
@@ -355,12 +355,18 @@ class _Drawing:
 
     def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], panel: Any) -> Axis:
         places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
-        log = self.plot.scales.get("x_log", False)
+        log = self.plot.scales.get("x_log", False) and bool((places > 0).any())
+        places = places[places > 0] if log else places
         whole = bool((places == np.round(places)).all()) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
             title = title.get(panel, TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize()))
         return with_room(Axis(title, places.min(), places.max(), log=log, whole=whole), 0.03)
+
+    def _log(self, metric: str) -> bool:
+        """Whether a log axis is asked for."""
+        log = self.plot.scales.get("y_log")
+        return bool(log.get(metric) if isinstance(log, Mapping) else log)
 
     def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]]) -> Axis:
         known = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
@@ -425,12 +431,13 @@ def metric_axis(
     return with_room(Axis(title, low, high, log=log))
 
 
-def _reach(traces: Sequence[go.Scatter]) -> tuple[float, float]:
-    """The least and the largest value that traces draw."""
+def _reach(traces: Sequence[go.Scatter], log: bool = False) -> tuple[float, float]:
+    """The least and the largest value that traces draw; for a log axis of those above 0, where there are any."""
     values = [float(y) for trace in traces for y in trace.y if y is not None and np.isfinite(float(y))]
     if not values:
         raise InputError("no value is finite: there is nothing to draw")
-    return min(values), max(values)
+    above = [value for value in values if value > 0] if log else []
+    return min(above or values), max(above or values)
 
 
 def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> None:

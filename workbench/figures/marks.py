@@ -1,7 +1,7 @@
 """Marks of a figure: what is drawn of a series of rows, and what the key says of it.
 
 Estimates are drawn in the colour of their series; a null distribution is always grey and named with its kind; published
-numbers are always open diamonds of one colour, with paper and table in their hover text.
+numbers always have one colour, as open diamonds or as a line across all x, with paper and table in their hover text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds
 from workbench.figures.frames import band, short_name
-from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, translucent
+from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, translucent
 
 NEUTRAL = "#444444"  # of a key's entry that holds for all colours
 
@@ -286,11 +286,13 @@ class Published(Mark):
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        everywhere = sorted({place for series in panel for place in series.rows[series.x].dropna().unique()})
         for series in panel:
             for place, own in self.matching(series):
-                x = [place] if place is not None else sorted(series.rows[series.x].dropna().unique())[:1]
+                x = [place] if place is not None else list(dict.fromkeys((everywhere[0], everywhere[-1])))
                 for row in own.to_dict("records"):
-                    yield published_trace(x, [row["value"]] * len(x), [row] * len(x))
+                    trace = published_trace(x, [row["value"]] * len(x), [row] * len(x))
+                    yield trace if len(x) == 1 else trace.update(mode="lines", line=PUBLISHED_LINE)
 
     def matching(self, series: Series) -> Iterator[tuple[Any, pd.DataFrame]]:
         """The rows about this series, place by place; None for every place."""
@@ -314,7 +316,9 @@ class Published(Mark):
         ]
         if any(True for series in drawn for _ in self.matching(series)):
             named = self.words or (f" ({', '.join(dict.fromkeys(papers))})" if papers else "")
-            yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
+            drawn_as = {trace.mode for trace in self.together(drawn)}
+            look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
+            yield key_entry(f"published{named}", mode="+".join(sorted(drawn_as)), **look)
 
 
 @dataclass(frozen=True)
@@ -358,6 +362,7 @@ class At(Mark):
 
 AT_LINE = {"color": GREY, "dash": "dash", "width": 1}
 NULL_LINE = {"color": GREY, "dash": "dot"}
+PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
 
 
