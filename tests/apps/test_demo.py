@@ -45,7 +45,10 @@ def test_it_holds_every_head_of_every_image_and_the_captured_weights(page):
     text = page.read_text(encoding="utf-8")
     data = json.loads(re.search(r"^const data = (.*);$", text, re.MULTILINE)[1])
     heads = {f"layer {layer}, head {head}" for layer in range(4) for head in range(3)}
-    assert [{trace["name"] for trace in figure["data"]} for figure in data["maps"]] == [heads | {"input"}] * 6
+    assert [{trace["name"] for trace in figure["data"]} for figure in data["maps"]] == [heads] * 6
+    for figure in data["maps"]:  # the image under every map, and once beside them
+        assert [image["xref"] for image in figure["layout"]["images"]].count("paper") == 1
+        assert len(figure["layout"]["images"]) == len(heads) + 1
     assert [grid["layout"]["coloraxis"]["colorbar"]["title"]["text"].split()[0] for grid in data["grids"]] == [
         "Attention", "Mean"
     ]  # fmt: skip
@@ -67,7 +70,8 @@ def test_the_code_on_the_page_draws_its_figure():
         demo.CODE.replace("attention_heatmap_figure(capture", "drawn = attention_heatmap_figure(capture"),
         names,
     )
-    assert len(names["drawn"].data) == 4 * (3 + 1)
+    assert len(names["drawn"].data) == 4 * 3
+    assert len(names["drawn"].layout.images) == 4 * 3 + 1  # the image once beside its maps
 
 
 @pytest.mark.parametrize(

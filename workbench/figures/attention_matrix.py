@@ -65,7 +65,8 @@ def attention_matrix_figure(
         "annotations": [*_pointers(place, queries if square else [], "y"), *_pointers(place, keys, "x")],
         "coloraxis": scale,
         "margin": {"l": 60, "r": 62, "t": 18, "b": 60},
-        "height": WIDTH - 80 if square else 200,
+        "width": WIDTH,
+        "height": WIDTH - 44 if square else 200,
     }  # fmt: skip
     return go.Figure(matrix, layout)
 

@@ -177,6 +177,7 @@ def _matrices(
         )
     side = (WIDTH - 40) * (domains[0][1] - domains[0][0])
     layout["margin"] = {"l": 24, "r": 8, "t": 20, "b": 8}
+    layout["width"] = WIDTH
     layout["height"] = round(side) + 28 + BAR + 28
     title = "Attention weight, query (row) to key (column)"
     return go.Figure(

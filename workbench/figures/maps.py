@@ -35,7 +35,6 @@ class Maps:
         rows: the column whose values have a row of maps each.
         cols: columns whose values, the last changing fastest, have a column of maps each; the first ones are headings.
         under: an image for each row, in their order: shown first, and with ``overlay`` faded under its maps.
-        image: one image for all rows: shown once, and with ``overlay`` faded under all maps.
         overlay: whether maps lie over the images.
         title: what the numbers are, beside the colour bar.
         ends: from where to where the colours reach; by default from 0 to the largest value.
@@ -46,7 +45,6 @@ class Maps:
     rows: str = "input"
     cols: tuple[str, ...] = ("layer", "head")
     under: Sequence[np.ndarray] | None = None
-    image: np.ndarray | None = None
     overlay: bool = True
     title: str = ""
     ends: tuple[float, float] | None = None
@@ -69,9 +67,7 @@ class Maps:
         keys = [self.rows, *self.cols]
         maps = dict(iter(frame.groupby(keys, sort=False, observed=True)))
         faded: list[str | None] = [None] * len(lines)
-        if self.overlay and self.image is not None:
-            faded = [data_uri(self.image, fade=True)] * len(lines)
-        elif self.overlay and self.under is not None:
+        if self.overlay and self.under is not None:
             faded = [data_uri(image, fade=True) for image in self.under]
         panels = []
         for number, line in enumerate(lines):
@@ -91,7 +87,7 @@ class Maps:
         first = int(self.under is not None)
         return compose_maps(
             panels, len(columns) + first, self.ends or (0.0, float(self.frame["value"].max())), self.title, width,
-            scale=OVERLAY if over else None, image=self.image, last=self.cols[-1],
+            scale=OVERLAY if over else None, last=self.cols[-1],
             headings={} if len(self.cols) == 1 else self._headings(columns, first),
         )  # fmt: skip
 

@@ -10,9 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.figures.overlays import cells, data_uri, frame_shape, outline, scale_lines, under_cells
+from workbench.figures.theme import PAGE
 from workbench.figures.tokens import TokenView
 
-WIDTH = 560  # px, for which heights are composed: between a column and a page
+WIDTH = PAGE  # px, for which heights are composed
 GAP = 0.05  # between panels, of the width of all
 BAR = 50  # px, of a colour bar under the panels with its title
 LABEL = 34  # px, of a name with its number beneath
@@ -102,7 +103,9 @@ def patch_panels(
         }  # fmt: skip
     margin = {"l": 8, "r": 8, "t": 20, "b": 8}
     height = unit * (strip.end + 0.5) + margin["t"] + margin["b"] + BAR + 13 * scale_lines(scales)
-    return go.Figure(traces, {**layout, "margin": margin, "height": round(min(max(height, 160), 680))})
+    return go.Figure(
+        traces, {**layout, "margin": margin, "width": WIDTH, "height": round(min(max(height, 160), 680))}
+    )
 
 
 class _Strip:
