@@ -14,7 +14,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
 from workbench.figures.measuring import legend_row
-from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, translucent
+from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
 from workbench.frames.results import conform
 
@@ -438,6 +438,24 @@ def _figures(width):
     forest = pd.concat([means(), means().assign(model=MODELS[1])])
     yield Forest(forest, x=["KCKA"]).add(Interval(), Null(), Verdict("version")).figure(width)
     yield Maps(maps(), title="Attention of the class token").figure(width)
+
+
+def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_fit_them():
+    for fig in (next(_figures("column")), next(_figures("page"))):
+        slide = apply_theme(fig, "talk")
+        margin = slide.layout.margin
+        assert (margin.l, margin.r, margin.t, margin.b, margin.autoexpand) == (0, 0, 0, 0, False)
+        assert slide.layout.xaxis.domain == fig.layout.xaxis.domain
+        words = words_of(render(slide))
+        assert not overlapping(words)
+        assert not outside(words, 1280, 720)
+        letters = slide.layout.template.layout.font.size
+        assert letters == pytest.approx(
+            8 / 0.75 * min(720 / fig.layout.height, 1280 / fig.layout.width, 2.25)
+        )
+        assert slide.layout.legend.font.size == pytest.approx(letters)
+        again = apply_theme(slide, "talk")
+        assert again.layout.template.layout.font.size == pytest.approx(letters)
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, "slides"])

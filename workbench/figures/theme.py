@@ -254,7 +254,10 @@ def apply_theme(
     size = {"width": pixels, "height": round(tall), "autosize": False}
     layout = {**fig.layout.to_plotly_json(), "template": look.template, **size}
     themed = go.Figure(data=fig.data, layout=layout, frames=fig.frames)
-    if look.fixed_height:
+    font = look.font
+    if look.fixed_height and fig.layout.margin.autoexpand is False and fig.layout.width and fig.layout.height:
+        font = _enlarge(themed, fig, look)
+    elif look.fixed_height:
         # Margins of a figure composed for paper are too small for a slide's letters; the template's hold here,
         # but for a larger one at the top, where titles of several lines and legends have no other room.
         letters = fig.layout.template.layout.font.size or THEMES["paper"].font
@@ -263,12 +266,44 @@ def apply_theme(
             themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
-            axis.tickfont.size = look.font / 1.25  # plotly writes powers of ten a quarter larger than asked
+            axis.tickfont.size = font / 1.25  # plotly writes powers of ten a quarter larger than asked
     themed.for_each_annotation(
-        lambda note: note.update(font={"size": look.letter, "weight": "bold"}),
+        lambda note: note.update(font={"size": look.letter * font / look.font, "weight": "bold"}),
         selector={"name": PANEL_LETTER},
     )
     return themed
+
+
+def _enlarge(themed: go.Figure, fig: go.Figure, look: Theme) -> float:
+    """Give a composed figure on a slide larger letters, as its own rooms allow: the size of these in pixels.
+
+    `workbench.figures.composition.compose` leaves room for words between the panels and has no margins.
+    """
+    across, along = themed.layout.width / fig.layout.width, themed.layout.height / fig.layout.height
+    letters = fig.layout.template.layout.font.size or THEMES["paper"].font
+    factor = min(across, along, look.font / letters)
+    font = letters * factor
+    margin = fig.layout.margin
+    sides = {"l": margin.l, "r": margin.r, "t": margin.t, "b": margin.b}
+    room = {side: (sides[side] or 0) * (across if side in "lr" else along) for side in sides}
+    shares = {"title": 9 / 8, "line": 1.5 / 8 * 0.75, "marker": 4.5 / 8 * 0.75}
+    themed.layout.template = _template(
+        font, **{name: font * share for name, share in shares.items()}, margin={**room, "pad": 0}
+    )
+    themed.layout.margin = {**room, "autoexpand": False}
+    legends = [themed.layout[name] for name in themed.layout if name.startswith("legend")]
+    holders = [(legend.font, "size") for legend in legends]
+    for note in themed.layout.annotations:
+        holders += [(note.font, "size"), (note, "xshift"), (note, "yshift")]
+    holders += [(shape.line, "width") for shape in themed.layout.shapes]
+    holders += [(axis.title, "standoff") for axis in (*themed.select_xaxes(), *themed.select_yaxes())]
+    for trace in themed.select_traces(selector={"type": "scatter"}):
+        holders += [(trace.marker, "size"), (trace.marker.line, "width"), (trace.line, "width")]
+        holders += [(trace.error_x, "thickness"), (trace.error_y, "thickness")]
+    for holder, name in holders:
+        if isinstance(holder[name], (int, float)):
+            holder[name] *= factor
+    return font
 
 
 def depth_colours(count: int) -> list[str]:
