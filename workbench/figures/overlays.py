@@ -85,17 +85,6 @@ def under_cells(rows: int, columns: int) -> dict:
     return {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
 
 
-def square_cells(fig: go.Figure, rows: int, columns: int) -> None:
-    """Axes of panels that all hold `cells`: row 0 at the top, square, without ticks, in a frame."""
-    fig.update_xaxes(range=[-0.5, columns - 0.5], constrain="domain")
-    # towards the top, where a panel's title stands: a slide may be taller than they need
-    fig.update_yaxes(range=[rows - 0.5, -0.5], constrain="domain", constraintoward="top")
-    fig.update_xaxes(showticklabels=False, ticks="", showline=True, mirror=True)
-    fig.update_yaxes(showticklabels=False, ticks="", showline=True, mirror=True)
-    for axis in fig.select_yaxes():
-        axis.update(scaleanchor=axis.anchor or "x", scaleratio=1)
-
-
 def frame_shape(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, str], **line: Any) -> dict:
     """A shape that frames the cells from x[0] to x[1] and y[0] to y[1] of a panel, whose ``axes`` are a trace's."""
     ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
