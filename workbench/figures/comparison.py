@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.estimates import input_count
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.marks import Null, Published
@@ -60,6 +61,7 @@ def comparison_figure(
     rows = rows.reset_index(drop=True)  # rows are identified by their index below
     if "rank" in rows:
         rows = rows[rows["rank"].isna()]
+    rows = _with_ends(rows, spread, input_count(frame))
     rows = rows.assign(panel=_titles(rows), model=series_labels(rows), named=rows["model"])
     rows = pd.concat([own for _, own in rows.groupby("panel", sort=False)])
     titles = {title: title for title in dict.fromkeys(rows["panel"])}
@@ -82,6 +84,29 @@ def with_range(published: pd.DataFrame, models: str | Sequence[str] | None, tabl
     rows = published[published["table"] == table]
     others = [rows.assign(model=name) for name in names if short_name(name) not in listed]
     return pd.concat([published, *others], ignore_index=True)
+
+
+def _with_ends(rows: pd.DataFrame, spread: str, inputs: int | None) -> pd.DataFrame:
+    """The values alone, with the ends of their bars where a frame holds statistics over inputs, as a sweep's does.
+
+    Those of a quantity that has a statistic of its own are called "std of max", of another "std".
+    """
+    if "statistic" not in rows or not rows["statistic"].str.startswith("std").fillna(False).any():
+        return rows
+    statistic = rows["statistic"].astype("string").fillna("mean")
+    what, own = (statistic.str.extract(r"^(?:(\w+) of )?(.+)$")[part] for part in (0, 1))
+    plain = rows.groupby("metric")["statistic"].transform(lambda found: (found == "std").any())
+    of_mean = plain & (statistic != "mean")
+    what, own = what.mask(of_mean, statistic), own.mask(of_mean, "mean")
+    keys = [name for name in ("model", "metric", *KEYS[1:], "standardize", "checkpoint") if name in rows]
+    together = rows[rows[[name for name in ("input", "layer", "head") if name in rows]].isna().all(axis=1)]
+    ends = together.assign(statistic=own, what=what).dropna(subset=["what"])
+    ends = ends.groupby([*keys, "what"], dropna=False)["value"].first().unstack("what")
+    values = rows[what.isna()].assign(statistic=own[what.isna()]).join(ends[["std", "low", "high"]], on=keys)
+    if spread == "deviation":
+        values = values.assign(low=values["value"] - values["std"], high=values["value"] + values["std"])
+    values["statistic"] = rows["statistic"].loc[values.index].where(~plain)  # "mean" says nothing there
+    return values.assign(n=inputs)
 
 
 def _titles(rows: pd.DataFrame) -> list[str]:

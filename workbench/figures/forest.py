@@ -65,7 +65,11 @@ class Interval(Mark):
             return table.rename(columns=named).assign(n=rows.get("n", np.nan))
         sample = Sample.of(rows, (_ROW,), self.over)
         if self.over not in sample.units:
-            return sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
+            table = sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
+            if {"low", "high", "n"} <= set(rows):  # of a frame that holds them in the place of inputs
+                ends = rows.groupby(_ROW)[["low", "high", "n"]].first()
+                table = table.drop(columns=[*ends]).join(ends, on=_ROW)
+            return table
         means = sample.rows.groupby([_ROW, self.over], sort=False)["value"].mean()
         find = deviation if self.deviation else mean_interval
         found = [(place, *find(own)[:3], len(own)) for place, own in means.groupby(level=0, sort=False)]
