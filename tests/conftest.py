@@ -97,6 +97,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_order)
 
 
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C does after a test what it did before: dask-jobqueue, when imported, has it end the process silently."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="session")
 def _notebook_processes() -> Iterator[NotebookProcesses]:
     """Processes that run notebooks, whose kernels are forked; they stay from one render to the next."""

@@ -106,7 +106,7 @@ def serve(
         error.add_note(f"the server's last words:\n{''.join(said[-20:])}")
         raise
     finally:
-        server.stop()
+        server.stop(signal.SIGTERM)  # an interrupt is an exception, which a callback of Python's may swallow
 
 
 @contextmanager

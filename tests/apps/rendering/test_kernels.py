@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,13 @@ def forked():
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(kernels, "_IMPORTS", ("ipykernel.kernelapp",))
+        # Another test of this process may have started one, which has imported what that test named.
+        server = forkserver.ForkServer()
+        for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+            patch.setattr(forkserver, name, getattr(server, name))
         kernels.import_early(["colorsys"])
         yield
+        server._stop()
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 
 
 @click.command()
-@click.argument("figure", required=False, type=click.Path(exists=True, dir_okay=False), metavar="[FIGURE]")
+@click.argument("figure", required=False, type=click.Path(dir_okay=False), metavar="[FIGURE]")
 @click.option("--app", is_flag=True, help="The explorer alone, as a page (voila).")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
