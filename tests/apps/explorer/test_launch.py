@@ -83,7 +83,8 @@ def test_the_page_asks_for_its_token_and_an_interrupt_ends_it(served, tmp_path):
     assert _answer(f"{root}voila/api/shutdown/00000000-0000-0000-0000-000000000000", "POST")[0] == 403
     assert served.stop() == 130
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(("workbench-", "voila"))] == []
-    assert "KeyboardInterrupt" not in "".join(served.said)  # of a refused request voila itself shows a traceback
+    # Of a refused request voila itself shows a traceback.
+    assert "KeyboardInterrupt" not in "".join(served.said)
 
 
 def _wait_for_kernel(runtime):
