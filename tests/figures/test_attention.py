@@ -9,7 +9,7 @@ from tests.figures.drawn import key, lines
 from tests.figures.rendered import outside, overlapping, render, words_of
 from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
-from workbench.frames.results import make_frame
+from workbench.frames.measurement import make_frame
 
 
 class Captured(list):

@@ -16,7 +16,7 @@ from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Pl
 from workbench.figures.measuring import legend_row
 from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
-from workbench.frames.results import conform
+from workbench.frames.measurement import conform
 
 MODELS = ("bundled:digits-vit", "timm/vit_small_patch16_224.augreg_in21k_ft_in1k", "hf:facebook/dino-vits16")
 

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from workbench.core.errors import InputError
 from workbench.figures import Band, Line, Plot, multipanel
 from workbench.figures.theme import PANEL_LETTER
-from workbench.frames.results import make_frame
+from workbench.frames.measurement import make_frame
 
 
 def line(*names):

@@ -6,7 +6,7 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.figures import position_logit_figure, position_share_figure
-from workbench.frames.results import conform
+from workbench.frames.measurement import conform
 
 TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
 TOKENS = 5

@@ -164,11 +164,3 @@ class LayerRecord:
             for site, value in self.captured.items()
         ]
         return table(("site", "axes", "shape", "type"), rows)
-
-
-def four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """(batch, head, token, head_dim) from any number of leading axes; a single one is the batch."""
-    x = x.expand(*lead, *x.shape[-2:])
-    if x.ndim == 2:
-        return x[None, None]
-    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)

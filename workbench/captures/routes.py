@@ -28,8 +28,8 @@ from torch.overrides import TorchFunctionMode
 
 from workbench.attention.base import AttentionModule
 from workbench.captures.layout import is_attention
-from workbench.captures.records import Call, four_axes
-from workbench.captures.weights import additive, sink_weights
+from workbench.captures.records import Call
+from workbench.captures.weights import additive, four_axes, sink_weights
 from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 

@@ -233,3 +233,11 @@ def _tolerance(own: Tensor) -> float:
     if own.is_cuda and own.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         return TF32_TOLERANCE
     return TOLERANCE.get(own.dtype, 1e-4)
+
+
+def four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """(batch, head, token, head_dim) from any number of leading axes; a single one is the batch."""
+    x = x.expand(*lead, *x.shape[-2:])
+    if x.ndim == 2:
+        return x[None, None]
+    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)

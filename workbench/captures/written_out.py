@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from workbench.captures.layout import declared_heads
-from workbench.captures.records import Call, four_axes
-from workbench.captures.weights import additive, attention_weights
+from workbench.captures.records import Call
+from workbench.captures.weights import additive, attention_weights, four_axes
 from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}
