@@ -62,11 +62,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
 } - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
-OLD_FORM = {  # still to be rewritten
-    "attention_as_filter", "attention_heatmaps", "class_attention",
-    "projection_error_training", "snr_boost",
-    "subspaces",
-}  # fmt: skip
+OLD_FORM = {"class_attention", "projection_error_training"}  # still to be rewritten
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
 

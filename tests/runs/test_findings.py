@@ -5,7 +5,7 @@ import pytest
 import workbench
 from workbench.analyses.softmax_sensitivity import fit_root, sampled_sensitivity, sampling_findings
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import mean_interval, paired_interval
 from workbench.frames.results import join_frames
 
 RUN = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "n": 4}
@@ -279,3 +279,118 @@ def test_robust_components_tell_how_sparse_and_how_large_the_split_is():
     assert told.endswith(f"‖K − L − S‖ / ‖K‖ = {gap.words('.3g')}, mean over 4 inputs with its 95 % CI.")
     none = frame.assign(value=frame["value"].where(frame["metric"] != "sparse_zeros", 1.0))
     assert "1.000 [1.000, 1.000] of the entries" in workbench.findings(none)[0]
+
+
+def test_a_grid_of_noises_is_told_once_per_model():
+    grid = {"noise": ["gaussian-noise", "defocus-blur"], "severity": [1, 5]}
+    pairs = [("bundled:digits-softmax-boost", "bundled:digits")]
+    frame = workbench.analyze_grid("snr", pairs, grid, n=4, layers="0-1")
+    gains, applies, raised, boosted = workbench.findings(frame)
+    whole = frame[frame["layer"].isna() & frame["input"].notna()]
+    by_input = whole.groupby(["metric", whole["candidate"].fillna(""), "input"])["value"].mean()
+    gamma, gain = (mean_interval(by_input[key]) for key in (("snr_gamma", ""), ("snr_gain", "attention")))
+    assert gains.endswith(
+        f"γ = {gamma.words()}, mean over 4 inputs with its 95 % CI, over 2 noises and 2 severities."
+    )
+    assert "min(α, β) > γ in 0% [0%, 0%] of the blocks" in applies
+    verdict = (
+        "raised" if gain.low > 1
+        else "lowered" if gain.high < 1
+        else "not significantly different from 1"
+    )  # fmt: skip
+    assert raised == (
+        f"bundled:digits-softmax-boost: SNR after the residual connection over before {gain.words('.3f')}: {verdict}."
+    )
+    more = paired_interval(
+        by_input["snr_gain", "boosted"], by_input["snr_gain", "attention"], ratio=True
+    ).words(".3f")
+    assert f"{more} times the ratio of the plain one" in boosted
+    one = frame[(frame["noise"] == "defocus-blur") & (frame["severity"] == 5)]
+    assert " over 2 " not in workbench.findings(one)[0]
+    higher = frame.assign(value=frame["value"].where(frame["metric"] != "snr_gain", 2.0))
+    assert "2.000 [2.000, 2.000]: raised." in workbench.findings(higher)[2]
+
+
+def test_attention_maps_tell_entropy_at_both_ends_and_diversity_beside_permuted_keys():
+    frame = workbench.analyze("attention-map", **RUN)
+    even, apart, heads = workbench.findings(frame)
+    shares = frame[frame["metric"] == "attention_entropy_share"].groupby(["layer", "input"])["value"].mean()
+    ends = [mean_interval(shares[layer]).words() for layer in (0, 3)]
+    assert f"relative attention entropy {ends[0]} in layer 0 and {ends[1]} in layer 3" in even
+    diversity = frame[frame["metric"] == "attention_diversity"]
+    above = diversity.groupby("layer")[["value", "null_high"]].mean().diff(axis=1)["null_high"].lt(0).sum()
+    assert "95 % band of one input: " in apart
+    assert (f"above in {above} " in apart) == (above > 0)
+    assert heads.endswith("of 12 heads 0 dead, 0 with an attention sink, 0 with non-finite attention.")
+    same = frame.assign(value=frame["value"].where(frame["metric"] != "attention_diversity", 0.0))
+    assert "head diversity 0.000 [0.000, 0.000]" in workbench.findings(same)[1]
+    assert "below in 4 of 4 layers" in workbench.findings(same)[1]
+    sink = frame.assign(value=frame["value"].where(frame["metric"] != "attention_sink", 0.9))
+    assert "0 dead, 12 with an attention sink" in workbench.findings(sink)[2]
+
+
+def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place():
+    frame = workbench.analyze("class-attention", **RUN, masks="ink", null_samples=4, single=True)
+    rows, masked = workbench.findings(frame)
+    single = frame[frame["input"].notna() & frame["layer"].notna() & (frame["candidate"] == "head")]
+    share = single[single["metric"] == "class_attention_mask"].groupby("input")["value"].mean()
+    entropy = single[(single["metric"] == "class_attention_entropy_share") & (single["layer"] == 3)]
+    last = mean_interval(entropy.groupby("input")["value"].mean())
+    assert f"{last.words()} in layer 3; relative spread" in rows
+    assert f"{mean_interval(share).words('.0%')} of the attention to patches lies on the mask (ink)" in masked
+    assert "; permutation null" in masked
+    alone = workbench.analyze("class-attention", **RUN, masks="ink", null_samples=4)
+    means = frame[frame["input"].isna() | frame["layer"].isna()].reset_index(drop=True)
+    columns = ["layer", "input", "metric", "candidate", "value", "null_low"]
+    assert means[columns].equals(alone[columns])
+    tokens = workbench.analyze("class-attention", **RUN, layers=[-1], per="token")
+    (place,) = workbench.findings(tokens)
+    assert "layer 3, mean over heads: of the attention of the class token" in place
+    assert "25% if places did not matter" in place
+    first = tokens[tokens["input"] == tokens["input"].iloc[0]].set_index(["candidate", "head", "key"])[
+        "value"
+    ]
+    same = tokens.assign(
+        value=first.loc[[*tokens[["candidate", "head", "key"]].itertuples(index=False)]].to_numpy()
+    )
+    assert "100% of its variance" in workbench.findings(same)[0]
+
+
+def test_subspaces_tell_how_parallel_heads_are_beside_random_directions():
+    frame = workbench.analyze("subspaces", model="bundled:digits-vit", null_samples=4)
+    between, inside, angle = workbench.findings(frame)
+    values = frame.loc[frame["metric"] == "coherence_between", "value"]
+    assert (
+        f"different heads {values.mean():.3f}, {values.min():.3f} to {values.max():.3f} by layer" in between
+    )
+    assert between.endswith("above its 95 % band in 4 and below in 0 of 4 layers.")
+    assert "of one head" in inside
+    assert angle.endswith("of 12 pairs of heads.")
+    inside_null = frame.assign(value=frame["null_mean"])
+    assert "above its 95 % band in 0 and below in 0 of 4" in workbench.findings(inside_null)[0]
+
+
+def test_filter_kernels_tell_shares_beside_permuted_tokens():
+    frame = workbench.analyze("filter-kernels", **RUN | {"n": 2}, layers=[0], null_samples=2)
+    (told,) = workbench.findings(frame)
+    rows = frame.query("metric == 'filter_share' and candidate == 'nlm' and convention == 'heads'")
+    share = mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
+    assert f"of queries and keys {share.words('.1%')}; bilateral filter" in told
+    assert "above the permutation null's 95 % band: " in told
+    assert "95 % band: 0 of 5" in workbench.findings(frame.assign(value=frame["null_mean"]))[0]
+
+
+def test_projection_errors_of_checkpoints_are_told_together_from_first_to_last():
+    frame = workbench.analyze_many(
+        "projection-error", [("bundled:digits-vit", "bundled:digits")], n=3, layers=[0], checkpoints=[0, 30],
+        null_samples=0,
+    )  # fmt: skip
+    (told,) = workbench.findings(frame)
+    whole = frame[frame["layer"].isna() & frame["input"].notna() & (frame["metric"] == "h_norm2")]
+    norms = whole[whole["statistic"] == "mean"].pivot(index="input", columns="checkpoint", values="value")
+    ratio = mean_interval(norms["epoch-030"] / norms["epoch-000"], ratio=True)
+    verdict = "grows" if ratio.low > 1 else "falls" if ratio.high < 1 else "does not change significantly"
+    assert told.startswith("bundled:digits-vit: from epoch-000 to epoch-030, geometric mean over 3 inputs")
+    assert f"mean ‖h‖² {verdict}, from " in told
+    assert f"{ratio.words('.3g')} times" in told
+    assert "does not change significantly" in workbench.findings(frame.assign(value=1.0))[0]

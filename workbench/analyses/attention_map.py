@@ -35,6 +35,7 @@ from workbench.captures import attention_output
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import beside_null, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -457,7 +458,7 @@ def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
         yield finding("non-finite", "nonfinite", "attention holds NaN or infinite entries", value=broken)
 
 
-def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     """The first lines of the report."""
     report = attention_report(frame, options)
     said = [
@@ -467,6 +468,34 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     ]
     more = len(report) - len(said)
     return said + ([f"and {more} more findings: attention_report lists them"] if more else [])
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How even attention is at both ends, how different the heads are beside the null, and how many stand out."""
+    sentences = []
+    of_entropy = frame[frame["metric"] == ATTENTION_ENTROPY_SHARE.name]
+    if len(of_entropy):
+        even = {int(layer): over_inputs(rows).within(0, 1) for layer, rows in of_entropy.groupby("layer")}
+        (first, start), (last, end) = min(even.items()), max(even.items())
+        sentences.append(
+            f"relative attention entropy {start.words()} in layer {first} and {end.words()} in layer {last}, mean over "
+            f"heads and {unit_of(start).removeprefix('mean over ')}"
+        )
+    of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]
+    if len(of_heads) and of_heads["value"].notna().any():
+        apart = over_inputs(of_heads)
+        sentences.append(
+            f"head diversity {apart.words('.3f')} (Jensen–Shannon, of at most 1), mean over layers and "
+            f"{unit_of(apart).removeprefix('mean over ')}{beside_null(of_heads, '.3f')}"
+        )
+    means = frame[frame["statistic"].isna() | (frame["statistic"] == "mean")]
+    if {"attention_sink", "nonfinite"} <= set(means["metric"]):
+        named = attention_report(means, options)["finding"].value_counts()
+        heads = len(means[means["head"].notna()].drop_duplicates(["layer", "head"]))
+        kinds = {"dead": "dead", "sink": "with an attention sink", "non-finite": "with non-finite attention"}
+        counts = ", ".join(f"{named.get(kind, 0)} {words}" for kind, words in kinds.items())
+        sentences.append(f"of {heads} heads {counts}")
+    return sentences
 
 
 ANALYSIS = Analysis(
@@ -485,7 +514,7 @@ ANALYSIS = Analysis(
         NONFINITE,
     ),
     Options,
-    findings,
+    notes,
     counts_nonfinite=True,
     finer=(
         Analysis(

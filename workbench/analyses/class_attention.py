@@ -28,11 +28,13 @@ from workbench.analyses.layer import (
     rows_of_tokens,
     token_attention,
 )
-from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.membership import placed_share
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples, ranges
+from workbench.frames.estimate import beside_null, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -64,6 +66,7 @@ class Options(OfHeads):
         NullSamples,
         "samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out",
     ] = 20
+    single: Single = False
 
 
 @dataclass(frozen=True)
@@ -420,6 +423,67 @@ def _on_masks(
     return torch.stack(observed), torch.stack(drawn)
 
 
+def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
+    """Of the mean over heads, layer by layer: what gets most, and how much of a map is the same for every image."""
+    means = frame[frame["candidate"] == MEAN]
+    sentences = []
+    for layer, rows in means.groupby("layer"):
+        whose = f"layer {layer}, mean over heads: of the attention of the {rows['query'].iloc[0]} token"
+        patches = rows[rows["kind"] == "patch"]
+        if len(patches):
+            largest = patches.groupby(["input", "layer"])["value"].max().reset_index()
+            most = over_inputs(largest)
+            told = f"{whose} {most.words('.1%')} on the patch that gets most, {unit_of(most)}"
+            if most.n > 1 and patches["row"].notna().all():
+                told += (
+                    f"; {placed_share(patches.assign(head=0)):.0%} of its variance over patches and inputs belongs to "
+                    f"the place of the patch, {1 / most.n:.0%} if places did not matter"
+                )
+            sentences.append(told)
+        elif rows["input"].nunique() == 1:
+            words = rows.nlargest(3, "value")
+            named = ", ".join(
+                f"“{label}” {value:.0%}" for label, value in zip(words["label"], words["value"], strict=True)
+            )
+            sentences.append(f"{whose} most on {named} of {len(rows)} tokens")
+    return sentences
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How even and wide a head's row is and how different heads are, at both ends of depth; what lies on masks."""
+    layered = frame[frame["layer"].notna() & (frame["candidate"].isna() | (frame["candidate"] == HEAD))]
+    parts = {
+        "relative entropy": CLASS_ATTENTION_ENTROPY_SHARE,
+        "relative spread": CLASS_ATTENTION_SPREAD,
+        "head diversity": CLASS_ATTENTION_DIVERSITY,
+    }
+    ends, over = [], ""
+    for words, metric in parts.items():
+        rows = layered[(layered["metric"] == metric.name) & layered["value"].notna()]
+        if len(rows):
+            by_layer = {int(layer): over_inputs(own) for layer, own in rows.groupby("layer")}
+            (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
+            ends.append(
+                f"{words} {start.words()} in layer {first}"
+                + (f", {end.words()} in layer {last}" if last > first else "")
+            )
+            over = unit_of(start).removeprefix("mean over ")
+    sentences = (
+        [f"attention of the class token by head: {'; '.join(ends)}; mean over heads and {over}"]
+        if ends
+        else []
+    )
+    on_mask = layered[layered["metric"] == CLASS_ATTENTION_MASK.name]
+    if len(on_mask) and on_mask["value"].notna().any():
+        share = over_inputs(on_mask)
+        means = on_mask[on_mask["input"].isna()]
+        sentences.append(
+            f"{share.words('.0%')} of the attention to patches lies on the mask ({options.masks}), mean over layers, "
+            f"heads and {unit_of(share).removeprefix('mean over ')}{beside_null(means, '.0%')}"
+        )
+    return sentences
+
+
 ANALYSIS = Analysis(
     "class-attention",
     "What the class token attends to: special tokens, how evenly, how far apart, on a mask",
@@ -445,6 +509,8 @@ ANALYSIS = Analysis(
             TokenOptions,
             together=lambda options: options.rollout,
             per="token",
+            findings=token_findings,
         ),
     ),
+    findings=findings,
 )

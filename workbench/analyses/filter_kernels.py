@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from scipy.optimize import minimize
@@ -23,6 +24,7 @@ from workbench.analyses.layer import Layer, NotApplicable, need_token_attention,
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -351,6 +353,34 @@ def _among(pairs: Float[Tensor, "*batch query key"], tokens: Tensor) -> Float[Te
     return pairs[..., tokens, :][..., tokens]
 
 
+_FILTERS = {
+    ("gaussian", ""): "Gaussian of the places",
+    ("nlm", "tokens"): "non-local means of the tokens",
+    ("nlm", "heads"): "of queries and keys",
+    ("bilateral", "tokens"): "bilateral filter of the tokens",
+    ("bilateral", "heads"): "of queries and keys",
+}
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How much of the attention each fitted filter explains, beside the same filter with its tokens permuted."""
+    shares = frame[frame["metric"] == FILTER_SHARE.name]
+    by_filter = dict(iter(shares.groupby([shares["candidate"], shares["convention"].fillna("")])))
+    fits = {name: over_everything(by_filter[name]) for name in _FILTERS if name in by_filter}
+    if not fits or all(math.isnan(fit.value) for fit in fits.values()):
+        return []
+    told = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
+    placed = pd.concat([place_in_null(rows) for rows in by_filter.values()])
+    beside = (
+        f"; above the {placed['null'].iloc[0]} null's 95 % band: {placed['above'].sum()} of {len(placed)} "
+        f"(nulls at most {placed['null_mean'].max():.1%})"
+        if len(placed)
+        else ""
+    )
+    over = unit_of(next(iter(fits.values()))).removeprefix("mean over ")
+    return [f"attention explained by a {told}; mean over layers, heads and {over}{beside}"]
+
+
 ANALYSIS = Analysis(
     "filter-kernels",
     "Attention beside fitted Gaussian, non-local-means and bilateral kernels",
@@ -358,4 +388,5 @@ ANALYSIS = Analysis(
     measure,
     (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
     Options,
+    findings=findings,
 )

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
-from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
@@ -53,6 +53,7 @@ class Options(OfHeads):
         "one row per input and layer, with the share of every head, in place of means and the null distribution of a "
         "mean",
     ] = False
+    single: Single = False
 
 
 @dataclass(frozen=True)
@@ -329,10 +330,11 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             f"relative entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
             "every token belongs to all heads alike"
         )
-        agreed = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna() & rows["input"].isna()]
+        agreement = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna()]
+        agreed = agreement[agreement["input"].isna()]
         if len(agreed) and agreed["value"].notna().any():
             best = agreed.loc[agreed["value"].idxmax()]
-            value = f"{best['value']:.3f}".replace("-", "−")
+            value = over_inputs(agreement[agreement["layer"] == best["layer"]]).words(".3f")
             above = int((agreed["value"] > agreed["null_high"]).sum())
             sentences.append(
                 f"adjusted Rand index of heads and masks ({options.masks}) at most {value}, in layer "

@@ -26,7 +26,7 @@ from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import mean_interval, paired_interval
 from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -456,7 +456,12 @@ def _report_attention(layer: Layer, like: Tensor) -> None:
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """The exact error beside floor, zero predictor and null; the papers' formulas; how far the two norms are apart."""
+    """The exact error beside floor, zero predictor and null; the papers' formulas; how far the two norms are apart.
+
+    Of several checkpoints, how each of these changes from the first to the last.
+    """
+    if frame["checkpoint"].nunique() > 1:
+        return _through_training(frame)
     errors = frame[frame["metric"] == "projection_error"]
     by_convention = dict(iter(errors.groupby("convention", sort=False)))
     told = []
@@ -481,6 +486,39 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         parts = [f"{_FORMULAS[name]} is {value.words('.3g')}" for name, value in values.items()]
         told.append(f"{'; '.join(parts)}, {unit_of(next(iter(values.values())))}")
     return told + _norms_apart(frame[frame["metric"].isin(["phi_norm2", "h_norm2"])])
+
+
+def _through_training(frame: pd.DataFrame) -> list[str]:
+    """From the first checkpoint to the last, input by input: what grows or falls, if the ratio's interval leaves 1."""
+    quantities = {
+        "mean |‖φ(q)‖² − ‖h‖²|": ("projection_error", "convention", "saritas2025"),
+        "mean ‖h‖²": ("h_norm2", "statistic", "mean"),
+        "mean ‖φ(q)‖²": ("phi_norm2", "statistic", "mean"),
+        "exact projection error": ("projection_error", "convention", "exact"),
+        "its floor": ("projection_floor", "convention", "exact"),
+    }
+    whole = frame[frame[["layer", "head"]].isna().all(axis=1)]
+    ends, told = [*dict.fromkeys(whole["checkpoint"])], []
+    first, last = ends[0], ends[-1]
+    for words, (metric, column, kind) in quantities.items():
+        rows = whole[(whole["metric"] == metric) & (whole[column] == kind)]
+        start, end = (rows[rows["checkpoint"] == name] for name in (first, last))
+        by_input = [part[part["input"].notna()].groupby("input")["value"].mean() for part in (start, end)]
+        if start.empty or end.empty:
+            continue
+        ratio = paired_interval(by_input[1], by_input[0], ratio=True)
+        verdict = (
+            "grows" if ratio.low > 1
+            else "falls" if ratio.high < 1
+            else "does not change significantly"
+        )  # fmt: skip
+        told.append(
+            f"{words} {verdict}, from {over_everything(start).value:.3g} to {over_everything(end).value:.3g}, "
+            f"{ratio.words('.3g')} times"
+        )
+    if not told:
+        return []
+    return [f"from {first} to {last}, {unit_of(ratio).replace('mean', 'geometric mean')}: {'; '.join(told)}"]
 
 
 _FORMULAS = {
@@ -528,4 +566,5 @@ ANALYSIS = Analysis(
     ),
     Options,
     findings=findings,
+    pooled=("checkpoint",),
 )

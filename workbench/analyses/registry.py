@@ -48,6 +48,12 @@ class OfHeads(OfInputs):
     ] = False
 
 
+Single = Annotated[
+    bool,
+    "beside the means also one row per input, layer and head, for intervals over inputs from the same run",
+]
+
+
 @dataclass(frozen=True)
 class OfValues(OfHeads):
     """Options of an analysis of heads whose null distribution comes from other values."""
@@ -107,6 +113,8 @@ class Analysis:
     """The same in finer rows."""
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
     """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
+    pooled: tuple[str, ...] = ()
+    """Options (or "checkpoint") over whose values runs of a model are described together; rows have a column each."""
 
     @property
     def options(self) -> Mapping[str, Option]:

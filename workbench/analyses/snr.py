@@ -6,11 +6,13 @@ Tokens are (*batch, token, width); all tokens of an input together are the vecto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from annotated_types import Ge, Le, Predicate
 from jaxtyping import Bool, Float
@@ -22,9 +24,11 @@ from workbench.analyses.registry import Analysis, OfInputs
 from workbench.attention.residual import BoostedResidual
 from workbench.captures import block_path
 from workbench.core.errors import InputError
+from workbench.core.intervals import Finding, paired_interval
 from workbench.core.null_distributions import derived_seed
 from workbench.core.options import Accepted
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from workbench.frames.estimate import over_everything, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -274,6 +278,55 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield measured(SNR_RAISED, gain > 1, candidate=name)
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How often Prop. III.1 applies, and whether the residual connection, plain or boosted, raises the SNR.
+
+    Of a grid over noises and severities the mean over all of them counts, input by input.
+    """
+
+    def mean(metric: Metric, candidate: str | None = None) -> Finding:
+        rows = frame[frame["metric"] == metric.name]
+        rows = rows[rows["candidate"].isna() if candidate is None else rows["candidate"] == candidate]
+        # per_head has rows of single layers alone
+        return over_inputs(rows) if rows["layer"].notna().all() else over_everything(rows)
+
+    gain = mean(SNR_GAIN, "attention")
+    if math.isnan(gain.value):
+        return []
+    grid = {"noise": "noises", "severity": "severities"}
+    counts = {words: frame[name].nunique() for name, words in grid.items() if name in frame}
+    several = [f"{count} {words}" for words, count in counts.items() if count > 1]
+    over = f", over {' and '.join(several)}" if several else ""
+    ratios = {"α": SNR_ALPHA, "β": SNR_BETA, "γ": SNR_GAMMA}
+    assumed, sufficient, raised = (
+        mean(*quantity).within(0, 1).words(".0%")
+        for quantity in ((SNR_ASSUMED,), (SNR_SUFFICIENT,), (SNR_RAISED, "attention"))
+    )
+    sentences = [
+        ", ".join(f"{name} = {mean(metric).words()}" for name, metric in ratios.items())
+        + f", {unit_of(gain)}{over}",
+        f"min(α, β) > γ in {assumed} of the blocks (one layer of one input), bound above 1 in {sufficient}, SNR raised "
+        f"in {raised}",
+        f"SNR after the residual connection over before {gain.words('.3f')}: {_beside_one(gain)}",
+    ]
+    gains = frame[(frame["metric"] == SNR_GAIN.name) & frame["input"].notna()]
+    by_input = gains.groupby(["candidate", "input"])["value"].mean()
+    if "boosted" in by_input:
+        more = paired_interval(by_input["boosted"], by_input["attention"], ratio=True)
+        sentences.append(
+            f"boosted residual connection {mean(SNR_GAIN, 'boosted').words('.3f')}, {more.words('.3f')} times the "
+            f"ratio of the plain one: {_beside_one(more)}"
+        )
+    return sentences
+
+
+def _beside_one(ratio: Finding) -> str:
+    """A verdict from the interval."""
+    return (
+        "raised" if ratio.low > 1 else "lowered" if ratio.high < 1 else "not significantly different from 1"
+    )
+
+
 def _is_boosted(layer: Layer) -> bool:
     """Whether the block adds a share of the first tokens beside what attention puts out."""
     assert layer.model is not None  # it was run on two inputs
@@ -303,4 +356,6 @@ ANALYSIS = Analysis(
     of_heads=False,
     perturb=perturb,
     together=lambda options: True,  # with the same layer of the perturbed inputs
+    findings=findings,
+    pooled=("noise", "severity"),
 )

@@ -186,6 +186,42 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     yield rows.assign(value=values.cpu().numpy().ravel())
 
 
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """How parallel directions of different heads, and of one head, are; how near subspaces come; beside random ones."""
+    sentences = []
+    for metric, words in ((COHERENCE_BETWEEN, "different heads"), (COHERENCE_INSIDE, "one head")):
+        rows = frame[frame["metric"] == metric.name]
+        if len(rows):
+            sentences.append(
+                f"mean |cos| of two directions of {words} {rows['value'].mean():.3f}, {rows['value'].min():.3f} to "
+                f"{rows['value'].max():.3f} by layer{_beside_random(rows, '.3f')}"
+            )
+    angles = frame[(frame["metric"] == SUBSPACE_ANGLE.name) & (frame["rank"] == 1)]
+    if len(angles):
+        nearest = angles.assign(**{name: np.degrees(angles[name]) for name in ("value", *_NULL)})
+        sentences.append(
+            f"smallest principal angle of two heads {nearest['value'].mean():.0f}°, mean over layers and pairs"
+            f"{_beside_random(nearest, '.0f', '°')}"
+        )
+    return sentences
+
+
+_NULL = ("null_mean", "null_low", "null_high")
+
+
+def _beside_random(rows: pd.DataFrame, format: str, unit: str = "") -> str:
+    """On which side of the null distribution single values lie."""
+    known = rows[rows["null_low"].notna()]
+    if known.empty:
+        return ""
+    above, below = (known["value"] > known["null_high"]).sum(), (known["value"] < known["null_low"]).sum()
+    places = "pairs of heads" if unit else "layers"
+    return (
+        f"; isotropic null {known['null_mean'].mean():{format}}{unit}, above its 95 % band in {above} and below in "
+        f"{below} of {len(known)} {places}"
+    )
+
+
 ANALYSIS = Analysis(
     "subspaces",
     "Subspaces that the heads read: coherence and angles, from the weights alone",
@@ -204,4 +240,5 @@ ANALYSIS = Analysis(
             per="pair",
         ),
     ),
+    findings=findings,
 )

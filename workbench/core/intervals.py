@@ -28,9 +28,15 @@ class Finding(NamedTuple):
         ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
         return f"{self.value:{format}}{ends}".replace("-", "−")
 
+    def within(self, low: float, high: float) -> Finding:
+        """The same with an interval that ends where the quantity does: a share at 0 and 1."""
+        return self._replace(low=max(self.low, low), high=min(self.high, high))
+
     def over(self, unit: str) -> str:
         """What it is an estimate over: "mean over 25 inputs, 95 % CI"."""
-        return f"mean over {self.n} {unit}" + ("" if math.isnan(self.low) else ", 95 % CI")
+        return f"mean over {self.n} {unit if self.n != 1 else unit.removesuffix('s')}" + (
+            "" if math.isnan(self.low) else ", 95 % CI"
+        )
 
 
 def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:

@@ -33,7 +33,11 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     if known.empty:
         return ""
     by_layer = known.groupby("layer")[["value", "null_mean", "null_low", "null_high"]].mean()
-    unit = "of one head" if known["head"].notna().any() else "of the mean over heads"
+    unit = (
+        "of one head" if known["head"].notna().any()
+        else "of one input" if known["input"].notna().any()
+        else "of the mean over heads"
+    )  # fmt: skip
     sides = {
         "above": (by_layer["value"] > by_layer["null_high"]).sum(),
         "below": (by_layer["value"] < by_layer["null_low"]).sum(),
@@ -57,7 +61,9 @@ def over_everything(rows: pd.DataFrame) -> Finding:
 
 def unit_of(finding: Finding) -> str:
     """What a mean over inputs is over, and whether it has an interval: "mean over 10 inputs with its 95 % CI"."""
-    return f"mean over {finding.n} inputs" + ("" if math.isnan(finding.low) else " with its 95 % CI")
+    return f"mean over {finding.n} input{'s' * (finding.n != 1)}" + (
+        "" if math.isnan(finding.low) else " with its 95 % CI"
+    )
 
 
 def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:

@@ -107,13 +107,13 @@ class Accumulator:
     """What one analysis has measured so far, and its counts and notes.
 
     Every quantity (a metric with its labels) is held in one of three ways. As `Values`, one row per number. With
-    ``aggregate`` as `Means` over inputs and heads, over layers and heads, and over everything. Else without
-    ``per_input`` as `Moments`: mean, deviation, interval and quantiles over inputs, in memory that does not grow with
-    them; means have then no rows of single inputs either. Parts of the inputs can be measured apart and merged, also by
-    way of a file (`state`, `from_state`).
+    ``aggregate`` as `Means` over inputs and heads, over layers and heads, and over everything; with ``single`` as
+    `Values` besides. Else without ``per_input`` as `Moments`: mean, deviation, interval and quantiles over inputs, in
+    memory that does not grow with them; means have then no rows of single inputs either. Parts of the inputs can be
+    measured apart and merged, also by way of a file (`state`, `from_state`).
     """
 
-    def __init__(self, aggregate: bool = False, per_input: bool = True) -> None:
+    def __init__(self, aggregate: bool = False, per_input: bool = True, single: bool = False) -> None:
         self.rows: list[pd.DataFrame] = []
         """Rows finer than any metric, as an analysis yields them layer by layer."""
         self.counts = Counts()
@@ -123,7 +123,7 @@ class Accumulator:
         """Numbers of the heads that were measured in any layer."""
         self.most_heads = 0
         """Heads of the layer that has most of them."""
-        self._aggregate, self._per_input = aggregate, per_input
+        self._aggregate, self._per_input, self._single = aggregate, per_input, single
         self._quantities: dict[tuple[Any, ...], Values | Means | Moments] = {}
 
     def __bool__(self) -> bool:
@@ -137,7 +137,8 @@ class Accumulator:
         if self._aggregate:
             quantity = self._quantity(labels, lambda: Means(labels, ranked, self._per_input))
             cast("Means", quantity).add(measurement, layer)
-            return
+            if not self._single or measurement.form == "across":
+                return
         labels |= {"layer": None if measurement.form == "across" else layer.index}
         nulls: Mapping[str | None, Any] = {**measurement.null_samples} or {None: None}
         for name, draws in nulls.items():

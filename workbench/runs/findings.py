@@ -19,7 +19,8 @@ def findings(frame: pd.DataFrame) -> list[str]:
         workbench.findings(workbench.analyze("token-similarity", model="bundled:digits-vit", inputs="bundled:digits"))
 
     A frame of several runs, as of `workbench.analyze_many`, is described run by run; rows that were taken out of it are
-    left out. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
+    left out. Runs that differ only in what the analysis pools, as those of a `workbench.analyze_grid` over kinds of
+    noise, are described together. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
 
     Raises `InputError` for a frame without the record of its runs, as one that was read from CSV.
     """
@@ -29,36 +30,47 @@ def findings(frame: pd.DataFrame) -> list[str]:
             "the frame does not say which runs it comes from: give the result of `workbench.analyze` or its like, "
             "or one read from Parquet"
         )
-    sentences = []
+    sentences, seen = [], []
     for run in runs:
-        rows = _rows_of(frame, run)
+        analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
+        known = {"checkpoint": run["model"].get("checkpoint"), **run["options"]}
+        apart = {name: value for name, value in known.items() if name not in analysis.pooled}
+        described = (run["analysis"], run.get("per"), run["model"]["spec"], run.get("inputs"), apart)
+        if described in seen:
+            continue
+        seen.append(described)
+        rows = _rows_of(frame, run, apart)
         if not rows.empty:
-            analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
-            sentences += [f"{_name(run, runs)}: {sentence}." for sentence in analysis.findings(rows, options)]
+            said = analysis.findings(rows, options)
+            sentences += [f"{_name(run, apart, runs)}: {sentence}." for sentence in said]
     return sentences
 
 
-def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows of one run: those of its model, and of its options where a column has an option's name."""
+def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of one run: those of its model, and of its checkpoint and options where a column has their name."""
     rows = frame[frame["model"] == run["model"]["spec"]]
-    known = {"checkpoint": run["model"].get("checkpoint")} | {
-        name: value for name, value in run["options"].items() if name not in COLUMNS or name == "standardize"
-    }
-    for name in (name for name, value in known.items() if name in rows and value is not None):
-        chosen = rows[name].isna() if known[name] == "none" else rows[name] == known[name]
+    # columns of another meaning than the option; "query" says how a row per token chose it
+    other = {*COLUMNS, "query"} - {"checkpoint", "standardize"}
+    for name, value in known.items():
+        if value is None or name in other or name not in rows:
+            continue
+        chosen = rows[name].isna() if value == "none" else rows[name] == value
         rows = rows[chosen.fillna(False)]
     rows.attrs = {"provenance": dict(run)}
     return rows
 
 
-def _name(run: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
-    """The model of a run, and what sets it apart from other runs of this model."""
-    model = run["model"]
-    others = [other for other in runs if other["model"]["spec"] == model["spec"]]
-    apart = [model["checkpoint"]] if len({other["model"].get("checkpoint") for other in others}) > 1 else []
-    apart += [
-        f"{name} {value}"
-        for name, value in run["options"].items()
-        if any(other["options"].get(name) != value for other in others)
+def _name(run: Mapping[str, Any], known: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
+    """The model of a run, and which of these settings set it apart from other runs of this model."""
+    spec = run["model"]["spec"]
+    others = [
+        {"checkpoint": other["model"].get("checkpoint"), **other["options"]}
+        for other in runs
+        if other["model"]["spec"] == spec
     ]
-    return " ".join([model["spec"], *([f"({', '.join(map(str, apart))})"] if apart else [])])
+    apart = [
+        str(value) if name == "checkpoint" else f"{name} {value}"
+        for name, value in known.items()
+        if any(other.get(name) != value for other in others)
+    ]
+    return f"{spec} ({', '.join(apart)})" if apart else spec

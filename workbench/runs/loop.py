@@ -82,7 +82,7 @@ def accumulate(
     """
     # analyses with the option say what they measure head by head; the others have no means to take
     aggregate = not getattr(options, "per_head", True)
-    into = Accumulator(aggregate, getattr(options, "per_input", True))
+    into = Accumulator(aggregate, getattr(options, "per_input", True), getattr(options, "single", False))
     measured: list[tuple[Layer, Measurement]] = []
     """What the layers of this batch gave, where something follows from all of them."""
 

@@ -62,6 +62,22 @@ class Filtered:
         frame.attrs["provenance"] = [self.provenance]
         return frame
 
+    def findings(self) -> list[str]:
+        """How near attention comes to the clean photograph, beside filters made for it and an even mean."""
+        table = self.frame()
+        psnr = table.set_index("filter")["psnr"]
+        best = table.loc[table[table["layer"].notna()]["psnr"].idxmax()]
+        made = psnr[["bilateral filter", "non-local means"]]
+        free = psnr[[name for name in psnr.index if name.startswith("identity")]]
+        over_even = best["psnr"] - psnr["even attention"]
+        return [
+            f"{self.photo} with noise has a PSNR of {psnr['noisy']:.1f} dB; after the {made.idxmax()} of scikit-image "
+            f"{made.max():.1f} dB, after {free.idxmax()}, without a trained weight, {free.max():.1f} dB (settings "
+            "chosen by the clean image).",
+            f"After the attention of {self.model}, mean over heads, at best ({best['filter']}) {best['psnr']:.1f} dB: "
+            f"{abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} an even mean of its patches.",
+        ]
+
 
 def filter_photograph(
     model: LoadedModel,
