@@ -494,12 +494,6 @@ def test_channel_attention_of_timm():
     assert record.kind == "channel"
 
 
-@pytest.mark.parametrize("name", ["volo_d1_224", "coat_lite_tiny"])
-def test_attention_of_timm_without_queries_and_keys_is_refused(name: str):
-    with pytest.raises(IncompleteCapture, match=r"\.(attn|factoratt_crpe) \("):
-        capture(timm_model(name, **SMALL)(), torch.randn(1, 3, 64, 64))
-
-
 GPT = {"use_cache": False, "vocab_size": 60, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
 BERT = {
     "vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 34,
@@ -582,15 +576,6 @@ def test_transformers_images(name: str):
     batch = words()["input_ids"] if name == "ImageGPT" else torch.randn(2, 3, 32, 32)
     for record in check(hf_model(model, f"{name}Config", **options)(), batch, layers):
         exact(record)
-
-
-def test_transformers_sparse_attention_of_joined_scores_is_refused():
-    model = hf_model(
-        "LEDModel", "LEDConfig", attention_window=4, max_encoder_position_embeddings=40,
-        max_decoder_position_embeddings=40, **{k: v for k, v in BART.items() if k != "max_position_embeddings"},
-    )()  # fmt: skip
-    with pytest.raises(IncompleteCapture, match=r"longformer_self_attn \(LEDEncoderSelfAttention"):
-        capture(model, words())
 
 
 def test_the_batch_itself_as_queries_keys_and_values():

@@ -16,7 +16,13 @@ import workbench.captures.families  # noqa: F401  (they register themselves)
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
-from workbench.captures.layout import attention_geometry, attention_modules, block_path, first_norm
+from workbench.captures.layout import (
+    attention_geometry,
+    attention_modules,
+    block_path,
+    first_norm,
+    token_mixers,
+)
 from workbench.captures.projections import PROJECTIONS, Projection, head_projection
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, LayerRecord, WindowOrigin
 from workbench.captures.registry import (
@@ -26,6 +32,8 @@ from workbench.captures.registry import (
     register_adapter,
     register_block,
     register_heads,
+    register_inner_site,
+    register_mixer,
     register_more_tokens,
     register_other_positions,
     register_positions,
@@ -55,6 +63,7 @@ __all__ = [
     "compare",
     "read_qkv",
     "attention_modules",
+    "token_mixers",
     "attention_geometry",
     "block_path",
     "first_norm",
@@ -75,6 +84,8 @@ __all__ = [
     "Reading",
     "register_block",
     "register_heads",
+    "register_inner_site",
+    "register_mixer",
     "register_projection",
     "register_positions",
     "register_skip_path",

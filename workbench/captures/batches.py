@@ -16,14 +16,11 @@ from workbench.captures.tokens import TokenInfo
 
 
 def inputs_in(record: LayerRecord) -> int:
-    """How many inputs a layer was captured of, however many windows they were cut into."""
+    """How many inputs a layer was captured of, however many windows they were cut into; 0 where it holds no tensor."""
     if record.origin is not None:
         return int(record.origin.image.max()) + 1
-    return next(
-        len(getattr(record, site))
-        for site in ("q", "k", "v", "input", *STREAM, "attn", "head_out")
-        if getattr(record, site) is not None
-    )
+    held = (getattr(record, site) for site in ("q", "k", "v", "input", *STREAM, "attn", "head_out"))
+    return next((len(value) for value in held if value is not None), 0)
 
 
 def cut_layer(record: LayerRecord, cut: slice, size: int) -> LayerRecord:

@@ -309,13 +309,13 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
         stack.enter_context(_eager(children))
         stack.enter_context(fused_kernels(children))
         stack.enter_context(no_cache(children))
-        stack.enter_context(recorder.watch_residual_stream())
+        stack.enter_context(recorder.watch_places())
         if POSITION in recorder.sites:
             recorder.positions = stack.enter_context(watch_positions(module, recorder.name))
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(zero_padding(children))
-        stack.enter_context(watch_attention(recorder))
+        stack.enter_context(watch_attention(recorder, children))
         try:
             if isinstance(arguments, Tensor):
                 recorder.result = module(arguments)

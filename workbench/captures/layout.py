@@ -10,18 +10,31 @@ import dis
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
-from workbench.captures.registry import ADAPTERS, BLOCKS, HEADS, Adapter, Reading, class_path, flat_tokens
+from workbench.captures.registry import (
+    ADAPTERS,
+    BLOCKS,
+    HEADS,
+    Adapter,
+    Reading,
+    class_path,
+    flat_tokens,
+    mixer_of,
+)
 from workbench.core.errors import InputError
 
 # Names that a forward pass mentions when a route will see its attention.
-_ENTRY_POINTS = {"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "multi_head_attention_forward"}
+_ENTRY_POINTS = {
+    "scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "multi_head_attention_forward", "flex_attention",
+    "varlen_attn", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
+    "flash_attn_varlen_qkvpacked_func", "flash_attn_varlen_kvpacked_func",
+}  # fmt: skip
 # Library base classes mention the entry points without being attention.
 _NOT_ATTENTION = ("transformers.modeling_utils", "transformers.generation.", "torch.nn.modules.")
 _PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum"}
@@ -42,7 +55,34 @@ def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
     transformers' attention interface, or has a softmax between products of matrices, and modules of a registered
     adapter. A module used twice is listed once. Attention written out in several functions shows only while it runs.
     """
-    return [(path, child) for path, child in module.named_modules() if is_attention(child)]
+    mixers = token_mixers(module)
+    return [
+        (path, child)
+        for path, child in module.named_modules()
+        if is_attention(child) and not (mixers and _is_within(path, mixers))
+    ]
+
+
+def token_mixers(module: nn.Module) -> dict[str, str]:
+    """What mixes tokens without attention, by path: "Mamba2Mixer (state-space mixer)"; the outermost of each only.
+
+    A module that is known by the ending of its name alone is none where attention is seen in it.
+    """
+    found: dict[str, str] = {}
+    for path, child in module.named_modules():
+        known = mixer_of(type(child))
+        if known is None or find_adapter(child) is not None:
+            continue
+        what, surely = known
+        if not _is_within(path, found) and (
+            surely or not any(is_attention(part) for part in child.modules())
+        ):
+            found[path] = f"{type(child).__name__} ({what})"
+    return found
+
+
+def _is_within(path: str, others: Iterable[str]) -> bool:
+    return any(not other or path == other or path.startswith(f"{other}.") for other in others)
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -231,7 +271,8 @@ def block_is_known(block: nn.Module, attention: nn.Module) -> bool:
     The rules of a package hold for blocks whose attention runs a kernel; one with attention written out is older, or
     unusual, and is known where its own class is registered.
     """
-    return must_attend(attention) or any(class_path(cls) in BLOCKS for cls in type(block).__mro__)
+    known = must_attend(attention) or mixer_of(type(attention)) is not None
+    return known or any(class_path(cls) in BLOCKS for cls in type(block).__mro__)
 
 
 def resid_post_reading(block: nn.Module) -> Reading:
@@ -244,7 +285,7 @@ def before_attention(block: nn.Module) -> Reading | None:
 
     None in a block with several attentions, and in one that is not given a single stream.
     """
-    several = sum(is_attention(child) for child in block.modules()) > 1
+    several = sum(map(is_attention, block.modules())) + len(token_mixers(block)) > 1
     return None if several or not _known(block, "one_stream", True) else _RESID_PRE
 
 

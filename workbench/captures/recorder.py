@@ -24,10 +24,11 @@ from workbench.captures.layout import (
     looks_like_attention,
     must_attend,
     resid_post_reading,
+    token_mixers,
 )
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
-from workbench.captures.registry import ADAPTERS, Reading, Visit, class_path
+from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers
@@ -40,6 +41,8 @@ class _Frame:
     visit: Visit
     records: list[tuple[LayerRecord, dict[str, Reading]]] = field(default_factory=list)
     passed: dict[tuple[str, str], Any] = field(default_factory=dict)
+    attends: bool = False
+    """Whether attention was seen inside, read or not."""
 
 
 class Overwritten(Exception):
@@ -87,6 +90,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self.module = self.modules[""]
         self.paths = {child: path for path, child in self.modules.items()}
+        self.mixers = token_mixers(self.module)
+        surely = (path for path in self.mixers if (known := mixer_of(type(self.modules[path]))) and known[1])
+        self.opaque = frozenset(surely)
         # Layers are only counted by running, so for layer -2 the last two are kept until the end.
         self.last = 0 if self.chosen is None else -min(0, *self.chosen, 0)
         of_modules = (
@@ -123,8 +129,13 @@ class Recorder:
             return
         frame.visit.output = output
         given = {id(tensor) for tensor in tensors_in((frame.visit.args, frame.visit.kwargs))}
-        if not all(id(tensor) in given for tensor in tensors_in(output)):
+        works = not all(id(tensor) in given for tensor in tensors_in(output))
+        if works:
             self.worked.add(frame.visit.path)
+        if works and frame.visit.path in self.mixers and not frame.attends:
+            self.frames.append(frame)
+            self.record_mixer(frame.visit)
+            self.frames.pop()
         adapter = find_adapter(module)
         if adapter is not None:
             self.frames.append(frame)
@@ -141,15 +152,16 @@ class Recorder:
         self.read_residual_stream(frame)
 
     def wants(self, module: nn.Module | None) -> bool:
-        if self.busy:
+        if self.busy or self.in_mixer():
             return False
+        self.note_attention()
         frame = self.find(module)
         self.attended.add(frame.visit.path)
         adapted = self.adapted(frame)
         return self.keeps(self.count) if adapted is None else _reads_calls(adapted.visit.module)
 
     def skip(self, module: nn.Module | None) -> None:
-        if self.busy:
+        if self.busy or self.in_mixer():
             return
         frame = self.find(module)
         if self.adapted(frame) is None:
@@ -172,7 +184,10 @@ class Recorder:
             setattr(call, site, self.keeper.keep_briefly(getattr(call, site)))
         adapted.visit.calls.append(call)
 
-    def missed(self, reason: str) -> None:
+    def missed(self, reason: str, of_scores: bool = True) -> None:
+        if not of_scores and self.mixers and any(frame.visit.path in self.mixers for frame in self.frames):
+            return  # linear attention may well normalise its queries by a softmax
+        self.note_attention()
         self.gaps.setdefault(self.frames[-1].visit.path, reason)
 
     def owns(self, tensor: Tensor) -> bool:
@@ -181,7 +196,17 @@ class Recorder:
         except RuntimeError:  # tensors without a storage of their own, as those of some quantisations
             return False
 
+    def note_attention(self) -> None:
+        for frame in self.frames if self.mixers else ():
+            frame.attends = True
+
+    def in_mixer(self) -> bool:
+        """Whether what runs is part of a module that is named and not read, whatever it does."""
+        return bool(self.opaque) and any(frame.visit.path in self.opaque for frame in self.frames)
+
     def place(self) -> tuple[nn.Module, Any] | None:
+        if self.in_mixer():
+            return None
         adapted = self.adapted(self.frames[-1])
         if adapted is not None and not _reads_calls(adapted.visit.module):
             return None
@@ -226,8 +251,9 @@ class Recorder:
             self.token_count = call.head_out.shape[2]
         if not self.keeps(index):
             return
+        extra = call.extra | self.inner_sites(visit)
         record = LayerRecord(
-            index, visit.path, number, call.kind, call.rows_sum_to_one, extra=call.extra, origin=call.origin
+            index, visit.path, number, call.kind, call.rows_sum_to_one, extra=dict(extra), origin=call.origin
         )
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
         with self.apart():
@@ -237,10 +263,41 @@ class Recorder:
             if self.check:
                 self.check_call(call, attn, name)
             self.fill(record, call, attn, visit)
+        self.add(record, visit)
+
+    def add(self, record: LayerRecord, visit: Visit) -> None:
         self.records.append(record)
         if self.last:
-            self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > index - self.last]
+            until = record.index - self.last
+            self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > until]
         self.expect_residual_stream(record, visit)
+
+    def record_mixer(self, visit: Visit) -> None:
+        """A layer that mixes tokens by something else than attention: named, with what goes into it."""
+        index, number = self.count, self.calls[visit.path]
+        self.attended.add(visit.path)
+        self.pass_over(visit.path, 1)
+        given = _first_tensor((visit.args, visit.kwargs))
+        if self.token_count is None and given is not None and given.ndim == 3:
+            self.token_count = given.shape[1]
+        if not self.keeps(index):
+            return
+        mixer = self.mixers[visit.path]
+        record = LayerRecord(index, visit.path, number, "none", rows_sum_to_one=False, mixer=mixer)
+        if "input" in self.sites and given is not None:
+            record.input = self.keeper.keep({"input": given})["input"]
+        self.add(record, visit)
+
+    def inner_sites(self, visit: Visit) -> dict[str, Tensor]:
+        """What passed through places inside this attention that are sites of their own."""
+        passed = next((frame.passed for frame in reversed(self.frames) if frame.visit is visit), {})
+        sites = {site: passed.get((name, "input")) for name, site in INNER_SITES.items()}
+        # models give their cache a latent with an axis for heads, of which there is one
+        return {
+            site: value.squeeze(1) if value.ndim == 4 else value
+            for site, value in sites.items()
+            if isinstance(value, Tensor)
+        }
 
     def check_call(self, call: Call, attn: Tensor | None, name: str) -> None:
         try:
@@ -266,7 +323,7 @@ class Recorder:
             record.extra[POSITION] = self.positions.at(visit.path)
         asked = {site: available[site] for site in self.sites if available.get(site) is not None}
         tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
-        asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in call.extra.items()})
+        asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in record.extra.items()})
         for site, value in asked.items():
             if site.startswith("extra."):
                 record.extra[site.removeprefix("extra.")] = value
@@ -318,13 +375,19 @@ class Recorder:
 
     # Residual stream --------------------------------------------------------------------------------------
 
-    def watch_residual_stream(self) -> ExitStack:
-        """Hooks on the submodules that the sites of the residual stream are read from."""
+    def watch_places(self) -> ExitStack:
+        """Hooks on the submodules that sites of the residual stream and inside attention are read from."""
         stack = ExitStack()
+        attention = [path for path, child in self.modules.items() if is_attention(child)]
+        for path in attention:
+            module = self.modules[path]
+            for name in INNER_SITES:
+                if isinstance(getattr(module, name, None), nn.Module):
+                    stack.callback(self.hook(module, (name, "input")).remove)
         if not self.reads_stream:
             return stack
         watched = set()
-        for path in (path for path, child in self.modules.items() if is_attention(child)):
+        for path in (*attention, *self.mixers):
             block = self.block_of(path)
             if block is None:
                 continue
@@ -371,6 +434,8 @@ class Recorder:
             return
         block = self.block_of(visit.path)
         frame = next((f for f in reversed(self.frames) if f.visit.path == block), None)
+        if record.mixer and (block is None or frame is None):
+            return
         if block is None or frame is None:
             raise InputError(
                 f"{visit.path or self.name}: no block is known around this attention, so "
@@ -379,7 +444,7 @@ class Recorder:
         readings = dict(self.readings.get(visit.path, {}))
         if "resid_post" in self.sites:
             readings["resid_post"] = resid_post_reading(frame.visit.module)
-        if "resid_mid" in self.sites and "resid_mid" not in readings:
+        if "resid_mid" in self.sites and "resid_mid" not in readings and not record.mixer:
             raise InputError(
                 f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after attention is "
                 "not known; say it with workbench.captures.register_block, or leave out 'resid_mid'"

@@ -83,7 +83,8 @@ class LayerRecord:
     "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens
     or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``rows_sum_to_one`` says
     whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
-    zeros.
+    zeros. ``mixer`` names what is no attention at all, "Mamba2Mixer (state-space mixer)": such a layer holds what
+    goes into it and the residual stream around it, where asked for.
     """
 
     index: int
@@ -105,6 +106,7 @@ class LayerRecord:
     resid_post: Float[Tensor, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     origin: WindowOrigin | None = None
+    mixer: str = ""
 
     def __getattr__(self, name: str) -> Tensor:
         """A family's own sites are attributes as well: ``record.membership``."""
@@ -137,17 +139,18 @@ class LayerRecord:
 
     @property
     def title(self) -> str:
-        """Number, module, and what is not usual: a later call, attention over channels."""
+        """Number, module, and what is not usual: a later call, attention over channels, no attention."""
         call = f" call {self.call}" if self.call else ""
         kind = "" if self.kind == "token" else f" {self.kind}"
-        return f"layer {self.index}{kind} {self.path}{call}"
+        mixer = f" {self.mixer}" if self.mixer else ""
+        return f"layer {self.index}{kind} {self.path}{call}{mixer}"
 
     def __repr__(self) -> str:
         shapes = [
             f"{site}{list(value.shape)}" if isinstance(value, Tensor) else f"{site}={value:.4g}"
             for site, value in self.captured.items()
         ]
-        return f"<{self.title}: {' '.join(shapes)}>"
+        return f"<{self.title}: {' '.join(shapes)}>" if shapes else f"<{self.title}>"
 
     def _repr_html_(self) -> str:
         return card(self.title, {}, self.sites_table())

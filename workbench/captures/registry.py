@@ -147,6 +147,43 @@ def _owner(adapter: Adapter) -> str:
     return OURS if package == "workbench" else package
 
 
+INNER_SITES: dict[str, str] = {}
+
+
+def register_inner_site(submodule: str, site: str) -> None:
+    """Say that what goes into a submodule of that name, in any attention, is a site: (batch, token, …) in ``extra``."""
+    INNER_SITES[submodule] = site
+
+
+# What mixes tokens without attention -----------------------------------------------------------------------
+
+MIXERS: dict[str, str] = {}
+
+
+def register_mixer(class_name: str, what: str) -> None:
+    """Say that modules of a class mix tokens by something else than softmax attention, and by what: a short noun.
+
+    ``class_name`` is "package.module.Class", or "*Ending" for all classes whose name ends so, as long as no attention
+    is seen in them. Such a module is a layer of kind "none" (see ``LayerRecord``) that is named and not read.
+    """
+    MIXERS[class_name] = what
+    mixer_of.cache_clear()
+
+
+@functools.cache
+def mixer_of(cls: type) -> tuple[str, bool] | None:
+    """By what modules of a class mix tokens, and whether its full name says so; None where nothing is known of it."""
+    load_plugin_families()
+    named = next(((MIXERS[path], True) for base in cls.__mro__ if (path := class_path(base)) in MIXERS), None)
+    endings = (
+        (what, False)
+        for base in cls.__mro__
+        for ending, what in MIXERS.items()
+        if ending.startswith("*") and base.__name__.endswith(ending[1:])
+    )
+    return named or next(endings, None)
+
+
 # Heads and projections --------------------------------------------------------------------------------------
 
 Rows = tuple[Tensor, Tensor | None]

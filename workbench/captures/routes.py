@@ -7,7 +7,8 @@ Modules announce themselves through hooks; attention is seen where it is compute
   ``torch.nn.functional.scaled_dot_product_attention``, with the inference fast path off;
 - transformers through the one function every model of it asks for its attention,
   ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
-  is switched and nothing recomputed;
+  is switched and nothing recomputed; masks that a kernel applies by itself are written out (``implicit_masks``);
+- ``flex_attention`` and the functions of FlashAttention, called directly, through their names (``kernels``);
 - attention written out in plain operations through the same mode, by following the data (``written_out``);
 - the variants of ``workbench.attention``, which say themselves what lies inside while they attend.
 """
@@ -18,18 +19,27 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from workbench.attention.base import AttentionModule
+from workbench.captures.implicit_masks import (
+    allowed,
+    block_mask,
+    in_a_row,
+    in_packed_rows,
+    in_padded_rows,
+    starts_of,
+)
+from workbench.captures.kernels import watch_kernels
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call
-from workbench.captures.weights import additive, four_axes, sink_weights
+from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
 from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 
@@ -294,14 +304,20 @@ class _Interface:
         ) -> tuple[Tensor, Tensor | None]:
             self.running, self.inner = True, None
             try:
-                result = function(module, query, key, value, attention_mask, *args, **kwargs)
+                # flex_attention compiles its body, of which a mode in force would be a part
+                with unwatched() if name == "flex_attention" else nullcontext():
+                    result = function(module, query, key, value, attention_mask, *args, **kwargs)
+                call = None
+                if self.observer.wants(module):
+                    call = self._call(
+                        name or "eager", module, query, key, value, attention_mask, kwargs, result
+                    )
             finally:
                 self.running = False
-            if self.observer.wants(module):
-                call = self._call(name or "eager", module, query, key, value, attention_mask, kwargs, result)
-                self.observer.seen(call, module)
-            else:
+            if call is None:
                 self.observer.skip(module)
+            else:
+                self.observer.seen(call, module)
             return result
 
         return attention
@@ -329,23 +345,26 @@ class _Interface:
                 mask = causal_mask(query.shape[2], key.shape[2], query.device)
             elif mask is not None and queries != query.shape[2]:
                 mask = mask.flatten(1, 2).unsqueeze(2)  # heads of a group were packed into the query axis
-        elif attention_mask is None or isinstance(attention_mask, Tensor):
-            mask = attention_mask
-            bias = kwargs.get("position_bias")
-            if bias is not None:
-                mask = bias if mask is None else bias + additive(mask, bias.dtype)
-            if mask is not None:
-                mask = mask[..., : key.shape[2]]
+        elif "flash" in name:
+            mask = _flash_mask(module, query, key, attention_mask, kwargs)
         else:
-            raise IncompleteCapture(
-                f"{type(module).__name__} runs attention {name!r} with a {type(attention_mask).__name__} as mask, "
-                "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
-            )
-        # Soft caps and attention sinks change the softmax itself: there the family's own weights are the truth.
+            mask = _given_mask(name, module, query, key, attention_mask, kwargs.get("position_bias"))
+        # Soft caps and attention sinks change the softmax itself: there the family's own weights are the truth, where
+        # its attention gives them, which kernels do not.
         sinks = kwargs.get("s_aux", kwargs.get("sinks"))
-        special = weights is not None and (kwargs.get("softcap") is not None or sinks is not None)
-        if special and sinks is not None and bool(((weights.sum(dim=-1) - 1).abs() < 1e-3).all()):
-            weights = sink_weights(query, key, scale, mask, sinks)  # put into the output alone (Granite)
+        softcap = kwargs.get("softcap")
+        if weights is not None and weights.shape[-2:] != (query.shape[2], key.shape[2]):
+            weights = None  # what flex_attention returns beside its output
+        if self.inner is not None or (softcap is None and sinks is None):
+            weights = None
+        elif weights is None:
+            scores = scores_of(query, key, scale)
+            weights = softmax_of(
+                scores if softcap is None else softcap * (scores / softcap).tanh(), mask, sinks
+            )
+        elif sinks is not None and bool(((weights.sum(dim=-1) - 1).abs() < 1e-3).all()):
+            # put into the output alone (Granite)
+            weights = softmax_of(scores_of(query, key, scale), mask, sinks)
         return Call(
             q=query,
             k=key,
@@ -353,10 +372,58 @@ class _Interface:
             scale=scale,
             mask=mask,
             head_out=output.transpose(1, 2),
-            attn=weights if special else None,
+            attn=weights,
             rows_sum_to_one=sinks is None,
             dropout=float(kwargs.get("dropout") or 0.0),
         )
+
+
+def _flash_mask(
+    module: Any, query: Tensor, key: Tensor, padding: Tensor | None, given: Mapping[str, Any]
+) -> Tensor | None:
+    """The mask that FlashAttention applies by itself, read from the module and the call as transformers reads them."""
+    if given.get("block_table") is not None or given.get("cache") is not None:
+        raise IncompleteCapture(
+            f"{type(module).__name__} runs paged attention, whose keys lie in a shared cache; capture the model "
+            "outside continuous batching"
+        )
+    causal = given.get("is_causal")
+    causal = module.is_causal if causal is None else causal
+    queries, keys = query.shape[2], key.shape[2]
+    starts, starts_k = given.get("cu_seq_lens_q"), given.get("cu_seq_lens_k")
+    places = given.get("position_ids")
+    if padding is not None:
+        at = in_padded_rows(padding, queries, keys)
+    elif starts is not None and starts_k is not None:
+        at = in_packed_rows(starts, starts_k, queries, keys)
+    elif (
+        places is not None
+        and len(query) == 1
+        and places.shape[-1] == queries == keys > 1
+        and bool((places.reshape(-1).diff() != 1).any())
+    ):
+        starts = starts_of(places)
+        at = in_packed_rows(starts, starts, queries, keys)
+    else:
+        at = in_a_row(queries, keys, query.device)
+    window = given.get("sliding_window")
+    return allowed(*at, causal, (-1, -1) if window is None else (window - 1, window - 1))
+
+
+def _given_mask(
+    name: str, module: nn.Module, query: Tensor, key: Tensor, given: Any, bias: Tensor | None
+) -> Tensor | None:
+    """The mask that attention was given, as a tensor or as functions of flex_attention, and a bias beside it."""
+    if given is not None and not isinstance(given, Tensor):
+        if not hasattr(given, "mask_mod"):
+            raise IncompleteCapture(
+                f"{type(module).__name__} runs attention {name!r} with a {type(given).__name__} as mask, "
+                "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
+            )
+        given = block_mask(given, query.shape[2], key.shape[2], query.device)
+    if bias is not None:
+        given = bias if given is None else bias + additive(given, bias.dtype)
+    return None if given is None else given[..., : key.shape[2]]
 
 
 class Everything(Observer, Follower, Protocol):
@@ -364,11 +431,35 @@ class Everything(Observer, Follower, Protocol):
 
 
 @contextmanager
-def watch_attention(observer: Everything) -> Generator[None]:
+def watch_attention(observer: Everything, modules: Sequence[nn.Module] = ()) -> Generator[None]:
     """See every attention call of this thread until the block ends."""
     interface = _Interface(observer)
     watch = _Watch(observer, interface, WrittenOut(observer))
-    with slow_multihead_attention(), _watch_interface(interface), watch:
+
+    def seen(call: Callable[[], Call]) -> None:
+        if interface.running:
+            return
+        if observer.wants(None):
+            observer.seen(call(), None)
+        else:
+            observer.skip(None)
+
+    with (
+        slow_multihead_attention(),
+        _watch_interface(interface),
+        watch_kernels(modules, seen, unwatched),
+        watch,
+    ):
+        yield
+
+
+@contextmanager
+def unwatched() -> Generator[None]:
+    """Out of sight of the watch over torch's functions."""
+    if isinstance(_get_current_function_mode(), _Watch):
+        with _pop_mode_temporarily():
+            yield
+    else:
         yield
 
 

@@ -108,6 +108,7 @@ def _metadata(capture: Capture) -> dict[str, Any]:
             "kind": record.kind,
             "rows_sum_to_one": record.rows_sum_to_one,
             "scale_is_number": record.scale is not None and not isinstance(record.scale, Tensor),
+            "mixer": record.mixer,
         }
         | (
             {"size": record.origin.size, "shift": record.origin.shift, "grid": record.origin.grid}
@@ -152,8 +153,9 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
     layers = []
     for place, entry in enumerate(metadata["layers"]):
         record = LayerRecord(
-            entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"]
-        )
+            entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"],
+            mixer=entry.get("mixer", ""),
+        )  # fmt: skip
         prefix = f"layers.{record.index}."
         for site in SITES:
             value = tensors.get(prefix + site)

@@ -66,15 +66,25 @@ def _softmax_scores(
     return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
 
 
-def sink_weights(
-    q: Tensor, k: Tensor, scale: float | Tensor, mask: Tensor | None, sinks: Tensor
-) -> Float[Tensor, "batch head query key"]:
-    """The weights where a sink, one more score for each head or query, takes a share that goes to no key."""
+def scores_of(q: Tensor, k: Tensor, scale: float | Tensor) -> Float[Tensor, "batch head query key"]:
+    """scale q kᵀ in float32 or wider, for every query head."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     keys = k.to(dtype).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q.to(dtype) @ keys.mT * scale
+    return q.to(dtype) @ keys.mT * scale
+
+
+def softmax_of(
+    scores: Tensor, mask: Tensor | None, sinks: Tensor | None = None
+) -> Float[Tensor, "batch head query key"]:
+    """softmax(scores + mask), zero in rows without a key.
+
+    A sink, one more score for each head or query, takes a share that goes to no key.
+    """
+    dtype = scores.dtype
     if mask is not None:
         scores = scores + additive(mask, dtype)
+    if sinks is None:
+        return torch.softmax(scores, dim=-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     sinks = (sinks.reshape(1, -1, 1, 1) if sinks.ndim == 1 else sinks).to(dtype)
     joined = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
     return torch.softmax(joined, dim=-1)[..., :-1]

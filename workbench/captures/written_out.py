@@ -59,8 +59,8 @@ class Follower(Protocol):
     def wants(self, module: nn.Module | None) -> bool: ...
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
     def skip(self, module: nn.Module | None) -> None: ...
-    def missed(self, reason: str) -> None:
-        """A softmax was multiplied with data that no record says."""
+    def missed(self, reason: str, of_scores: bool = True) -> None:
+        """A softmax was multiplied with data that no record says; whether it was one of scores, of a product."""
         ...
 
     def owns(self, tensor: Tensor) -> bool:
@@ -746,8 +746,9 @@ class WrittenOut:
         except _NotOverKeys:
             return False
         except _Unreadable as error:
-            if trace.over_last or trace.steps()[0].product is not None:
-                self.observer.missed(str(error))
+            of_scores = trace.steps()[0].product is not None
+            if trace.over_last or of_scores:
+                self.observer.missed(str(error), of_scores)
         else:
             if self.observer.wants(None):
                 self.observer.seen(arrival(place), None)

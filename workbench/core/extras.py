@@ -19,6 +19,7 @@ EXTRAS = {
     "studies": ("accelerate", "art"),
     "cluster": ("distributed", "dask_jobqueue"),
     "ray": ("ray",),
+    "quantized": ("torchao",),
 }  # fmt: skip
 """Extra → the modules that it brings, as they are imported."""
 

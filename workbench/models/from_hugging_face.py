@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,10 +32,17 @@ def check(name: str, checkpoint: str | None) -> None:
         _check_repo_name(name)
 
 
-def load(name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None) -> Source:
+def load(
+    name: str,
+    checkpoint: str | None,
+    pretrained: bool,
+    dtype: torch.dtype | None,
+    placing: Mapping[str, Any] = MappingProxyType({}),
+) -> Source:
     """A model of transformers from a folder or a hub repository.
 
-    `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository.
+    `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository. ``placing`` are options
+    of ``from_pretrained`` that say where its weights go and how its attention runs.
     """
     from transformers import AutoConfig
 
@@ -52,13 +60,17 @@ def load(name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype
     config = fetch(lambda local: AutoConfig.from_pretrained(where, local_files_only=local, **options))
     auto = _auto_class(config)
     if pretrained:
-        load = _pretrained_loader(auto, where, config, dtype, options)
+        load = _pretrained_loader(auto, where, config, dtype, {**options, **placing})
         with seeded():  # a pooler that the weights leave out is drawn at random: always the same one
             module, report = fetch(load)
         _check_complete(f"hf:{name}", report)
     else:
+        if not set(placing) <= {"attn_implementation"}:
+            raise InputError(
+                f"{', '.join(placing)} place weights as they are loaded; leave pretrained=False out, or them"
+            )
         with seeded():
-            module = auto.from_config(config, dtype=dtype or torch.float32)
+            module = auto.from_config(config, dtype=dtype or torch.float32, **placing)
         checkpoint = RANDOM_WEIGHTS
 
     def tokenizer() -> PreTrainedTokenizerBase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
+from workbench.core.extras import require
 from workbench.core.showing import card
 from workbench.models import catalog, hub
 
@@ -90,15 +92,19 @@ class LoadedModel:
     @property
     def dtype(self) -> torch.dtype:
         """Type of the floating-point weights."""
-        return next(value.dtype for value in self.module.parameters() if value.is_floating_point())
+        import torch
+
+        found = (value.dtype for value in self.module.parameters() if value.is_floating_point())
+        return next(found, torch.get_default_dtype())
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over the state dict: names, types, shapes and bytes, in order of name."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor_bytes(tensor))
+        for name, value in sorted(whole_state(self.module).items()):
+            for part in parts_of(value):
+                digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
+                digest.update(tensor_bytes(part))
         return digest.hexdigest()
 
     @property
@@ -146,6 +152,34 @@ class LoadedModel:
         return card(f"Model {self._title}", facts)
 
 
+def whole_state(module: nn.Module) -> dict[str, Any]:
+    """The state dict, with weights that were offloaded to memory or disk brought back."""
+    state = module.state_dict()
+    if not any(getattr(value, "is_meta", False) for value in state.values()):
+        return state
+    from accelerate.utils.modeling import get_state_dict_offloaded_model
+
+    return get_state_dict_offloaded_model(module)
+
+
+def parts_of(value: Any) -> list[Tensor]:
+    """The plain tensors that a value of a state dict consists of: of a quantised one its integers, scales and zeros."""
+    import torch
+
+    if isinstance(value, (tuple, list)):
+        return [part for item in value for part in parts_of(item)]
+    if not isinstance(value, torch.Tensor):
+        return []
+    if value.is_quantized:
+        if value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric):
+            return [value.int_repr(), value.q_per_channel_scales(), value.q_per_channel_zero_points()]
+        return [value.int_repr(), torch.tensor([value.q_scale(), value.q_zero_point()])]
+    if hasattr(value, "__tensor_flatten__"):
+        names, _ = value.__tensor_flatten__()
+        return [part for name in names for part in parts_of(getattr(value, name))]
+    return [value]
+
+
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor's values in reading order; seen as bytes, because numpy has no bfloat16."""
     import torch
@@ -160,6 +194,11 @@ def load(
     pretrained: bool = True,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
+    *,
+    revision: str | None = None,
+    attn_implementation: str | None = None,
+    device_map: Any = None,
+    quantization: Any = None,
 ) -> LoadedModel:
     """Load a model in eval mode.
 
@@ -175,6 +214,11 @@ def load(
     ``"random"``). `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a
     torch floating type or its name, by default the type the weights are stored in.
 
+    `revision` is that of a hub repository, by its own name. `attn_implementation` and `device_map` (``"auto"``, or
+    submodules and their devices, ``"disk"`` among them) are those of transformers, for ``hf:`` models.
+    `quantization` puts the weights of linear layers into 8 or 4 bits: ``"int8"``, ``"int8-dynamic"`` (what goes into
+    them as well) or ``"int4"`` by torchao, or for ``hf:`` models any quantization config of transformers.
+
     Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
     MissingResource for weights that are neither here nor to be had, and for a missing device.
     """
@@ -184,6 +228,20 @@ def load(
     place, number = _device(device), _dtype(dtype)
     scheme, name = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
+    if revision is not None:
+        if label is not None:
+            raise InputError(f"checkpoint={label!r} and revision={revision!r} both name a revision; give one")
+        label = revision
+    if device_map is not None and device is not None:
+        raise InputError(
+            "device puts the whole model on one device, device_map its parts on several; give one"
+        )
+    by_transformers: dict[str, Any] = {"attn_implementation": attn_implementation, "device_map": device_map}
+    if not (quantization is None or isinstance(quantization, str)):
+        by_transformers["quantization_config"] = quantization
+    by_transformers = {key: value for key, value in by_transformers.items() if value is not None}
+    if revision is not None or by_transformers:
+        _need_transformers(spec, scheme, {"revision": revision, **by_transformers})
     if label == RANDOM_WEIGHTS:
         pretrained, label = False, None
     canonical = f"{scheme}:{name}"
@@ -194,7 +252,7 @@ def load(
         entry = catalog.find(spec)
         origin = _elsewhere(entry, name) if entry and label is None else None
         try:
-            source = from_hugging_face.load(origin or name, label, pretrained, number)
+            source = from_hugging_face.load(origin or name, label, pretrained, number, by_transformers)
         except (MissingResource, hub.NoSuchRepository) as error:
             better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
             if better is error:
@@ -209,7 +267,10 @@ def load(
         path = _one_file(name, label)
         source = checkpoints.load(path, path.stem, pretrained)
     module = source.module.eval().requires_grad_(False)
-    module = module.to(device=place, dtype=number) if number is not None else module.to(place)
+    if device_map is None and "quantization_config" not in by_transformers:
+        module = module.to(device=place, dtype=number) if number is not None else module.to(place)
+    if isinstance(quantization, str):
+        module = quantized(module, quantization)
     return LoadedModel(
         module=module,
         spec=canonical,
@@ -222,6 +283,32 @@ def load(
         meta=source.meta,
         _load_tokenizer=source.load_tokenizer,
     )
+
+
+def _need_transformers(spec: str, scheme: str, options: dict[str, Any]) -> None:
+    """Raise for options of `load` that only models of transformers take, or that need a package."""
+    given = [name for name, value in options.items() if value is not None]
+    if scheme != "hf":
+        raise InputError(
+            f"{', '.join(given)}: only models of transformers (hf:) take that, and {spec} is {scheme}:"
+        )
+    if options.get("device_map") is not None:
+        require("device_map", "accelerate")
+
+
+def quantized(module: nn.Module, how: str) -> nn.Module:
+    """The module with the weights of its linear layers in 8 or 4 bits."""
+    names = {
+        "int8": "Int8WeightOnlyConfig",
+        "int8-dynamic": "Int8DynamicActivationInt8WeightConfig",
+        "int4": "Int4WeightOnlyConfig",
+    }
+    if how not in names:
+        raise UnknownName("quantization", how, names)
+    require(f"quantization={how!r}", "torchao")
+    torchao: Any = importlib.import_module("torchao.quantization")
+    torchao.quantize_(module, getattr(torchao, names[how])())
+    return module
 
 
 def check_name(

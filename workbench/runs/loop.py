@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from workbench.analyses.layer import Layer, NotApplicable, visible_keys
 from workbench.analyses.registry import Analysis
-from workbench.captures import Capture, LayerRecord, TokenInfo, attention_modules, capture, read_qkv
+from workbench.captures import (
+    Capture,
+    LayerRecord,
+    TokenInfo,
+    attention_modules,
+    capture,
+    read_qkv,
+    token_mixers,
+)
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
@@ -86,8 +94,11 @@ def accumulate(
     measured: list[tuple[Layer, Measurement]] = []
     """What the layers of this batch gave, where something follows from all of them."""
 
+    read = analysis.reads(options)
+
     def measure(layer: Layer) -> None:
         try:
+            _need_attention(layer.record, read)
             for measurement in analysis.measured(layer, options):
                 if isinstance(measurement, pd.DataFrame):
                     into.rows.append(measurement)
@@ -113,6 +124,12 @@ def accumulate(
         source, settings, measure, hold=hold, counts=into.counts, end_batch=end_batch, progress=progress
     )
     return into
+
+
+def _need_attention(record: LayerRecord, sites: Sequence[str]) -> None:
+    """Raise `NotApplicable` for what mixes tokens without attention, unless only what passes around it is read."""
+    if record.mixer and (not sites or any(getattr(record, site, None) is None for site in sites)):
+        raise NotApplicable(f"{record.mixer} is no attention")
 
 
 def each_layer(
@@ -254,13 +271,16 @@ def weights_source(settings: RunSettings) -> Source:
     """
     loaded, spec, identity = _loaded(settings)
     module = getattr(loaded, "module", loaded)
-    found = attention_modules(module)
-    if not found:
+    attention, mixers = dict(attention_modules(module)), token_mixers(module)
+    if not attention:
         raise InputError(f"{spec} has no attention that capture can see; see docs/capture.md")
-    records = [
-        LayerRecord(number, found[number][0])
-        for number in parse_numbers("layer", settings.layers, len(found))
-    ]
+    found = [path for path, _ in module.named_modules() if path in attention or path in mixers]
+
+    def record(number: int) -> LayerRecord:
+        mixer = mixers.get(found[number], "")
+        return LayerRecord(number, found[number], kind="none" if mixer else "token", mixer=mixer)
+
+    records = [record(number) for number in parse_numbers("layer", settings.layers, len(found))]
     return Source(
         identity, {}, 0, lambda: iter([_stored_batch([], records, None)]), module=module, depth=len(records)
     )
@@ -341,6 +361,8 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
     name = Path(file).name if not isinstance(file, Capture) else "capture"
     for record in captured:
         # Layers without attention between tokens lack these by nature: the analysis will say so.
+        if record.mixer:
+            continue
         natural = {"q", "k", "v"} if record.kind == "none" else set()
         for site in set(sites) - natural - {"mask", "scale", "attn", "head_out"}:
             if getattr(record, site, None) is None:
@@ -353,7 +375,7 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
                 f"{name}: layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from"
             )
     numbers = _pick(captured, settings.layers)
-    size = inputs_in(captured[numbers[0]])
+    size = next(filter(None, (inputs_in(captured[number]) for number in numbers)), 0)
     model = captured.model
     identity = {
         "spec": model.get("spec") or name,
@@ -389,8 +411,9 @@ def _pick(captured: Capture, layers: Any) -> list[int]:
 
 def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:
     """Tokens with those marked as padding that a mask (batch, head, query, key) hides from every query."""
-    mask = records[0].mask
-    if tokens is None or mask is None or records[0].origin is not None or not tokens.mask.all():
+    attention = [record for record in records if not record.mixer]
+    mask = attention[0].mask if attention else None
+    if tokens is None or mask is None or attention[0].origin is not None or not tokens.mask.all():
         return tokens
     batch, keys = tokens.mask.shape
     if mask.shape[-1] != keys or mask.ndim != 4:

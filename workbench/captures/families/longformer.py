@@ -1,4 +1,4 @@
-"""Longformer: a sliding window of keys, and tokens that all attend to (transformers)."""
+"""Longformer and LED: a sliding window of keys, and tokens that all attend to (transformers)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class SlidingWindow(Adapter):
     well); ``global_tokens`` (batch, token) marks them.
     """
 
-    classes = ("transformers.models.longformer.modeling_longformer.LongformerSelfAttention",)
+    classes = (
+        "transformers.models.longformer.modeling_longformer.LongformerSelfAttention",
+        "transformers.models.led.modeling_led.LEDEncoderSelfAttention",
+    )
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:

@@ -1,0 +1,40 @@
+"""What mixes tokens without a softmax over them: layers of kind "none", named and not read.
+
+Recurrences, state-space models and linear attention are functions of the past that have no map of weights over tokens
+(Katharopoulos et al. 2020, Gu and Dao 2023, Yang et al. 2024); deformable attention weighs values sampled between
+tokens (Zhu et al. 2021). Approximations of softmax attention have weights, and no single map of them.
+"""
+
+from workbench.captures.registry import register_mixer
+
+_KINDS = {
+    "state-space mixer": (
+        "*MambaMixer", "*Mamba2Mixer", "*BambaMixer", "*FalconH1Mixer", "*MambaLayer",
+        "mamba_ssm.modules.mamba_simple.Mamba", "mamba_ssm.modules.mamba2.Mamba2",
+    ),
+    "gated delta rule": ("*DeltaNet", "*DeltaAttention"),
+    "linear attention": ("*LinearAttention", "*LightningAttention", "*LinearSelfAttention", "*LiteMLA"),
+    "linear attention with decay": ("*RwkvSelfAttention",),
+    "gated linear recurrence": ("*RecurrentBlock",),
+    "short convolution": ("*ShortConv", "*RepMixer"),
+    "Fourier transform of the tokens": ("*FNetFourierTransform",),
+    "deformable attention, values sampled at learned places": ("*DeformableAttention",),
+    "attention within buckets of hashes": ("transformers.models.reformer.modeling_reformer.LSHSelfAttention",),
+    "attention sampled by hashes": ("transformers.models.yoso.modeling_yoso.YosoSelfAttention",),
+    "Nyström approximation of attention": (
+        "transformers.models.nystromformer.modeling_nystromformer.NystromformerSelfAttention",
+    ),
+    "attention of the most telling queries alone": (
+        "transformers.models.informer.modeling_informer.InformerProbSparseAttention",
+    ),
+    "autocorrelation of the series": ("transformers.models.autoformer.modeling_autoformer.AutoformerAttention",),
+    "sparse attention in blocks, some of them random": (
+        "transformers.models.big_bird.modeling_big_bird.BigBirdBlockSparseAttention",
+        "transformers.models.bigbird_pegasus.modeling_bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
+    ),
+    "outlook attention, weights of a projection": ("timm.models.volo.OutlookAttention",),
+    "factorised attention": ("timm.models.coat.FactorAttnConvRelPosEnc",),
+}  # fmt: skip
+for _what, _classes in _KINDS.items():
+    for _class in _classes:
+        register_mixer(_class, _what)

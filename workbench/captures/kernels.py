@@ -1,0 +1,181 @@
+"""Attention kernels that modules call by their name: ``flex_attention``, FlashAttention's functions, ``varlen_attn``.
+
+They are Python functions of which nobody is told, so their names are replaced where the model's classes look them up,
+and in the packages that they come from. The function itself is called with the same arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.captures.implicit_masks import (
+    allowed,
+    block_mask,
+    in_a_row,
+    in_packed_rows,
+    linear_bias,
+    modified_scores,
+)
+from workbench.captures.records import Call
+from workbench.captures.weights import additive, scores_of, softmax_of
+from workbench.core.errors import IncompleteCapture
+
+_PACKAGES = (
+    "torch.nn.attention.flex_attention", "torch.nn.attention.varlen", "flash_attn", "flash_attn.flash_attn_interface",
+    "flash_attn.cute", "flash_attn_interface",
+)  # fmt: skip
+# What changes FlashAttention in a way that is not written out, and what it is where it does nothing.
+_UNREADABLE = ("qv", "block_table", "page_table", "attention_chunk", "seqused_q", "score_mod", "mask_mod")
+
+
+@contextmanager
+def watch_kernels(
+    modules: Sequence[nn.Module],
+    seen: Callable[[Callable[[], Call]], None],
+    unwatched: Callable[[], AbstractContextManager[None]],
+) -> Generator[None]:
+    """Report the calls of kernels that the code of ``modules`` makes; within ``unwatched`` nothing else is seen."""
+    packages = [vars(sys.modules[name]) for name in _PACKAGES if name in sys.modules]
+    homes = {cls.__module__ for module in modules for cls in type(module).__mro__[:-1]}
+    code = [vars(sys.modules[name]) for name in homes if name in sys.modules]
+    with ExitStack() as stack:
+        for namespace in {id(names): names for names in (*packages, *code)}.values():
+            for name, reader in _READERS.items():
+                if (kernel := namespace.get(name)) is not None and _is_kernel(kernel, name):
+                    ours = _watching(kernel, reader, seen, unwatched)
+                    stack.enter_context(_replaced(namespace, name, ours))
+        yield
+
+
+def _is_kernel(value: Any, name: str) -> bool:
+    """Whether this is the function of that name of one of the packages, or that compiled."""
+    function = getattr(value, "_torchdynamo_orig_callable", value)
+    module = getattr(function, "__module__", None) or ""
+    known = getattr(function, "__name__", "") == name
+    return known and (module in _PACKAGES or module.startswith(("flash_attn", "torch.nn.attention")))
+
+
+def _watching(
+    kernel: Callable[..., Any],
+    read: Callable[[Mapping[str, Any], Tensor], Call],
+    seen: Callable[[Callable[[], Call]], None],
+    unwatched: Callable[[], AbstractContextManager[None]],
+) -> Callable[..., Any]:
+    names = inspect.signature(getattr(kernel, "_torchdynamo_orig_callable", kernel))
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        with unwatched():
+            result = kernel(*args, **kwargs)
+            given = names.bind(*args, **kwargs).arguments
+            seen(lambda: read(given, result[0] if isinstance(result, tuple) else result))
+        return result
+
+    return attention
+
+
+@contextmanager
+def _replaced(namespace: dict[str, Any], name: str, ours: Callable[..., Any]) -> Generator[None]:
+    """Replace a name of a module for this thread; other threads keep the original."""
+    before, thread = namespace[name], threading.get_ident()
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs) if threading.get_ident() == thread else before(*args, **kwargs)
+
+    namespace[name] = dispatch
+    try:
+        yield
+    finally:
+        namespace[name] = before
+
+
+# Reading their arguments ----------------------------------------------------------------------------------
+
+
+def _flex(given: Mapping[str, Any], output: Tensor) -> Call:
+    q, k, v = given["query"], given["key"], given["value"]
+    k, v = (x.expand(len(q), *x.shape[1:]) for x in (k, v))
+    scale = given.get("scale")
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    blocks, score_mod = given.get("block_mask"), given.get("score_mod")
+    mask = None if blocks is None else block_mask(blocks, q.shape[2], k.shape[2], q.device)
+    call = Call(q, k, v, scale, mask, output)
+    if score_mod is None:
+        return call
+    scores = scores_of(q, k, scale)
+    modified, bias = modified_scores(score_mod, scores), modified_scores(score_mod, torch.zeros_like(scores))
+    if torch.allclose(modified, scores + bias, rtol=1e-5, atol=1e-5):
+        if bool((bias != 0).any()):
+            call.mask = bias if mask is None else bias + additive(mask, bias.dtype)
+    else:
+        call.attn, call.mask = softmax_of(modified, mask), None
+    return call
+
+
+def _flash(given: Mapping[str, Any], output: Tensor) -> Call:
+    """FlashAttention on (batch, token, head, head_dim), and on (token, head, head_dim) of packed sequences."""
+    odd = [name for name in _UNREADABLE if given.get(name) not in (None, 0)]
+    if odd:
+        raise IncompleteCapture(
+            f"FlashAttention with {', '.join(odd)} cannot be read; call it without to capture"
+        )
+    q, k, v = _operands(given)
+    starts = given.get("cu_seqlens_q", given.get("cu_seq_q", given.get("cu_seqlens")))
+    starts_k = given.get("cu_seqlens_k", given.get("cu_seq_k", starts))
+    if starts is not None:
+        q, k, v, output = (x[None] for x in (q, k, v, output))
+    queries, keys = q.shape[1], k.shape[1]
+    if starts is None:
+        at = in_a_row(queries, keys, q.device)
+    else:
+        at = in_packed_rows(
+            starts, starts if starts_k is None else starts_k, queries, keys, given.get("seqused_k")
+        )
+    scale = given.get("softmax_scale", given.get("scale"))
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    mask = allowed(*at, given.get("causal", False), given.get("window_size") or (-1, -1))
+    slopes = given.get("alibi_slopes")
+    if slopes is not None:
+        bias = linear_bias(*at, slopes)
+        mask = bias if mask is None else bias + additive(mask, bias.dtype)
+    q, k, v, output = (x.transpose(1, 2) for x in (q, k, v, output))
+    dropout = float(given.get("dropout_p", 0.0))
+    call = Call(q, k, v, scale, mask, output, dropout=dropout)
+    softcap, sinks = given.get("softcap") or None, given.get("learnable_sink", given.get("s_aux"))
+    if softcap is not None or sinks is not None:
+        scores = scores_of(q, k, scale)
+        call.attn = softmax_of(
+            scores if softcap is None else softcap * (scores / softcap).tanh(), mask, sinks
+        )
+        call.rows_sum_to_one = sinks is None
+    return call
+
+
+def _operands(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    if "qkv" in given:
+        return given["qkv"].unbind(-3)
+    if "kv" in given:
+        return (given["q"], *given["kv"].unbind(-3))
+    if "query" in given:
+        return given["query"], given["key"], given["value"]
+    return given["q"], given["k"], given["v"]
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], Tensor], Call]] = {
+    "flex_attention": _flex,
+    **dict.fromkeys(
+        (
+            "varlen_attn", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func",
+            "flash_attn_varlen_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_varlen_kvpacked_func",
+        ),
+        _flash,
+    ),
+}  # fmt: skip
