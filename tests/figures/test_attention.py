@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.figures.drawn import key, lines
-from tests.figures.rendered import outside, overlapping, render, words_of
 from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
+from workbench.figures.export.checks import page_flaws
+from workbench.figures.export.saving import measure_figure
 from workbench.frames.measurement import make_frame
 
 
@@ -76,10 +77,9 @@ def test_the_input_is_shown_once_beside_all_layers_and_leaves_no_words_on_others
     assert own.x + own.sizex < min(axis.domain[0] for axis in fig.select_xaxes())
     wide, tall = own.sizex * fig.layout.width, own.sizey * fig.layout.height
     assert wide / tall == pytest.approx(30 / 20, rel=0.01)
-    words = words_of(render(fig))
-    assert {"input", "head 0", "head 1", "layer 2"} <= {one.text for one in words}
-    assert not overlapping(words)
-    assert not outside(words, fig.layout.width, fig.layout.height)
+    page = measure_figure(fig)
+    assert {"input", "head 0", "head 1", "layer 2"} <= {one.text for one in page.words}
+    assert page_flaws(page) == []
 
 
 def test_over_a_text_padding_is_left_out_and_every_cell_names_its_tokens():

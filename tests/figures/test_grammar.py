@@ -9,10 +9,11 @@ import pytest
 
 import workbench as wb
 from tests.figures.drawn import bands, ends, key, lines
-from tests.figures.rendered import outside, overlapping, render, words_of
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
+from workbench.figures.export.checks import page_flaws
+from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
 from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
@@ -446,9 +447,7 @@ def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_f
         margin = slide.layout.margin
         assert (margin.l, margin.r, margin.t, margin.b, margin.autoexpand) == (0, 0, 0, 0, False)
         assert slide.layout.xaxis.domain == fig.layout.xaxis.domain
-        words = words_of(render(slide))
-        assert not overlapping(words)
-        assert not outside(words, 1280, 720)
+        assert page_flaws(measure_figure(slide)) == []
         letters = slide.layout.template.layout.font.size
         assert letters == pytest.approx(
             8 / 0.75 * min(720 / fig.layout.height, 1280 / fig.layout.width, 2.25)
@@ -459,12 +458,11 @@ def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_f
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, "slides"])
-def test_no_words_overlap_or_leave_the_page_and_none_is_smaller_than_seven_points(width):
+def test_a_composed_figure_has_no_flaws_in_print_at_any_width(width):
     for number, fig in enumerate(_figures(width)):
-        words = words_of(render(fig))
-        assert len(words) > 5
-        assert not overlapping(words), number
-        assert not outside(words, fig.layout.width, fig.layout.height), number
-        assert min(one.size for one in words) * 0.75 >= 7, number
+        page = measure_figure(fig, width)
+        assert len(page.words) > 5
+        assert page_flaws(page) == [], number
+        assert (page.width, page.height) == (fig.layout.width, fig.layout.height)
         rows = {trace.legend or "legend" for trace in fig.data if trace.showlegend}
         assert len(rows) * legend_row(fig.layout.template.layout.font.size) < fig.layout.height / 3, number

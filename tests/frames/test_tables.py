@@ -6,6 +6,7 @@ import pandas as pd
 from workbench.frames.measurement import conform, make_frame
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import latex_table, summary_table
+from workbench.frames.tex import tex_text
 
 
 def spectra(layers=3, model="bundled:digits-vit"):
@@ -47,6 +48,14 @@ def test_latex_is_escaped_and_has_rules_caption_and_label():
         r"\label{tab:my_table}",
     ):
         assert part in text
+
+
+def test_letters_that_latex_has_not_become_commands():
+    assert tex_text("σ̂² ± 10⁻¹⁹ of x₁₂, V̇ ≤ ‖h‖ “a_b”") == (
+        r"\ensuremath{\hat \sigma}\ensuremath{^{2}} \ensuremath{\pm} 10\ensuremath{^{-19}} of x\ensuremath{_{12}}, "
+        r"\ensuremath{\dot V} \ensuremath{\le} \ensuremath{\|}h\ensuremath{\|} ``a\_b''"
+    )
+    assert tex_text("Ångström, façade") == "Ångström, façade"  # LaTeX has letters with accents
 
 
 def test_powers_of_ten_are_set_as_such():

@@ -35,6 +35,12 @@ WIDTHS = {"column": COLUMN, "page": PAGE} | {
 # Liberation Sans has the same metrics as Arial, so a figure made where Arial is absent has the same layout.
 FONTS = "Arial, Liberation Sans, Helvetica, sans-serif"
 
+# Times is narrower than Arial letter by letter, and so is Computer Modern: what is laid out for Arial has room for both
+_TIMES = "Times New Roman, Liberation Serif, Nimbus Roman, Times, serif"
+_VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl"), _TIMES) | {
+    "jmlr": "Latin Modern Roman, LM Roman 10, CMU Serif, Computer Modern, serif", "nature": FONTS,
+}  # fmt: skip
+
 COLOURS = ("#004488", "#DDAA33", "#009988", "#000000", "#77AADD", "#777733")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square-open", "triangle-up", "pentagon-open", "cross", "triangle-down")
@@ -218,6 +224,23 @@ def theme_of(width: str, name: str | None = None) -> Theme:
     if width not in look.widths:
         raise UnknownName("width", width, [*WIDTHS, SLIDES])
     return look
+
+
+def family_of(font: str, width: str) -> str:
+    """The families of a font, the first of which that a machine has is drawn: of the width's venue for "venue".
+
+    Raises:
+        InputError: the width is that of no venue.
+    """
+    if font != "venue":
+        return f"{font}, sans-serif"
+    venue = width.removesuffix("-column")
+    if venue not in _VENUE_FONTS:
+        raise InputError(
+            f"font='venue' with width={width!r}, which is no venue's; give a font's name, or a width for a venue: "
+            f"{', '.join(name for name in WIDTHS if name.removesuffix('-column') in _VENUE_FONTS)}"
+        )
+    return _VENUE_FONTS[venue]
 
 
 def width_of(fig: go.Figure) -> str:

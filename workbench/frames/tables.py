@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.frames.metrics import METRICS
+from workbench.frames.tex import tex_symbols, tex_text
 
 # The columns of a result frame that a table reads.
 _READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
@@ -256,48 +257,14 @@ def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
     style = table.style.hide(axis="index")
     style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")
     text = style.to_latex(hrules=True)
-    for plain, latex in (
-        ("±", r"$\pm$"),
-        ("×", r"$\times$"),
-        ("−", "$-$"),
-        ("λ", r"$\lambda$"),
-        ("≤", r"$\le$"),
-        ("V̇", r"\ensuremath{\dot V}"),
-        ("ε", r"\ensuremath{\varepsilon}"),
-        ("γ", r"\ensuremath{\gamma}"),
-        ("φ", r"\ensuremath{\varphi}"),
-        ("Δ", r"\ensuremath{\Delta}"),
-        ("Π", r"\ensuremath{\Pi}"),
-        ("μ", r"\ensuremath{\mu}"),
-        ("‖", r"\ensuremath{\|}"),
-        ("²", r"\ensuremath{^2}"),
-    ):
-        text = text.replace(plain, latex)
+    text = tex_symbols(text)
     text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]\d+)", _power, text)
     return (
         "% needs \\usepackage{booktabs}\n"
         "\\begin{table}\n\\centering\n"
-        f"\\caption{{{_escape(caption.strip())}}}\n\\label{{tab:{name}}}\n{text}\\end{{table}}\n"
+        f"\\caption{{{tex_text(caption.strip())}}}\n\\label{{tab:{name}}}\n{text}\\end{{table}}\n"
     )
 
 
 def _power(match: re.Match[str]) -> str:
     return rf"${match.group(1)}\times 10^{{{int(match.group(2))}}}$"
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

@@ -26,7 +26,7 @@ from workbench.figures.export import save_figure
 from workbench.frames.provenance import read_provenance, sha256_file
 
 pytestmark = pytest.mark.usefixtures("warm")
-FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json"}
+FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json", "figure.tex"}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from workbench.figures.export import check_formats, save_figure
 from workbench.frames.measurement import make_frame
 from workbench.frames.provenance import read_provenance
 
-DATA_FILES = {"f.csv", "f.tex", "f.json", "f.figure.json"}
+DATA_FILES = {"f.csv", "f.tex", "f.json", "f.figure.json", "f.figure.tex"}
 
 
 def frame():
@@ -107,6 +107,24 @@ def test_an_older_static_image_does_not_outlive_its_figure(tmp_path):
 def test_the_csv_gives_the_numbers_back_exactly(tmp_path):
     save(tmp_path, formats=[])
     assert (pd.read_csv(tmp_path / "f.csv")["value"] == frame()["value"]).all()
+
+
+@pytest.mark.parametrize(
+    ("width", "environment", "options"),
+    [("column", "figure", ""), ("neurips", "figure", ""), ("page", "figure*", ""), ("icml", "figure*", ""),
+     ("icml-column", "figure", ""), ("slides", "figure", r"[width=\textwidth]")],
+)  # fmt: skip
+def test_a_latex_figure_stands_beside_it_with_caption_and_label(tmp_path, width, environment, options):
+    save(tmp_path, width=width, caption="50 % of σ_1 & more.", formats=[])
+    lines = (tmp_path / "f.figure.tex").read_text().splitlines()[1:]
+    assert lines == [
+        rf"\begin{{{environment}}}",
+        r"\centering",
+        rf"\includegraphics{options}{{f}}",
+        r"\caption{50 \% of \ensuremath{\sigma}\_1 \& more.}",
+        r"\label{fig:f}",
+        rf"\end{{{environment}}}",
+    ]
 
 
 def test_the_page_loads_nothing_from_elsewhere(tmp_path):

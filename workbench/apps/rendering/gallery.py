@@ -21,6 +21,7 @@ _LINKS = (
     ("html", "interactive HTML"),
     ("csv", "data (CSV)"),
     ("tex", "LaTeX table"),
+    ("figure.tex", "LaTeX figure"),
     ("json", "provenance (JSON)"),
     ("figure.json", "plotly figure (JSON)"),
 )
@@ -140,6 +141,8 @@ def _facts(provenance: Mapping[str, Any]) -> dict[str, str]:
     for record in provenance["records"]:
         facts["record"] = _join(facts.get("record"), record["path"])
     facts["data"] = f"{provenance['data']['rows']} rows"
+    if provenance["figure"].get("flaws"):
+        facts["flaws in print"] = "; ".join(provenance["figure"]["flaws"])
     git = provenance.get("git")
     commit = f", commit {git['commit'][:12]}{' with local changes' if git['dirty'] else ''}" if git else ""
     facts["made"] = (

@@ -28,12 +28,20 @@ from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.core.store import set_aside
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
-from workbench.figures.export.saving import ALLOWED, DEFER, FORMATS, OUT, check_formats, export_job
+from workbench.figures.export.saving import (
+    ALLOWED,
+    DEFER,
+    FORMATS,
+    OUT,
+    check_formats,
+    export_job,
+    keep_flaws,
+)
 from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
 from workbench.frames.provenance import PARAMETERS, dump
 
-_DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json")
+_DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
@@ -55,9 +63,22 @@ class RenderReport:
         """Notebooks that stopped, or whose static images could not all be printed."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
+    @property
+    def flaws(self) -> str:
+        """What the printed pages show to be wrong, a line each, under their number; empty where nothing was found."""
+        found = [
+            f"  {name}: {flaw}"
+            for outcome in self.outcomes for name, flaws in outcome.flaws.items() for flaw in flaws
+        ]  # fmt: skip
+        figures = sum(bool(flaws) for outcome in self.outcomes for flaws in outcome.flaws.values())
+        said = (
+            f"{len(found)} flaw{'s' * (len(found) != 1)} in {figures} printed figure{'s' * (figures != 1)}:"
+        )
+        return "\n".join([said, *found]) if found else ""
+
     def __str__(self) -> str:
-        lines = [str(outcome) for outcome in self.outcomes]
-        return "\n".join([*lines, *([self.note] if self.note else []), f"gallery: {self.index}"])
+        lines = [*map(str, self.outcomes), self.note, self.flaws, f"gallery: {self.index}"]
+        return "\n".join(filter(None, lines))
 
 
 def render(
@@ -186,8 +207,8 @@ class _Render:
             if self.browser is not None:
                 self.browser.close()
         report = self._close(list(outcomes.values()))
-        if report.note:
-            self.show.say(report.note)
+        for said in filter(None, (report.note, report.flaws)):
+            self.show.say(said)
         self.show.say(f"{len(report.outcomes) - len(report.failed)} of {len(report.outcomes)} notebooks done")
         self.show.say(str(report.index))
         return report
@@ -328,12 +349,17 @@ class _Render:
         if "html" in missing and outcome.status == "unchanged":
             write_html(path.with_suffix(".html"), load_figure(self.out / f"{name}.figure.json"), provenance)
         static = [item for item in missing if item in STATIC]
+        outcome.flaws[name] = provenance["figure"].get("flaws") or []
         if not static:
             return
         self._warm_up()
         if self.browser is None:
             return
         (result,) = export_static([export_job(path, provenance, static)], self.browser)
+        if result.flaws is not None:
+            keep_flaws(path, provenance, result.flaws)
+            outcome.figures[name] = sha256_file(path)
+            outcome.flaws[name] = result.flaws
         outcome.exports |= {f"{name}.{item}": why for item, why in result.failures.items()}
 
     # ------------------------------------------------------------------------------------------------ report

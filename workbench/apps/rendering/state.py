@@ -36,6 +36,9 @@ class Outcome:
     error: str = ""
     message: str = ""
     exports: dict[str, str] = field(default_factory=dict)  # "NAME.pdf" to why it was not printed
+    flaws: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # by figure: what its printed page shows to be wrong
     parameters: dict[str, Any] = field(default_factory=dict)
     key: str = ""
 

@@ -1,6 +1,6 @@
 """Figures to files: data, page, table and provenance at once; PDF, SVG and PNG through one warm Chrome."""
 
-from workbench.figures.export.saving import FORMATS, check_formats, export_job, save_figure
+from workbench.figures.export.saving import FORMATS, check_figure, check_formats, export_job, save_figure
 from workbench.figures.export.static import (
     STATIC,
     ExportFault,
@@ -12,6 +12,7 @@ from workbench.figures.export.static import (
 
 __all__ = [
     "save_figure",
+    "check_figure",
     "export_static",
     "WarmChrome",
     "ExportJob",

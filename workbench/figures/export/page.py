@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
 from workbench.core.files import atomic_write
-from workbench.frames.provenance import html_element
+from workbench.frames.provenance import HTML_ID, html_element
 
 PLOTLY_JS = "plotly.min.js"
 
@@ -59,6 +60,14 @@ figcaption {{ margin-top: .75rem; }}
 </html>
 """
     _put(path, page.encode())
+
+
+def note_in_html(path: Path, provenance: Mapping[str, Any]) -> None:
+    """Put another provenance into a page, where there is one."""
+    if path.is_file():
+        element = re.compile(rf'<script type="application/json" id="{HTML_ID}">.*?</script>', re.DOTALL)
+        page = path.read_text(encoding="utf-8")
+        _put(path, element.sub(lambda _: html_element(provenance), page, count=1).encode())
 
 
 def _put(path: Path, content: bytes) -> None:

@@ -18,7 +18,9 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.extras import missing
 from workbench.core.files import atomic_write, sha256_bytes
 from workbench.figures.export import chrome
-from workbench.figures.export.page import write_html
+from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
+from workbench.figures.export.latex import latex_figure
+from workbench.figures.export.page import note_in_html, write_html
 from workbench.figures.export.static import (
     PRINTING,
     STATIC,
@@ -28,7 +30,7 @@ from workbench.figures.export.static import (
     load_figure,
     shared_chrome,
 )
-from workbench.figures.theme import apply_theme, theme_of, width_of
+from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.frames.provenance import build_provenance, dump
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import latex_table
@@ -53,6 +55,7 @@ def save_figure(
     out: str | os.PathLike[str] | None = None,
     width: str | None = None,
     height: float | None = None,
+    font: str | None = None,
     formats: Sequence[str] | None = None,
     records: Iterable[str | os.PathLike[str]] = (),
 ) -> go.Figure:
@@ -60,7 +63,8 @@ def save_figure(
 
     Writes into `out`: ``NAME.pdf``, ``.svg``, ``.png`` (printed by Chrome), ``.html`` (interactive, with a local
     plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.frames.tables`),
-    ``.figure.json`` (plotly specification) and ``.json`` (provenance, also inside PDF, SVG, PNG and HTML).
+    ``.figure.tex`` (a LaTeX figure with caption and label), ``.figure.json`` (plotly specification) and ``.json``
+    (provenance, also inside PDF, SVG, PNG and HTML).
     Every file is whole or absent.
 
     The provenance holds the parameters of the notebook that saves the figure: in a render those it runs with, in
@@ -70,6 +74,9 @@ def save_figure(
     In a render the three static formats are left to the render process: ``WORKBENCH_DEFER_EXPORT`` names a file
     to which each saved figure is appended. Without Chrome or the extra "figures" a warning says how to get it, and
     the rest is written.
+
+    What the printed page shows to be wrong (`workbench.figures.export.check_figure`) is a warning each, in a render a
+    line at its end, and stands in the provenance as ``figure["flaws"]``; null where no SVG was made, which is measured.
 
     Args:
         fig: any plotly figure; it is not changed.
@@ -82,12 +89,14 @@ def save_figure(
         width: "column" (3.25 in), "page" (6.75 in), or a venue's (`workbench.figures.theme.WIDTHS`); by default the one
             that the figure was made for, else "column".
         height: in pixels of 1/96 in; by default the figure's own.
+        font: "venue" for the font in which the width's venue sets its text, or a family by its name; by default Arial.
+            Where neither it nor one of the same measures is on this machine, a warning says so.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws.
 
     Raises:
         InputError: a name that is no plain file name, an empty figure, frame, caption or alt text, an unknown
-            format or width.
+            format or width, the font of a venue where the width is none's.
         MissingResource: `out` cannot be written.
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
@@ -101,6 +110,8 @@ def save_figure(
     width = width or width_of(fig)
     theme = theme_of(width)
     themed = apply_theme(fig, theme.name, width, height)
+    if font is not None:
+        themed.update_layout(font_family=family_of(font, width))
 
     csv = data.to_csv(index=False).encode()
     drawing = json.dumps(json.loads(themed.to_json()), sort_keys=True).encode()
@@ -115,6 +126,8 @@ def save_figure(
             "width": width,
             "width_px": themed.layout.width,
             "height_px": themed.layout.height,
+            "font": font,
+            "flaws": None,  # not checked yet
             "sha256": sha256_bytes(drawing),
         },
         data={
@@ -129,6 +142,7 @@ def save_figure(
         _remove(folder / f"{name}.{format}")
     _write(folder / f"{name}.csv", csv)
     _write(folder / f"{name}.tex", table)
+    _write(folder / f"{name}.figure.tex", latex_figure(name, caption, width).encode())
     _write(folder / f"{name}.figure.json", drawing)
     if "html" in wanted:
         write_html(folder / f"{name}.html", json.loads(drawing), provenance)
@@ -147,15 +161,58 @@ def save_figure(
     return themed
 
 
+def measure_figure(fig: go.Figure, width: str | None = None) -> Page:
+    """A figure as it would be printed, measured.
+
+    Raises:
+        MissingResource: no Chrome.
+        ExportFault: Chrome could not draw it.
+    """
+    width = width or width_of(fig)
+    themed = apply_theme(fig, theme_of(width).name, width)
+    size = int(themed.layout.width), int(themed.layout.height)
+    _, page = take_measures(shared_chrome().image(json.loads(themed.to_json()), "svg", *size), *size)
+    assert page is not None  # our own Chrome measures every SVG
+    return page
+
+
+def check_figure(fig: go.Figure, width: str | None = None) -> list[str]:
+    """What is wrong with a figure in print, a sentence each with what to do; nothing where nothing is found.
+
+    Found are letters below 7 pt, words over words, words that the page or their panel cuts, a key that takes more than
+    30 % of the area, panels without data or with a single number on an axis, and marks that leave their panel.
+
+    Args:
+        fig: any plotly figure; it is not changed.
+        width: as of `save_figure`; by default the one that the figure was made for.
+
+    Raises:
+        MissingResource: no Chrome.
+        ExportFault: Chrome could not draw it.
+    """
+    return page_flaws(measure_figure(fig, width))
+
+
 def _export_now(folder: Path, name: str, formats: tuple[str, ...], provenance: Mapping[str, Any]) -> None:
     problem = missing("static export", *PRINTING) or ("" if chrome.find_chrome() else chrome.missing_chrome())
     if problem:
         warnings.warn(f"{name}: no PDF, SVG or PNG: {problem}", stacklevel=3)
         return
     (result,) = export_static([export_job(folder / f"{name}.json", provenance, formats)], shared_chrome())
+    if result.flaws is not None:
+        keep_flaws(folder / f"{name}.json", provenance, result.flaws)
+    for flaw in result.flaws or ():
+        warnings.warn(f"{name}: {flaw}", stacklevel=3)
     if result.failures:
         faults = "; ".join(f"{format}: {why}" for format, why in result.failures.items())
         raise ExportFault(f"{name} was not exported: {faults}")
+
+
+def keep_flaws(path: Path, provenance: Mapping[str, Any], flaws: Sequence[str]) -> None:
+    """Write into a saved figure's NAME.json, and into the page beside it, what the check of the printed page found."""
+    noted = with_flaws(provenance, flaws)
+    note_in_html(path.with_suffix(".html"), noted)
+    _write(path, dump(noted, indent=1).encode())
 
 
 def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]) -> ExportJob:

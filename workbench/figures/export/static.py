@@ -18,6 +18,15 @@ from workbench.core.errors import MissingResource, WorkbenchError
 from workbench.core.extras import require
 from workbench.core.files import atomic_write
 from workbench.figures.export import chrome
+from workbench.figures.export.checks import (
+    Page,
+    font_flaw,
+    measuring_script,
+    page_flaws,
+    take_measures,
+    with_flaws,
+)
+from workbench.figures.theme import FONTS
 from workbench.frames.provenance import embed
 
 STATIC = ("pdf", "svg", "png")
@@ -50,12 +59,16 @@ class ExportJob:
 
 @dataclass
 class ExportResult:
-    """What became of one job: files written, the seconds they took, and a reason for each format that failed."""
+    """What became of one job: files written, the seconds they took, and a reason for each format that failed.
+
+    ``flaws`` are what the printed page shows to be wrong, a sentence each; None where no SVG was drawn to measure.
+    """
 
     stem: Path
     files: dict[str, Path] = field(default_factory=dict)
     seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
+    flaws: list[str] | None = None
 
 
 class WarmChrome:
@@ -91,6 +104,7 @@ class WarmChrome:
         )  # MathJax would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
         page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
+        page.footer = page.footer.replace("</head>", f"<script>{measuring_script()}</script></head>")
         browser = kaleido.Kaleido(n=TABS, timeout=FILE_SECONDS, page_generator=page, path=str(self._path))
         await browser.open()
         return browser
@@ -104,7 +118,7 @@ class WarmChrome:
             raise ExportFault(f"Chrome gave no answer within {seconds:g} s") from error
 
     def image(self, figure: Mapping[str, Any], format: str, width: int, height: int) -> bytes:
-        """One figure as PDF, SVG or PNG bytes, unchecked."""
+        """One figure as PDF, SVG or PNG bytes, unchecked. An SVG ends in what `take_measures` reads and takes away."""
         (content,) = self.images(figure, [format], width, height)
         if isinstance(content, ExportFault):
             raise content
@@ -217,26 +231,39 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
         images = browser.images(job.figure, formats, job.width, job.height)
     except ExportFault as fault:  # no answer at all
         images = [fault] * len(formats)
+    whole: dict[str, bytes] = {}
+    page: Page | None = None
+    fonts: list[str] = []
     for format, content in zip(formats, images, strict=True):
-        path = job.stem.with_name(f"{job.stem.name}.{format}")
         try:
             if isinstance(content, ExportFault):
                 raise content
-            check_picture(content, format, job.width, job.height)
-            finished = embed(content, format, job.provenance, dpi=96 * png_scale(job.width))
+            if format == "svg":
+                content, page = take_measures(content, job.width, job.height)
+            fonts += check_picture(content, format, job.width, job.height)
+            whole[format] = content
         except ExportFault as fault:
             result.failures[format] = str(fault)
-            path.unlink(missing_ok=True)  # an older image would pass for this one
-            continue
-        result.files[format] = atomic_write(path, finished)
+            _place(job, format).unlink(missing_ok=True)  # an older image would pass for this one
+    odd = font_flaw(job.figure.get("layout", {}).get("font", {}).get("family") or FONTS, fonts)
+    if page is not None or odd:
+        result.flaws = [*(page_flaws(page) if page is not None else []), *([odd] if odd else [])]
+    provenance = job.provenance if result.flaws is None else with_flaws(job.provenance, result.flaws)
+    for format, content in whole.items():
+        finished = embed(content, format, provenance, dpi=96 * png_scale(job.width))
+        result.files[format] = atomic_write(_place(job, format), finished)
     result.seconds = time.perf_counter() - started
     return result
 
 
-def check_picture(content: bytes, format: str, width: int, height: int) -> None:
-    """Raise `ExportFault` unless the image has the right size, shows something and (PDF) embeds its fonts."""
+def _place(job: ExportJob, format: str) -> Path:
+    return job.stem.with_name(f"{job.stem.name}.{format}")
+
+
+def check_picture(content: bytes, format: str, width: int, height: int) -> list[str]:
+    """Names of a PDF's fonts. Raises `ExportFault` for a wrong size, a blank image, a font that is not embedded."""
     checks = {"pdf": check_pdf, "svg": check_svg, "png": check_png}
-    checks[format](content, width, height)
+    return checks[format](content, width, height) or []
 
 
 def check_png(content: bytes, width: int, height: int) -> None:
@@ -277,8 +304,8 @@ def check_svg(content: bytes, width: int, height: int) -> None:
         raise ExportFault("the SVG is blank: fewer than three drawn elements")
 
 
-def check_pdf(content: bytes, width: int, height: int) -> None:
-    """One page of the right size, with drawing operators, and a font file for every font."""
+def check_pdf(content: bytes, width: int, height: int) -> list[str]:
+    """One page of the right size, with drawing operators, and a font file for every font: their names."""
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
@@ -306,6 +333,7 @@ def check_pdf(content: bytes, width: int, height: int) -> None:
     missing = sorted(name for name, embedded in fonts.items() if not embedded)
     if missing:
         raise ExportFault(f"the PDF does not embed the fonts {', '.join(missing)}")
+    return sorted(fonts)
 
 
 def _fonts(page: Any) -> dict[str, bool]:

@@ -1,0 +1,65 @@
+"""Plain text as LaTeX has it, whichever letters it is written in."""
+
+from __future__ import annotations
+
+import re
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\ensuremath{<}",  # in LaTeX's own old encoding of fonts these three are other letters
+    ">": r"\ensuremath{>}",
+    "|": r"\ensuremath{|}",
+}
+_MATHEMATICS = {
+    "±": r"\pm", "×": r"\times", "·": r"\cdot", "⋅": r"\cdot", "−": "-", "≤": r"\le", "≥": r"\ge", "≠": r"\ne",
+    "≈": r"\approx", "∞": r"\infty", "∈": r"\in", "∂": r"\partial", "∑": r"\sum", "∏": r"\prod", "√": r"\surd",
+    "‖": r"\|", "∥": r"\|", "⟨": r"\langle", "⟩": r"\rangle", "⊙": r"\odot", "⊤": r"\top", "→": r"\to", "←": r"\gets",
+    "↑": r"\uparrow", "↓": r"\downarrow", "⌊": r"\lfloor", "⌋": r"\rfloor",
+    "⋯": r"\cdots", "ℓ": r"\ell", "°": r"^\circ",
+    "∝": r"\propto", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "◇": r"\diamond",
+    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon", "ζ": r"\zeta", "η": r"\eta",
+    "θ": r"\theta", "ι": r"\iota", "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu", "µ": r"\mu", "ν": r"\nu", "ξ": r"\xi",
+    "π": r"\pi", "ρ": r"\rho", "σ": r"\sigma", "τ": r"\tau", "υ": r"\upsilon", "φ": r"\varphi", "χ": r"\chi",
+    "ψ": r"\psi", "ω": r"\omega", "Γ": r"\Gamma", "Δ": r"\Delta", "Θ": r"\Theta", "Λ": r"\Lambda", "Ξ": r"\Xi",
+    "Π": r"\Pi", "Σ": r"\Sigma", "Υ": r"\Upsilon", "Φ": r"\Phi", "Ψ": r"\Psi", "Ω": r"\Omega",
+}  # fmt: skip
+_WORDS = {
+    "…": r"\dots{}", "–": "--", "—": "---", "“": "``", "”": "''", "‘": "`", "’": "'", "§": r"\S{}",
+    "•": r"\textbullet{}", "\u00a0": "~", "\u2011": "-", "\u202f": r"\,", "\u2009": r"\,", "\u200b": "",
+}  # fmt: skip
+_ACCENTS = {"\u0302": r"\hat", "\u0303": r"\tilde", "\u0304": r"\bar", "\u0307": r"\dot"}
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀ", "0123456789+-nT")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖₙ", "0123456789+-ijkn")
+_RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(chr, each))}]+") for each in (_RAISED, _LOWERED))
+_ACCENTED = re.compile(f"(.)([{''.join(_ACCENTS)}])")
+
+
+def tex_text(text: str) -> str:
+    """A sentence for LaTeX's text mode: what is special in LaTeX is escaped, symbols are set in mathematics."""
+    return tex_symbols("".join(_SPECIAL.get(letter, letter) for letter in text))
+
+
+def tex_symbols(text: str) -> str:
+    """LaTeX whose symbols are still the letters of Unicode, with commands in their place."""
+    text = _RAISED_RUN.sub(lambda found: _maths(f"^{{{found[0].translate(_RAISED)}}}"), text)
+    text = _LOWERED_RUN.sub(lambda found: _maths(f"_{{{found[0].translate(_LOWERED)}}}"), text)
+    text = _ACCENTED.sub(
+        lambda found: _maths(f"{_ACCENTS[found[2]]} {_MATHEMATICS.get(found[1], found[1])}"), text
+    )
+    return "".join(
+        _maths(_MATHEMATICS[letter]) if letter in _MATHEMATICS else _WORDS.get(letter, letter)
+        for letter in text
+    )
+
+
+def _maths(command: str) -> str:
+    return rf"\ensuremath{{{command}}}"
