@@ -5,6 +5,7 @@ from .apps.rendering import reproduce as reproduce
 from .attention import replace_attention as replace_attention
 from .captures import Capture as Capture
 from .captures import capture as capture
+from .captures import capture_steps as capture_steps
 from .captures import compare as compare
 from .core.errors import WorkbenchError as WorkbenchError
 from .data.batches import Inputs as Inputs
@@ -24,6 +25,7 @@ from .runs.findings import findings as findings
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
 from .runs.settings import RunSettings as RunSettings
+from .runs.steps import analyze_steps as analyze_steps
 from .runs.sweep import read_sweep as read_sweep
 from .runs.sweep import sweep as sweep
 from .runs.watch import read_watch as read_watch

@@ -302,20 +302,21 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if output is None and record.v is not None:
         output = attention_output(attn, record.v)
     kept = layer.choose_heads(attn)
-    square = kept.shape[-2] == kept.shape[-1]
-    real = layer.real_on(kept, -1)
+    real = layer.real_on(kept, -1, keys=True)
+    asking = _asking(layer, kept, real)
     visible = visible_of(layer, kept)
+    square = kept.shape[-2] == kept.shape[-1] and record.source == "self"
     positions = layer.positions(kept.shape[-1]) if square else None
     maps = head_maps(
         kept,
         visible=visible,
-        queries=real if square else None,
+        queries=asking,
         keys=real,
         query_positions=positions,
         key_positions=positions,
     )
     windows = layer.window_column
-    yield from _diversity(layer, kept, visible, real, options.null_samples)
+    yield from _diversity(layer, kept, visible, asking, real, options.null_samples)
     yield Measurement(ATTENTION_ENTROPY, layer.per_input(maps.entropy), columns=windows)
     yield Measurement(ATTENTION_ENTROPY_SHARE, layer.per_input(maps.entropy_share), columns=windows)
     if positions is not None:
@@ -334,12 +335,24 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         counts = over_windows(counts, record.origin.image).sum(1)
     yield Measurement(NONFINITE, counts.double())
     if output is not None:
-        norms = head_output_norm(layer.joined(output), real if square else None)
+        norms = head_output_norm(layer.joined(output), asking)
         yield Measurement(HEAD_OUTPUT_NORM, layer.choose_heads(norms))
 
 
+def _asking(layer: Layer, kept: Tensor, real: Tensor | None) -> Tensor | None:
+    """Mask of the queries that are real tokens: those of the keys, but in cross attention; None for a single query."""
+    if layer.record.source == "cross":
+        return layer.real_on(kept, -2)
+    return real if kept.shape[-2] == kept.shape[-1] else None
+
+
 def _diversity(
-    layer: Layer, kept: Tensor, visible: Tensor | None, real: Tensor | None, null_samples: int
+    layer: Layer,
+    kept: Tensor,
+    visible: Tensor | None,
+    asking: Tensor | None,
+    real: Tensor | None,
+    null_samples: int,
 ) -> Iterator[Measurement]:
     """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
 
@@ -347,10 +360,9 @@ def _diversity(
     """
     if kept.shape[1] < 2:
         return
-    square = kept.shape[-2] == kept.shape[-1]
     broken = ~(torch.isfinite(kept) & (kept >= 0)).all(-1).all(-1).all(-1)
     maps = torch.where(broken[:, None, None, None], torch.nan, kept.double())
-    values = layer.per_input(map_diversity(maps, real if square else None, real))
+    values = layer.per_input(map_diversity(maps, asking, real))
     columns, null = layer.window_column, None
     if null_samples:
         seen = torch.ones_like(kept, dtype=torch.bool) if visible is None else visible
@@ -360,7 +372,8 @@ def _diversity(
             own, shown = maps[place], seen[place]
             if real is not None:  # samples must not depend on how much padding there is
                 own, shown = (part[..., real[place]] for part in (own, shown))
-                own, shown = (part[:, real[place]] if square else part for part in (own, shown))
+            if asking is not None:
+                own, shown = (part[:, asking[place]] for part in (own, shown))
             permuted = [map_diversity(permuted_heads(own, shown, source)) for _ in range(null_samples)]
             drawn.append(torch.stack(permuted))
         null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
@@ -379,15 +392,18 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     attn = layer.choose_heads(token_attention(layer.record)).double().cpu()
     queries, keys = attn.shape[-2:]
     for number, name in enumerate(layer.ids):
-        labels = np.array(layer.token_labels(keys, number), dtype=object)
+        labels = np.array(layer.token_labels(keys, number, keys=True), dtype=object)
         if len(labels) != keys:
             raise NotApplicable(f"attends to {keys} tokens that are not those of the input")
-        mask = layer.real_tokens(keys)
-        real = [place for place in range(keys) if mask is None or mask[number, place]]
-        chosen = real if options.query is None else [options.query]
-        if not {*chosen} <= {*real}:
+        real = _real_places(layer, number, keys, keys=True)
+        asking, asked = real, labels
+        if layer.record.source == "cross":
+            asked = np.array(layer.token_labels(queries, number), dtype=object)
+            asking = _real_places(layer, number, queries, keys=False)
+        chosen = asking if options.query is None else [options.query]
+        if not {*chosen} <= {*asking}:
             raise InputError(
-                f"input {name!r} has no token {options.query}: its tokens are {real[0]} to {real[-1]}"
+                f"input {name!r} has no token {options.query}: its tokens are {asking[0]} to {asking[-1]}"
             )
         if queries == 1:
             chosen = [0]
@@ -397,9 +413,15 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
         rows.insert(0, "input", name)
         yield rows.assign(
             value=attn[number][:, chosen][..., real].numpy().ravel(),
-            query_label=labels[rows["query"]],
+            query_label=asked[rows["query"]],
             key_label=labels[rows["key"]],
         )
+
+
+def _real_places(layer: Layer, input: int, count: int, keys: bool) -> list[int]:
+    """Places of the tokens of one axis that are no padding."""
+    mask = layer.real_tokens(count, keys)
+    return [place for place in range(count) if mask is None or mask[input, place]]
 
 
 REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
@@ -516,6 +538,7 @@ ANALYSIS = Analysis(
     Options,
     notes,
     counts_nonfinite=True,
+    cross="both",
     finer=(
         Analysis(
             "attention-map",
@@ -525,6 +548,7 @@ ANALYSIS = Analysis(
             (),
             PairOptions,
             counts_nonfinite=True,
+            cross="both",
             per="pair",
         ),
     ),

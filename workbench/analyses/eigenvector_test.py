@@ -410,5 +410,6 @@ ANALYSIS = Analysis(
     measure,
     (GAMMA_ABS, GAMMA_REL, GAMMA_FLOOR, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
     Options,
+    cross="keys",
     findings=findings,
 )

@@ -460,5 +460,6 @@ ANALYSIS = Analysis(
     Options,
     notes,
     across=across,
+    cross="keys",
     findings=findings,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,31 @@ class Layer:
     @property
     def index(self) -> int:
         return self.record.index
+
+    @property
+    def key_tokens(self) -> TokenInfo | None:
+        """The tokens that are attended to: those of the queries, but in cross attention."""
+        return self.tokens if self.tokens is None or self.tokens.keys is None else self.tokens.keys
+
+    def seen_by(self, cross: str) -> Layer:
+        """This layer as an analysis reads it that measures nothing of cross attention, its "keys" alone, or "both".
+
+        Raises `NotApplicable` where it does not measure this layer.
+        """
+        held = next(
+            (len(x) for x in (self.record.q, self.record.k, self.record.v) if x is not None), len(self.ids)
+        )
+        if self.ids and self.record.origin is None and held != len(self.ids) and self.record.kind == "token":
+            raise NotApplicable(
+                f"holds {held} images or windows of {len(self.ids)} inputs, so its rows are no inputs"
+            )
+        if self.record.source == "self" or cross == "both":
+            return self
+        if not cross:
+            raise NotApplicable(
+                "attends from its tokens to others (cross attention), and this compares tokens of one kind"
+            )
+        return replace(self, tokens=self.key_tokens)
 
     def site(self, name: str) -> Tensor:
         value = getattr(self.record, name, None)
@@ -143,9 +168,12 @@ class Layer:
         """The column of a value that is the mean over an input's windows; empty for a layer without windows."""
         return {} if self.record.origin is None else {"statistic": "mean"}
 
-    def real_on(self, tensor: Tensor, axis: int = 1) -> Tensor | None:
-        """Mask (batch, token) of the real tokens along an axis of a tensor, on its device; None where all are."""
-        real = self.real_tokens(tensor.shape[axis])
+    def real_on(self, tensor: Tensor, axis: int = 1, keys: bool = False) -> Tensor | None:
+        """Mask (batch, token) of the real tokens along an axis of a tensor, on its device; None where all are.
+
+        With ``keys`` of the tokens that are attended to, which in cross attention are others.
+        """
+        real = self.real_tokens(tensor.shape[axis], keys)
         return None if real is None else real.to(tensor.device)
 
     def head_mask(self, tensor: Tensor, padding: str = "mask") -> Tensor | None:
@@ -172,11 +200,12 @@ class Layer:
             for head in self.heads
         ]
 
-    def real_tokens(self, count: int) -> Tensor | None:
+    def real_tokens(self, count: int, keys: bool = False) -> Tensor | None:
         """Mask (batch, token), true at real tokens; None where all ``count`` tokens are real."""
-        if self.record.origin is not None or self.tokens is None:
+        tokens = self.key_tokens if keys else self.tokens
+        if self.record.origin is not None or tokens is None:
             return None
-        mask = self.tokens.mask
+        mask = tokens.mask
         if mask.shape[1] != count:
             if mask.all():  # patches before the class token joins them
                 return None
@@ -202,14 +231,15 @@ class Layer:
         """Kinds of the tokens of this layer: of the model's, or of its patches where the class token joins later."""
         return [kind for _, kind in self._tokens(count, input)]
 
-    def token_labels(self, count: int, input: int = 0) -> list[str]:
-        """Labels of the same tokens."""
-        return [label for label, _ in self._tokens(count, input)]
+    def token_labels(self, count: int, input: int = 0, keys: bool = False) -> list[str]:
+        """Labels of the same tokens; with ``keys`` of those that are attended to."""
+        return [label for label, _ in self._tokens(count, input, keys)]
 
-    def _tokens(self, count: int, input: int) -> list[tuple[str, str]]:
-        if self.tokens is None:
+    def _tokens(self, count: int, input: int, keys: bool = False) -> list[tuple[str, str]]:
+        tokens = self.key_tokens if keys else self.tokens
+        if tokens is None:
             return [(str(number), "token") for number in range(count)]
-        whole = list(zip(self.tokens.labels[input], self.tokens.kinds[input], strict=True))
+        whole = list(zip(tokens.labels[input], tokens.kinds[input], strict=True))
         return whole if len(whole) == count else [token for token in whole if token[1] == "patch"]
 
     def image(self, number: int) -> np.ndarray | None:

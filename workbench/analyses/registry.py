@@ -103,6 +103,9 @@ class Analysis:
     """Sites that some layers need as well; a file without them will do for the others."""
     counts_nonfinite: bool = False
     """Whether NaN and infinite values are a result rather than an error."""
+    cross: Literal["", "keys", "both"] = ""
+    """What it measures of cross attention, whose queries and keys are of different tokens: nothing; what it reads of
+    keys or values alone; or both axes."""
     perturb: Callable[[Inputs, Any, int], Inputs] | None = None
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
     together: Callable[[Any], bool] = lambda options: False

@@ -406,5 +406,6 @@ ANALYSIS = Analysis(
     measure,
     (*_METRICS.values(),),
     Options,
+    cross="keys",
     findings=findings,
 )

@@ -8,14 +8,17 @@
   like, yours to use too; ``layout`` asks it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;
 - ``weights`` recompute the attention and compare it with what the model computed;
-- ``tokens`` say what the tokens are, ``positions`` what the position embedding brings to them;
-- ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files.
+- ``source`` says whether it is self or cross attention, ``labelling`` what the ``tokens`` are, ``positions`` what the
+  position embedding brings to them;
+- ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
+- ``steps`` captures a model that a loop runs again and again.
 """
 
 import workbench.captures.families  # noqa: F401  (they register themselves)
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
+from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import (
     attention_geometry,
     attention_modules,
@@ -34,26 +37,24 @@ from workbench.captures.registry import (
     register_heads,
     register_inner_site,
     register_mixer,
+    register_joined,
     register_more_tokens,
     register_other_positions,
     register_positions,
     register_projection,
     register_skip_path,
+    register_source,
     register_special_tokens,
 )
-from workbench.captures.tokens import (
-    TokenInfo,
-    fit_tokens,
-    image_tokens,
-    patch_grid,
-    special_kinds,
-    token_info,
-)
+from workbench.captures.steps import Steps, capture_steps
+from workbench.captures.tokens import TokenInfo, image_tokens, patch_grid, special_kinds
 from workbench.captures.weights import attention_output, attention_weights
 
 __all__ = [
     "capture",
     "Capture",
+    "capture_steps",
+    "Steps",
     "LayerRecord",
     "TokenInfo",
     "WindowOrigin",
@@ -92,6 +93,8 @@ __all__ = [
     "register_other_positions",
     "register_special_tokens",
     "register_more_tokens",
+    "register_source",
+    "register_joined",
     "split_heads",
     "merge_heads",
 ]

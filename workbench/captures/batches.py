@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.captures.capturing import Capture
 from workbench.captures.records import SITES, STREAM, LayerRecord
-from workbench.captures.tokens import TokenInfo
+from workbench.captures.tokens import stack_tokens
 
 
 def inputs_in(record: LayerRecord) -> int:
@@ -56,12 +56,7 @@ def join_captures(parts: Sequence[Capture]) -> Capture:
     layers = [_join_layer(records, parts[0].sites, starts) for records in zip(*parts, strict=True)]
     joined = replace(parts[0], layers=layers, result=None)
     if tokens:
-        joined.tokens = TokenInfo(
-            [labels for part in tokens for labels in part.labels],
-            [kinds for part in tokens for kinds in part.kinds],
-            tokens[0].grid,
-            torch.cat([part.mask for part in tokens]),
-        )
+        joined.tokens = stack_tokens(tokens)
     if all(isinstance(part.result, Tensor) for part in parts):
         joined.result = torch.cat([part.result for part in parts])
     return joined

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
@@ -27,10 +28,14 @@ from workbench.captures.routes import (
     zero_padding,
 )
 from workbench.captures.storage import read_capture, write_capture
-from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
+from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.core.showing import card, fold
+
+
+class Placed(dict[str, Any]):
+    """Arguments of a model by their names, as it is to get them: on its device and in its types already."""
 
 
 class LayerNotCaptured(InputError, IndexError):
@@ -76,6 +81,10 @@ class Capture:
                 return record
         there = ranges([record.index for record in self.layers])
         raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {there}")
+
+    def tokens_of(self, layer: int) -> TokenInfo | None:
+        """The tokens that a layer's queries are, and in ``keys`` those of its keys where these are others."""
+        return None if self.tokens is None else self.tokens.of(self[layer])
 
     def stack(self, site: str) -> Tensor:
         """One site of all layers, (layer, batch, …).
@@ -189,7 +198,7 @@ def capture(
     def tokens(count: int | None) -> TokenInfo:
         return fit_tokens(token_info(model, arguments, count) if known is None else known, count)
 
-    give = None if each is None else lambda record, count: each(record, tokens(count))
+    give = None if each is None else lambda record, count: each(record, tokens(count).of(record))
     handed: set[int] = set()
 
     modules = dict(module.named_modules())
@@ -263,6 +272,8 @@ def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
 
 def _place(batch: Any, module: nn.Module) -> Any:
     """The batch on the model's device; float inputs of a half-precision model in its precision."""
+    if isinstance(batch, Placed):
+        return batch
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
 
     def move(value: Any) -> Any:

@@ -29,6 +29,7 @@ from workbench.captures.layout import (
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
 from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
+from workbench.captures.source import source_of
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers
@@ -252,9 +253,12 @@ class Recorder:
         if not self.keeps(index):
             return
         extra = call.extra | self.inner_sites(visit)
+        with self.apart():
+            source = source_of(visit, call)
         record = LayerRecord(
-            index, visit.path, number, call.kind, call.rows_sum_to_one, extra=dict(extra), origin=call.origin
-        )
+            index, visit.path, number, call.kind, call.rows_sum_to_one, source, _counts(call),
+            extra=dict(extra), origin=call.origin,
+        )  # fmt: skip
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
         with self.apart():
             attn = call_weights(call) if "attn" in self.sites else None
@@ -528,6 +532,11 @@ class Recorder:
 def _reads_calls(module: nn.Module) -> bool:
     adapter = find_adapter(module)
     return adapter is not None and adapter.reads_calls
+
+
+def _counts(call: Call) -> tuple[int, int] | None:
+    """How many queries and keys an attention has among tokens; None for others."""
+    return (call.q.shape[2], call.k.shape[2]) if call.kind == "token" else None
 
 
 def _inside(path: str, outer: str) -> bool:

@@ -83,8 +83,10 @@ class LayerRecord:
     "channel" (softmax over channels, attn is (batch, head, head_dim, head_dim)) or "none" (no map of tokens
     or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``rows_sum_to_one`` says
     whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
-    zeros. ``mixer`` names what is no attention at all, "Mamba2Mixer (state-space mixer)": such a layer holds what
-    goes into it and the residual stream around it, where asked for.
+    zeros. ``source`` is "self", or "cross" where keys and values come of other tokens than the queries (a decoder's
+    attention to the encoder, patches that attend to a prompt); ``counts`` are how many queries and keys there are. ``mixer`` names what is no
+    attention at all, "Mamba2Mixer (state-space mixer)": such a layer holds what goes into it and the residual stream
+    around it, where asked for.
     """
 
     index: int
@@ -92,6 +94,8 @@ class LayerRecord:
     call: int = 0
     kind: str = "token"
     rows_sum_to_one: bool = True
+    source: str = "self"
+    counts: tuple[int, int] | None = None
     input: Float[Tensor, ...] | None = None
     q: Float[Tensor, "batch head token head_dim"] | None = None
     k: Float[Tensor, "batch kv_head token head_dim"] | None = None
@@ -139,11 +143,12 @@ class LayerRecord:
 
     @property
     def title(self) -> str:
-        """Number, module, and what is not usual: a later call, attention over channels, no attention."""
+        """Number, module, and what is not usual: a later call, cross attention, attention over channels, none at all."""
         call = f" call {self.call}" if self.call else ""
         kind = "" if self.kind == "token" else f" {self.kind}"
+        source = "" if self.source == "self" else f" {self.source}"
         mixer = f" {self.mixer}" if self.mixer else ""
-        return f"layer {self.index}{kind} {self.path}{call}{mixer}"
+        return f"layer {self.index}{kind}{source} {self.path}{call}{mixer}"
 
     def __repr__(self) -> str:
         shapes = [

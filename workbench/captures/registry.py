@@ -298,7 +298,27 @@ def register_other_positions(what: str, *names: str) -> None:
     OTHER_POSITIONS.update(dict.fromkeys(names, what))
 
 
+# Self and cross attention -----------------------------------------------------------------------------------
+
+SOURCES: ByClass[str] = ByClass()
+
+
+def register_source(class_name: str, source: str) -> None:
+    """Say that attention of a class is "self" or "cross", where what it is given does not tell."""
+    if source not in ("self", "cross"):
+        raise InputError(f"the source of attention is 'self' or 'cross', not {source!r}")
+    SOURCES[class_name] = source
+
+
 # Tokens -----------------------------------------------------------------------------------------------------
+
+JOINED: ByClass[tuple[str, ...]] = ByClass()
+
+
+def register_joined(class_name: str, *streams: str) -> None:
+    """Say in which order a model joins the streams of its tokens on one axis; "" are those that it reads first."""
+    JOINED[class_name] = streams
+
 
 SPECIAL_TOKENS: dict[str, str] = {}
 MORE_TOKENS: dict[str, Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]] = {}

@@ -88,6 +88,8 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
             )
     if capture.tokens is not None:
         tensors["tokens.mask"] = capture.tokens.mask
+        for name, others in capture.tokens.streams.items():
+            tensors[f"tokens.{name}.mask"] = others.mask
     # A file holds no views and nothing of a device or a graph.
     return {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -109,6 +111,8 @@ def _metadata(capture: Capture) -> dict[str, Any]:
             "rows_sum_to_one": record.rows_sum_to_one,
             "scale_is_number": record.scale is not None and not isinstance(record.scale, Tensor),
             "mixer": record.mixer,
+            "source": record.source,
+            "counts": record.counts,
         }
         | (
             {"size": record.origin.size, "shift": record.origin.shift, "grid": record.origin.grid}
@@ -128,8 +132,34 @@ def _metadata(capture: Capture) -> dict[str, Any]:
         "inputs": capture.inputs,
         "not_run": capture.not_run,
         "notes": capture.notes,
-        "tokens": tokens and {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid},
+        "tokens": tokens and _of_tokens(tokens),
     }
+
+
+def _of_tokens(tokens: TokenInfo) -> dict[str, Any]:
+    """What a file says of tokens beside their mask."""
+    said = {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid}
+    if tokens.image_grids:
+        said["image_grids"] = tokens.image_grids
+    if tokens.streams:
+        said["streams"] = {name: _of_tokens(others) for name, others in tokens.streams.items()}
+        said["joined"] = tokens.joined
+    return said
+
+
+def _tokens_from(said: dict[str, Any], tensors: dict[str, Tensor], prefix: str = "tokens.") -> TokenInfo:
+    return TokenInfo(
+        said["labels"],
+        said["kinds"],
+        tuple(said["grid"]) if said["grid"] else None,
+        tensors[f"{prefix}mask"],
+        [[tuple(grid) for grid in grids] for grids in said.get("image_grids", [])],
+        {
+            name: _tokens_from(own, tensors, f"tokens.{name}.")
+            for name, own in said.get("streams", {}).items()
+        },
+        tuple(said.get("joined", ())),
+    )
 
 
 def _with_new_names(
@@ -154,6 +184,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
     for place, entry in enumerate(metadata["layers"]):
         record = LayerRecord(
             entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"],
+            entry.get("source", "self"), tuple(entry["counts"]) if entry.get("counts") else None,
             mixer=entry.get("mixer", ""),
         )  # fmt: skip
         prefix = f"layers.{record.index}."
@@ -177,12 +208,11 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
             check_values(path, site, getattr(record, site), record.index)
         layers.append(record)
     tokens = metadata.get("tokens")
-    grid = tuple(tokens["grid"]) if tokens and tokens["grid"] else None
     identity = dict(metadata["model"])
     return {
         "layers": layers,
         "sites": tuple(metadata["sites"]),
-        "tokens": tokens and TokenInfo(tokens["labels"], tokens["kinds"], grid, tensors["tokens.mask"]),
+        "tokens": tokens and _tokens_from(tokens, tensors),
         "inputs": metadata["inputs"],
         "not_run": metadata["not_run"],
         "notes": metadata.get("notes", []),

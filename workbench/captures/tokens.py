@@ -1,18 +1,23 @@
-"""What the tokens of a batch are, from the model's own description and the batch."""
+"""What tokens are: their labels and kinds, of which layer they are, and the patches of images."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from workbench.captures.registry import MORE_TOKENS, SPECIAL_TOKENS
+from workbench.captures.records import LayerRecord
+from workbench.captures.registry import SPECIAL_TOKENS
 
+_EMBEDS = ("proj", "projection", "patch_embedding")  # what a module of patch embeddings projects them by
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
 
 
@@ -20,18 +25,33 @@ _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
 class TokenInfo:
     """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
 
-    Kinds are class, distillation, register, patch, word, entity, padding, or token where nothing
+    Kinds are class, distillation, register, patch, word, entity, frame (of a sound), padding, or token where nothing
     is known.
-    ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches.
+    ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches where an input is
+    one image. Where images stand among words, ``image_grids`` has (rows, columns) of each image of each input.
+
+    A model with several kinds of tokens has the others in ``streams``: "decoder" (the tokens an encoder–decoder
+    writes), "image", "text", "audio". ``of(layer)`` says which a layer's queries are; of its keys, where those are
+    others (cross attention), ``keys`` says it.
     """
 
     labels: list[list[str]]
     kinds: list[list[str]]
     grid: tuple[int, int] | None
     mask: Bool[Tensor, "batch token"]
+    image_grids: list[list[tuple[int, int]]] = field(default_factory=list)
+    streams: dict[str, TokenInfo] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
+    """The streams whose tokens some layers have on one axis, in order ("" are these tokens themselves)."""
+    keys: TokenInfo | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def count(self) -> int:
+        """How many tokens an input has, padding included."""
+        return self.mask.shape[1]
 
     @property
     def summary(self) -> str:
@@ -42,36 +62,79 @@ class TokenInfo:
             low, high = min(count[kind] for count in counts), max(count[kind] for count in counts)
             grid = f" ({self.grid[0]} × {self.grid[1]})" if self.grid and kind == "patch" else ""
             said.append(f"{low if low == high else f'{low}–{high}'} {kind}{grid}")
-        return f"{self.mask.shape[1]} tokens: {', '.join(said)}"
+        beside = "".join(f"; {name}: {tokens.summary}" for name, tokens in self.streams.items())
+        return f"{self.mask.shape[1]} tokens: {', '.join(said)}{beside}"
 
     def __getitem__(self, chosen: slice) -> TokenInfo:
-        return TokenInfo(self.labels[chosen], self.kinds[chosen], self.grid, self.mask[chosen])
+        alike = {name: tokens for name, tokens in self.streams.items() if len(tokens) == len(self)}
+        return TokenInfo(
+            self.labels[chosen],
+            self.kinds[chosen],
+            self.grid,
+            self.mask[chosen],
+            self.image_grids[chosen],
+            {name: tokens[chosen] for name, tokens in alike.items()},
+            self.joined,
+            None if self.keys is None else self.keys[chosen],
+        )
+
+    def of(self, layer: LayerRecord) -> TokenInfo:
+        """The tokens that a layer's queries are, and in ``keys`` those that they attend to where these are others.
+
+        Tokens of which nothing is known are numbered.
+        """
+        if layer.counts is None or layer.origin is not None or layer.kind != "token":
+            return self
+        if not self.streams and layer.source == "self":
+            return self
+        queries, keys = layer.counts
+        stream = stream_of(layer.path, self.streams)
+        own = self._stream(stream, queries)
+        if layer.source == "self":
+            return own
+        others = [self, *self.streams.values()]
+        others = [tokens for tokens in others if tokens.count == keys and tokens is not self._named(stream)]
+        return replace(own, keys=others[0].alone() if others else self._numbered(keys))
+
+    def alone(self) -> TokenInfo:
+        """These tokens without what is said of others."""
+        return replace(self, streams={}, joined=(), keys=None) if self.streams or self.keys else self
+
+    def _named(self, stream: str) -> TokenInfo:
+        return self.streams.get(stream, self)
+
+    def _stream(self, stream: str, count: int) -> TokenInfo:
+        found = self._named(stream)
+        if found.count == count:
+            return found.alone()
+        parts = [self._named(name).alone() for name in self.joined]
+        if sum(part.count for part in parts) == count:
+            return join_tokens(parts)
+        coarser = None if found.grid is None else _coarser(found.grid, count)
+        return self._numbered(count) if coarser is None else image_tokens(len(found), (), coarser)
+
+    def _numbered(self, count: int) -> TokenInfo:
+        return tokens_by_id(torch.arange(count).expand(len(self), count), None, "token")
 
 
-def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:
-    """Labels, kinds, patch grid and mask of the tokens of ``batch``.
+_STREAMS = {
+    "image": re.compile(r"^(vision|visual|image|img|vit|vpm)"),
+    "audio": re.compile(r"^(audio|speech|sound)"),
+    "decoder": re.compile(r"^(decoder|text_decoder|dec)"),
+    "text": re.compile(r"^(text|language|encoder_hid)"),
+}
+_ENCODER = re.compile(r"^(encoder|enc$)")
 
-    Vision models of timm and transformers: special tokens (class, distillation, register), then patches
-    labelled "row,column". Batches with ``input_ids``: words labelled by their ids, padding where the
-    attention mask is 0, then what else the batch brings. Anything else:
-    ``token_count`` tokens labelled by number, of kind "token".
-    """
-    module = model if isinstance(model, nn.Module) else getattr(model, "module", model)
-    ids = batch.get("input_ids") if isinstance(batch, Mapping) else batch
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point():
-        words = tokens_by_id(ids, mask)
-        for key in MORE_TOKENS if isinstance(batch, Mapping) else ():
-            words = MORE_TOKENS[key](words, batch) if isinstance(batch.get(key), Tensor) else words
-        return words
-    pixels = batch.get("pixel_values") if isinstance(batch, Mapping) else batch
-    if isinstance(pixels, Tensor) and pixels.ndim == 4:
-        grid = patch_grid(module, (pixels.shape[-2], pixels.shape[-1]))
-        if grid is not None:
-            return image_tokens(pixels.shape[0], special_kinds(module), grid)
-    masked = isinstance(mask, Tensor) and mask.ndim == 2
-    size, count = mask.shape if masked else (_batch_size(batch), token_count or 0)
-    return tokens_by_id(torch.arange(count).expand(size, count), mask, "token")
+
+def stream_of(path: str, streams: Mapping[str, TokenInfo]) -> str:
+    """The name of the stream that a module at this path works on, by what the modules around it are called."""
+    for part in path.split("."):
+        for name, pattern in _STREAMS.items():
+            if name in streams and pattern.search(part):
+                return name
+        if _ENCODER.search(part):
+            return ""
+    return ""
 
 
 def image_tokens(size: int, special: tuple[str, ...], grid: tuple[int, int]) -> TokenInfo:
@@ -83,6 +146,40 @@ def image_tokens(size: int, special: tuple[str, ...], grid: tuple[int, int]) -> 
     kinds = [*special, *["patch"] * (rows * columns)]
     mask = torch.ones(size, len(kinds), dtype=torch.bool)
     return TokenInfo([list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid, mask)
+
+
+def stack_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
+    """The tokens of consecutive batches of inputs."""
+    return replace(
+        parts[0],
+        labels=[labels for part in parts for labels in part.labels],
+        kinds=[kinds for part in parts for kinds in part.kinds],
+        mask=torch.cat([part.mask for part in parts]),
+        image_grids=[grids for part in parts for grids in part.image_grids],
+        streams={
+            name: stack_tokens([part.streams[name] for part in parts])
+            for name in parts[0].streams
+            if all(name in part.streams for part in parts)
+        },
+    )
+
+
+def join_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
+    """Tokens one after another on one axis."""
+    return TokenInfo(
+        [[*itertools.chain(*rows)] for rows in zip(*(part.labels for part in parts), strict=True)],
+        [[*itertools.chain(*rows)] for rows in zip(*(part.kinds for part in parts), strict=True)],
+        None,
+        torch.cat([part.mask for part in parts], dim=1),
+        [[part.grid for part in parts if part.grid is not None] for _ in parts[0].labels],
+    )
+
+
+def _coarser(grid: tuple[int, int], count: int) -> tuple[int, int] | None:
+    """The grid of ``count`` patches of the same image, each a square of patches of ``grid``."""
+    step = math.isqrt(max(1, grid[0] * grid[1] // max(1, count)))
+    rows, columns = grid[0] // step, grid[1] // step
+    return (rows, columns) if rows * columns == count else None
 
 
 def special_kinds(module: nn.Module) -> tuple[str, ...]:
@@ -112,29 +209,11 @@ def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int
     """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
     for child in module.modules():
         size = getattr(child, "patch_size", None)
-        if size is None or (not hasattr(child, "proj") and not hasattr(child, "projection")):
+        if size is None or not any(hasattr(child, name) for name in _EMBEDS):
             continue
         height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
         return image_size[0] // height, image_size[1] // width
     return None
-
-
-def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
-    """Text tokens lengthened to what the layers saw: models that work in windows pad the end by themselves.
-
-    Images are left alone: a layer may see fewer tokens than the model has (windows, patches before the class
-    token joins).
-    """
-    have = tokens.mask.shape[1]
-    if token_count is None or tokens.grid is not None or token_count <= have:
-        return tokens
-    more = token_count - have
-    return TokenInfo(
-        [labels + [""] * more for labels in tokens.labels],
-        [kinds + ["padding"] * more for kinds in tokens.kinds],
-        None,
-        torch.nn.functional.pad(tokens.mask, (0, more), value=False),
-    )
 
 
 def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
@@ -144,8 +223,3 @@ def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
     labels = [[str(i) for i in row] for row in ids.tolist()]
     kinds = [[kind if keep else "padding" for keep in row] for row in real.tolist()]
     return TokenInfo(labels, kinds, None, real)
-
-
-def _batch_size(batch: Any) -> int:
-    tensors = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else [batch]
-    return next((int(value.shape[0]) for value in tensors if isinstance(value, Tensor) and value.ndim), 1)

@@ -15,7 +15,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from workbench.captures.tokens import TokenInfo, token_info
+from workbench.captures.labelling import other_streams, token_info, with_images
+from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.showing import card, fold, shape, shortened, table, thumbnail
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
@@ -29,6 +30,8 @@ ALL = "all"
 """As ``n``: every input there is."""
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+QUESTION = "What does this picture show?"
+"""The text beside an image that has none of its own."""
 SHOWN = 8  # images or texts, where inputs show themselves in a notebook
 PREPROCESSING = ("model", "saritas2025")
 """Of images: the model's own, or what saritas2025 did to all of them alike."""
@@ -65,6 +68,8 @@ class Inputs:
     digests: list[bytes] = field(default_factory=list)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    """How many rows of a tensor each input has, for tensors whose rows are no inputs: patches of all images, say."""
 
     @property
     def sha256(self) -> str:
@@ -83,7 +88,7 @@ class Inputs:
         }
 
     def __repr__(self) -> str:
-        what = "images" if self.texts is None else "texts"
+        what = "texts" if self.images is None else "images" if self.texts is None else "images with texts"
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
         return f"<Inputs {self.spec}: {len(self)} {what}, seed {self.seed}, {self.tokens.summary}{notes}>"
 
@@ -114,7 +119,7 @@ class Inputs:
                 f"inputs are cut with slices, got {chosen!r}; write inputs[{chosen}:{chosen} + 1] for one"
             )
         if isinstance(self.batch, Mapping):
-            batch: Any = {name: tensor[chosen] for name, tensor in self.batch.items()}
+            batch: Any = {name: self._cut(name, tensor, chosen) for name, tensor in self.batch.items()}
         else:
             batch = self.batch[chosen]
         ids = self.ids[chosen]
@@ -128,7 +133,15 @@ class Inputs:
             texts=None if self.texts is None else self.texts[chosen],
             targets=None if self.targets is None else self.targets[chosen],
             digests=self.digests[chosen],
+            rows={name: counts[chosen] for name, counts in self.rows.items()},
         )
+
+    def _cut(self, name: str, tensor: Tensor, chosen: slice) -> Tensor:
+        """The rows of the chosen inputs."""
+        if name not in self.rows:
+            return tensor[chosen]
+        parts = tensor.split(self.rows[name])[chosen]
+        return torch.cat(parts) if parts else tensor[:0]
 
     def perturbed(
         self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
@@ -179,6 +192,10 @@ def inputs(
     ``workbench train`` gets what it records in both. Grey images become three equal channels, and colours
     grey, as the model needs.
 
+    A model of images with texts (CLIP, LLaVA) gets an image with the text that lies beside it (``cat.txt`` beside
+    ``cat.png``), or else with a question, through its own processor. The decoder of an encoder–decoder (T5, BART) gets
+    the same text as its encoder, shifted right behind its start token.
+
     Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
     that is less; how many were cut is in ``notes``.
 
@@ -223,6 +240,8 @@ def _prepared(
     made.targets = targets if len(targets) == len(samples) else None
     if model.modality == "image":
         _add_images(made, model, [np.asarray(sample.content) for sample in samples])
+    elif model.modality == "image-text":
+        _add_pairs(made, model, samples)
     else:
         _add_texts(made, model, [str(sample.content) for sample in samples], max_length)
     return made
@@ -296,17 +315,17 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
             f"inputs are made for what workbench.load returned, not for a {type(model).__name__}; load the model, "
             "or hand workbench.capture a batch of your own"
         )
-    if model.modality not in ("image", "text"):
+    if model.modality not in ("image", "text", "image-text"):
         raise InputError(
-            f"{model.spec} ({model.family}) takes neither images nor texts alone; hand workbench.capture a "
-            "dict of tensors of your own"
+            f"{model.spec} ({model.family}) takes neither images nor texts, nor both together; hand workbench.capture "
+            "a dict of tensors of your own"
         )
     check_takes(model.spec, model.modality, spec, pool)
 
 
 def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
     """Raise `InputError` unless a model of this modality takes what the pool gives."""
-    if pool.modality != modality:
+    if pool.modality != modality.removesuffix("-text"):
         takes, gives = ("texts", "images") if modality == "text" else ("images", "texts")
         offer = "bundled:prose, text:FILE" if modality == "text" else "bundled:photos, images:FOLDER"
         raise InputError(f"{model} takes {takes}, and {spec} gives {gives}; try {offer}")
@@ -425,6 +444,76 @@ def _per_channel(values: tuple[float, ...]) -> Float[Tensor, "channel 1 1"]:
     return torch.tensor(values).view(-1, 1, 1)
 
 
+# Images with texts ------------------------------------------------------------------------------------------
+
+
+def _add_pairs(made: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
+    """An image and a text each, through the model's own processor; without a caption the text is a question."""
+    if made.preprocessing != "model":
+        raise InputError(
+            f"{model.spec} takes images with texts, which are prepared by its own processor alone"
+        )
+    processor, pictures = model.processor, [_as_pillow(np.asarray(sample.content), 3) for sample in samples]
+    made.texts = [sample.caption or QUESTION for sample in samples]
+    towers = not hasattr(processor, "image_token")
+    texts = made.texts if towers else [_with_place(processor, text) for text in made.texts]
+    limit = {"truncation": True, "max_length": _text_limit(model)} if towers and _text_limit(model) else {}
+    # an image a text, each in a list of its own: processors of joint models take several images for a text
+    images = pictures if towers else [[picture] for picture in pictures]
+    try:
+        encoded = processor(text=texts, images=images, padding=True, return_tensors="pt", **limit)
+    except (ValueError, TypeError, IndexError, KeyError, ImportError, RuntimeError) as error:
+        raise InputError(
+            f"{model.spec}: its processor does not take an image with a text: {error}"
+        ) from error
+    accepted = inspect.signature(model.module.forward).parameters
+    batch = {
+        name: tensor.to(model.device, model.dtype if tensor.is_floating_point() else None)
+        for name, tensor in encoded.items()
+        if name in accepted and isinstance(tensor, Tensor)
+    }
+    if isinstance(sizes := batch.get("image_grid_thw"), Tensor):
+        made.rows = {"pixel_values": sizes.prod(-1).tolist(), "image_grid_thw": [1] * len(samples)}
+    made.batch = batch
+    made.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
+    ids = batch["input_ids"]
+    _check_vocabulary(model, ids)
+    special = torch.isin(ids, torch.tensor(processor.tokenizer.all_special_ids, device=ids.device))
+    mask = batch.get("attention_mask", torch.ones_like(ids))
+    words = _word_tokens(processor.tokenizer, ids, mask, special)
+    made.tokens = with_images(words, model.module, batch)
+    made.tokens.streams = other_streams(model.module, batch, made.tokens)
+
+
+def _with_place(processor: Any, text: str) -> str:
+    """The text with a place for its image, by the model's own template where it has one."""
+    if getattr(processor, "chat_template", None):
+        content = [{"type": "image"}, {"type": "text", "text": text}]
+        return processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True
+        )
+    around = [getattr(processor, name, "") or "" for name in ("vision_start_token", "vision_end_token")]
+    return f"{around[0]}{processor.image_token}{around[1]} {text}"
+
+
+def _text_limit(model: LoadedModel) -> int | None:
+    """How many tokens of a text a model with a tower for texts takes."""
+    return getattr(model.module.config.get_text_config(), "max_position_embeddings", None)
+
+
+def _seen(
+    pixels: Tensor, pictures: list[Image.Image], processor: Any
+) -> list[UInt8[np.ndarray, "height width 3"]]:
+    """What the model sees of each image, for people; the image itself where it is cut into parts or packed."""
+    if pixels.ndim != 4 or pixels.shape[1] != 3:
+        return [np.asarray(picture) for picture in pictures]
+    mean, std = (
+        getattr(processor, name, None) or plain
+        for name, plain in (("image_mean", (0.0,)), ("image_std", (1.0,)))
+    )
+    return _for_people(pixels.cpu().float(), tuple(mean), tuple(std))
+
+
 # Texts ------------------------------------------------------------------------------------------------------
 
 
@@ -457,16 +546,39 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
         return_special_tokens_mask=True,
     )
     special_mask = encoded.pop("special_tokens_mask")
-    known, highest = _vocabulary(model.module), int(encoded["input_ids"].max())
+    _check_vocabulary(model, encoded["input_ids"])
+    accepted = inspect.signature(model.module.forward).parameters
+    made.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
+    made.texts = texts
+    made.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
+    if getattr(getattr(model.module, "config", None), "is_encoder_decoder", False):
+        written = _shifted_right(model, encoded | {"special": special_mask})
+        made.batch["decoder_input_ids"] = written["input_ids"].to(model.device)
+        made.batch["decoder_attention_mask"] = written["attention_mask"].to(model.device)
+        made.tokens.streams["decoder"] = _word_tokens(tokenizer, *written.values())
+
+
+def _shifted_right(model: LoadedModel, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the decoder reads: its start token, then the text but for its last token."""
+    config = model.module.config
+    known = (
+        getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    )
+    start = next((number for number in known if number is not None), 0)
+    return {
+        name: torch.cat([torch.full_like(encoded[name][:, :1], first), encoded[name][:, :-1]], dim=1)
+        for name, first in (("input_ids", start), ("attention_mask", 1), ("special", 1))
+    }
+
+
+def _check_vocabulary(model: LoadedModel, ids: Tensor) -> None:
+    """Raise `InputError` for tokens that the model has no embeddings for."""
+    known, highest = _vocabulary(model.module), int(ids.max())
     if known is not None and highest >= known:
         raise InputError(
             f"{model.spec}: its tokenizer gives token {highest}, and the model knows {known} "
             f"(0 to {known - 1}); the tokenizer belongs to another model"
         )
-    accepted = inspect.signature(model.module.forward).parameters
-    made.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
-    made.texts = texts
-    made.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
 
 
 def _vocabulary(module: nn.Module) -> int | None:

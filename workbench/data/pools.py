@@ -68,6 +68,8 @@ class Sample:
     id: str
     content: str | np.ndarray
     target: int | None = None
+    caption: str | None = None
+    """The text that lies beside an image, in a file of its name."""
 
     def digest(self) -> bytes:
         """sha256 over id and content."""
@@ -78,7 +80,8 @@ class Sample:
                 f"{self.content.dtype.str} {self.content.shape}\n".encode()
                 + np.ascontiguousarray(self.content).tobytes()
             )
-        return hashlib.sha256(self.id.encode() + b"\0" + raw).digest()
+        text = b"" if self.caption is None else b"\0" + self.caption.encode()
+        return hashlib.sha256(self.id.encode() + b"\0" + raw + text).digest()
 
 
 @dataclass
@@ -270,7 +273,12 @@ def _image_folder(path: Path) -> Pool:
             f"; its subfolders have some: imagenet:{path} reads a folder of class folders" if nested else ""
         )
         raise InputError(f"no images in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are read{hint}")
-    return Pool("image", names, lambda i: Sample(names[i], read_image(folder / names[i])), str(path))
+    return Pool(
+        "image",
+        names,
+        lambda i: Sample(names[i], read_image(folder / names[i]), caption=_caption(folder / names[i])),
+        str(path),
+    )
 
 
 def _imagenet(path: Path) -> Pool:
@@ -371,6 +379,12 @@ def read_image(path: Path) -> np.ndarray:
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), path.name).replace(repr(str(path)), path.name)
         raise Unreadable(reason or type(error).__name__) from error
+
+
+def _caption(image: Path) -> str | None:
+    """The text beside an image, in a file of its name."""
+    beside = image.with_suffix(".txt")
+    return beside.read_text(encoding="utf-8").strip() or None if beside.is_file() else None
 
 
 def _image_files(folder: Path) -> list[str]:

@@ -27,7 +27,8 @@ def attention_matrix_figure(
 
     Args:
         attn: attention weights of one head, (query, key), dimensionless; or (1, key), of class attention.
-        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them.
+        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them; of cross attention
+            those of the queries, with those of the keys as their ``keys`` (what `Capture.tokens_of` gives).
         input: which input of ``tokens``.
         token: number of the chosen token, counted as in ``tokens``.
         log: colour by the logarithm.
@@ -36,10 +37,15 @@ def attention_matrix_figure(
         InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist, or with
             ``log`` no weight is positive.
     """
-    weights = head_weights(attn)
-    view = view_tokens(tokens, input, weights.shape[1])
+    others = getattr(tokens, "keys", None)
+    weights = head_weights(attn, cross=others is not None)
     token = check_token(token, tokens, input)
-    queries, keys = asked_and_seen(weights, view)
+    view = columns = view_tokens(tokens, input, weights.shape[1 if others is None else 0])
+    if others is None:
+        queries, keys = asked_and_seen(weights, view)
+    else:
+        columns = view_tokens(others, input, weights.shape[1])
+        queries, keys = view.real, columns.real
     shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
     if log:
@@ -48,12 +54,13 @@ def attention_matrix_figure(
             raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
         title += ", blank: 0" if (shown == 0).any() else ""
         shown = np.log10(shown, out=np.full_like(shown, np.nan), where=positive)
-    matrix = matrix_cells(shown, view, queries, keys, "10<sup>%{z:.2f}</sup>" if log else "%{z:.4f}")
+    number = "10<sup>%{z:.2f}</sup>" if log else "%{z:.4f}"
+    matrix = matrix_cells(shown, view, queries, keys, number, columns)
     lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, largest(shown))
     scale = shared_scale(None, highest if highest > lowest else lowest + 1.0, title, lowest)
     if log:
         scale["colorbar"] |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
-    square = len(queries) == len(keys)
+    square = len(queries) == len(keys) and others is None
     axis = {"type": "category", "constrain": "domain"}
     place = None if token is None else view.place(token)
     layout = {
@@ -62,11 +69,14 @@ def attention_matrix_figure(
             **axis, "title": {"text": "from query"}, "range": [len(queries) - 0.5, -0.5],
             **({"scaleanchor": "x"} if square else {}),
         },
-        "annotations": [*_pointers(place, queries if square else [], "y"), *_pointers(place, keys, "x")],
+        "annotations": [
+            *_pointers(place, queries if square or others else [], "y"),
+            *_pointers(place, keys if others is None else [], "x"),
+        ],
         "coloraxis": scale,
         "margin": {"l": 60, "r": 62, "t": 18, "b": 60},
         "width": WIDTH,
-        "height": WIDTH - 44 if square else 200,
+        "height": WIDTH - 44 if square else 200 if len(queries) == 1 else min(WIDTH, 200 + 12 * len(queries)),
     }  # fmt: skip
     return go.Figure(matrix, layout)
 
@@ -77,16 +87,30 @@ def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], lis
 
 
 def matrix_cells(
-    shown: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], number: str, **more: Any
+    shown: np.ndarray,
+    view: TokenView,
+    queries: Sequence[int],
+    keys: Sequence[int],
+    number: str,
+    columns: TokenView | None = None,
+    **more: Any,
 ) -> go.Heatmap:
-    """Cells of a matrix whose axes name the tokens at these places; ``customdata`` is [query, key]."""
-    names = dict(zip(keys, distinct([view.labels[place] for place in keys]), strict=True))
-    index = np.asarray(view.index, dtype=np.int32)
+    """Cells of a matrix whose axes name the tokens at these places; ``customdata`` is [query, key].
+
+    ``columns`` are the tokens of the keys where these are others than the queries'.
+    """
+    columns = columns or view
+    names = dict(zip(keys, distinct([columns.labels[place] for place in keys]), strict=True))
+    own = columns is view
+    asking = (
+        [names[place] for place in queries] if own else distinct([view.labels[place] for place in queries])
+    )
+    rows, across = (np.asarray(one.index, dtype=np.int32) for one in (view, columns))
     return go.Heatmap(
         z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
         x=list(names.values()),
-        y=[names[place] for place in queries],
-        customdata=np.stack(np.meshgrid(index[list(queries)], index[list(keys)], indexing="ij"), -1),
+        y=asking,
+        customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
         coloraxis="coloraxis",
         hoverongaps=False,
         hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",

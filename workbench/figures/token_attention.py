@@ -70,14 +70,17 @@ def token_attention_figure(
     return word_panels(view, panels, shown, {"coloraxis": scale}, place)
 
 
-def head_weights(attn: Any) -> np.ndarray:
-    """Attention of one head as a float64 matrix (query, key); raises `InputError` for anything else."""
+def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
+    """Attention of one head as a float64 matrix (query, key); raises `InputError` for anything else.
+
+    Queries and keys are the same tokens, unless it is ``cross`` attention.
+    """
     weights = as_array(attn)
     if weights.ndim != 2:
         raise InputError(
             f"attention of one head is (query, key); got shape {weights.shape}: choose an input and a head"
         )
-    if weights.shape[0] not in (1, weights.shape[1]):
+    if weights.shape[0] not in (1, weights.shape[1]) and not cross:
         raise InputError(
             f"attention of {weights.shape[0]} queries to {weights.shape[1]} keys is not among the same tokens"
         )

@@ -20,7 +20,7 @@ from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.moments import Moments
 
 COLUMNS = (
-    "model", "checkpoint", "input", "layer", "head", "metric", "axis", "statistic", "convention",
+    "model", "checkpoint", "input", "layer", "source", "head", "metric", "axis", "statistic", "convention",
     "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
     "version",
 )  # fmt: skip
@@ -123,6 +123,8 @@ class Accumulator:
         """Numbers of the heads that were measured in any layer."""
         self.most_heads = 0
         """Heads of the layer that has most of them."""
+        self.sources: dict[int, str] = {}
+        """Of every layer "self" or "cross": whether its keys are of the tokens that its queries are of."""
         self._aggregate, self._per_input, self._single = aggregate, per_input, single
         self._quantities: dict[tuple[Any, ...], Values | Means | Moments] = {}
 
@@ -190,7 +192,10 @@ class Accumulator:
     def frame(self, **constant: Any) -> pd.DataFrame:
         """All rows in the columns every result shares: by layer, metric, input, head and rank."""
         parts = [pd.DataFrame(part) for quantity in self._quantities.values() for part in quantity.rows()]
-        return conform(pd.concat(parts, ignore_index=True).assign(**constant))
+        whole = pd.concat(parts, ignore_index=True).assign(**constant)
+        if "cross" in self.sources.values():
+            whole["source"] = whole["layer"].map(self.sources)
+        return conform(whole)
 
     def finer_rows(self, model: str) -> pd.DataFrame:
         """All rows that are finer than any metric: by layer and input, whatever the batches were."""
@@ -214,6 +219,7 @@ class Accumulator:
             for index in indices:
                 self.leave_out(reason, index)
         self.heads |= other.heads
+        self.sources |= other.sources
         self.most_heads = max(self.most_heads, other.most_heads)
 
     def state(self) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -223,6 +229,8 @@ class Accumulator:
         parts = [pd.DataFrame(_listed(columns)) for columns in tables] or [empty]
         table = pd.concat(parts, ignore_index=True).reindex(columns=list(STATE)).astype(STATE)
         rest = {"left_out": self.left_out, "heads": sorted(self.heads), "most": self.most_heads}
+        rest["cross"] = sorted(layer for layer, source in self.sources.items() if source == "cross")
+        rest["self"] = sorted(layer for layer, source in self.sources.items() if source == "self")
         return table, {"counts": self.counts.counts, **rest}
 
     @classmethod
@@ -233,6 +241,7 @@ class Accumulator:
         made.counts = Counts(rest["counts"])
         made.left_out = {reason: list(indices) for reason, indices in rest["left_out"].items()}
         made.heads, made.most_heads = set(rest["heads"]), rest["most"]
+        made.sources = {layer: source for source in ("self", "cross") for layer in rest.get(source, ())}
         sketches = {key: rows for key, _, rows in _by_label(table[table["form"] == "sketch"])}
         for form, rows in table.groupby("form", sort=False):
             if form in ("row", "profile"):  # profiles were a form of their own in parts of format 1

@@ -80,6 +80,12 @@ def load(
     if modality == "image":
         image = _format(fetch, where, config, options)
         return Source(module, config.model_type, modality, checkpoint, image)
+    if modality == "image-text":
+
+        def processor() -> Any:
+            return _read_processor(fetch, f"hf:{name}", where, options)
+
+        return Source(module, config.model_type, modality, checkpoint, load_processor=processor)
     if modality == "other":
         return Source(module, config.model_type, modality, checkpoint)
     limit = _position_limit(module, config)
@@ -87,12 +93,13 @@ def load(
 
 
 def _modality(module: nn.Module, config: Any) -> str:
-    """``"image"`` or ``"text"``; ``"other"`` for sound, several kinds at once, and encoder–decoders."""
-    several = hasattr(config, "vision_config") and hasattr(config, "text_config")
-    if several or getattr(config, "is_encoder_decoder", False):
+    """``"image"``, ``"text"`` (of encoder–decoders too) or ``"image-text"``; ``"other"`` for sound and what else is."""
+    if hasattr(config, "vision_config") and hasattr(config, "text_config"):
+        return "image-text"
+    main = getattr(module, "main_input_name", "")
+    if getattr(config, "is_encoder_decoder", False) and main != "input_ids":
         return "other"
-    kinds = {"pixel_values": "image", "input_ids": "text"}
-    return kinds.get(getattr(module, "main_input_name", ""), "other")
+    return {"pixel_values": "image", "input_ids": "text"}.get(main, "other")
 
 
 def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
@@ -148,22 +155,29 @@ def fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool]
 
 
 def _auto_class(config: Any) -> Any:
-    """``AutoModelForCausalLM`` for causal architectures, so that logits exist; ``AutoModel`` for others."""
-    from transformers import AutoModel, AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
+    """The class with the head that gives logits for models that write, of whatever; without a head for others."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    def of(mapping: str) -> bool:
+        return config.model_type in getattr(modeling_auto, mapping)
 
     names = config.architectures or []
     if names:
         causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
     else:  # BERT can be run as a causal model too, so being able to is not enough
-        causal = (
-            config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-            and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-        )
-    return AutoModelForCausalLM if causal else AutoModel
+        causal = of("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES") and not of("MODEL_FOR_MASKED_LM_MAPPING_NAMES")
+    if causal:
+        return transformers.AutoModelForCausalLM
+    if any(name.endswith("ForConditionalGeneration") for name in names):
+        for mapping, auto in (
+            ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText"),
+            ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
+            ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "AutoModelForSpeechSeq2Seq"),
+        ):
+            if of(mapping):
+                return getattr(transformers, auto)
+    return transformers.AutoModel
 
 
 def _pretrained_loader(
@@ -215,12 +229,39 @@ def read_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: di
     # Without its files transformers may make a tokenizer that knows no words and calls every text unknown.
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{what} has no tokenizer: no vocabulary is beside the weights; {remedy}")
+    _ready_to_pad(tokenizer)
+    return tokenizer
+
+
+def _read_processor(fetch: Callable[..., Any], what: str, where: str, options: dict[str, Any]) -> Any:
+    """The processor beside the weights, its tokenizer padding on the right, with something to pad with."""
+    from transformers import AutoProcessor
+
+    try:
+        processor = fetch(
+            lambda local: AutoProcessor.from_pretrained(where, local_files_only=local, **options)
+        )
+    except InputError as error:
+        raise InputError(
+            f"{what} has no processor of images and texts that can be read; save one beside the model with "
+            f"processor.save_pretrained(FOLDER) ({error})"
+        ) from error
+    if not (hasattr(processor, "image_processor") and hasattr(processor, "tokenizer")):
+        raise InputError(
+            f"{what}: beside the weights lies a {type(processor).__name__}, and a processor has an image_processor and "
+            "a tokenizer; save one with processor.save_pretrained(FOLDER)"
+        )
+    _ready_to_pad(processor.tokenizer)
+    return processor
+
+
+def _ready_to_pad(tokenizer: Any) -> None:
+    """Let a tokenizer pad and cut on the right, with something to pad with."""
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
         # GPT-2 and others were trained without padding. What stands in its place is masked, so any will do.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
-    return tokenizer
 
 
 def _format(

@@ -42,7 +42,7 @@ class LoadedModel:
     family: str
     """The architecture's own kind: vit, deit, beit, eva, swin, xcit, cait, bert, gpt2, …"""
     modality: str
-    """``"image"``, ``"text"``, or ``"other"`` for what ``inputs`` does not make."""
+    """``"image"``, ``"text"``, ``"image-text"`` for both, or ``"other"`` for what ``inputs`` does not make."""
     image: ImageFormat | None = field(default=None, repr=False)
     """For image models: size (height, width), channels, mean and std per channel, own preprocessing."""
     max_length: int | None = None
@@ -52,6 +52,17 @@ class LoadedModel:
     meta: dict[str, Any] | None = field(default=None, repr=False)
     """For models trained here: what the checkpoint says of itself (task, recipe, …; see `read_checkpoint`)."""
     _load_tokenizer: Any = field(default=None, repr=False)
+    _load_processor: Any = field(default=None, repr=False)
+
+    @cached_property
+    def processor(self) -> Any:
+        """What makes a batch of images and texts for a model of both, as transformers has it.
+
+        Raises InputError for any other model, and where none lies beside the weights.
+        """
+        if self._load_processor is None:
+            raise InputError(f"{self.spec} does not take images with texts and has no processor")
+        return self._load_processor()
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -60,6 +71,8 @@ class LoadedModel:
         Models trained without a padding token (GPT-2) get their end-of-text token in its place: it is masked.
         Raises InputError for an image model, and where no tokenizer lies beside the weights.
         """
+        if self._load_processor is not None:
+            return self.processor.tokenizer
         if self._load_tokenizer is None:
             raise InputError(f"{self.spec} takes images and has no tokenizer")
         return self._load_tokenizer()
@@ -282,6 +295,7 @@ def load(
         origin=origin,
         meta=source.meta,
         _load_tokenizer=source.load_tokenizer,
+        _load_processor=source.load_processor,
     )
 
 

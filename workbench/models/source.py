@@ -53,6 +53,8 @@ class Source:
     max_length: int | None = None
     """Longest text in tokens; None for image models and for text models without a limit."""
     load_tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None
+    load_processor: Callable[[], Any] | None = None
+    """Of models of images and texts: what makes a batch of both."""
     meta: dict[str, Any] | None = None
     """What a checkpoint trained here says of itself; None for others."""
 

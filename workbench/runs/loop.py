@@ -97,8 +97,10 @@ def accumulate(
     read = analysis.reads(options)
 
     def measure(layer: Layer) -> None:
+        into.sources[layer.index] = layer.record.source
         try:
             _need_attention(layer.record, read)
+            layer = layer.seen_by(analysis.cross)
             for measurement in analysis.measured(layer, options):
                 if isinstance(measurement, pd.DataFrame):
                     into.rows.append(measurement)
@@ -227,7 +229,7 @@ def model_source(
             captured = seen(_what(part), keep_nonfinite, each)
             source.notes += captured.notes
             for record in captured:
-                on_layer(record, captured.tokens, beside(record.index))
+                on_layer(record, captured.tokens_of(record.index), beside(record.index))
 
         return Batch(part.ids, run, getattr(part, "images", None))
 
@@ -291,7 +293,7 @@ def _stored_batch(ids: Sequence[str], records: Sequence[LayerRecord], tokens: To
 
     def run(on_layer: OnLayer, hold: bool) -> None:
         for record in records:
-            on_layer(record, tokens, None)
+            on_layer(record, None if tokens is None else tokens.of(record), None)
 
     return Batch(ids, run)
 

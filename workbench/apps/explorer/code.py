@@ -64,6 +64,12 @@ def _attn(address: Address, name: str = "capture") -> str:
     return f"{name}[{address.layer}].attn[0, {address.head}].double()"
 
 
+def _tokens(address: Address, material: Material, name: str = "capture") -> str:
+    """The tokens of the layer: the input's own, unless the model has several kinds of them."""
+    several = material.inputs(address).tokens.streams or material.look(address).record.source == "cross"
+    return f"{name}.tokens_of({address.layer})" if several else f"{name}.tokens"
+
+
 def _image(address: Address, material: Material) -> str:
     return ", image=inputs.images[0]" if material.one(address).images else ""
 
@@ -73,7 +79,8 @@ def attention(address: Address, material: Material) -> list[str]:
     return [
         *_capture(address, material, '["attn"]'),
         f"attn = {_attn(address)}  # query × key",
-        f"figure = figures.token_attention_figure(attn, capture.tokens, {address.token}{_image(address, material)})",
+        f"figure = figures.token_attention_figure(attn, {_tokens(address, material)}, "
+        f"{address.token}{_image(address, material)})",
     ]
 
 
@@ -81,7 +88,8 @@ def matrix(address: Address, material: Material) -> list[str]:
     """Lines of the view matrix."""
     return [
         *_capture(address, material, '["attn"]'),
-        f"figure = figures.attention_matrix_figure({_attn(address)}, capture.tokens, token={address.token})",
+        f"figure = figures.attention_matrix_figure({_attn(address)}, {_tokens(address, material)}, "
+        f"token={address.token})",
     ]
 
 
@@ -99,7 +107,7 @@ def norms(address: Address, material: Material) -> list[str]:
             for name in present
         ),
         "}",
-        f"figure = figures.token_norms_figure(lengths, capture.tokens{_image(address, material)})",
+        f"figure = figures.token_norms_figure(lengths, {_tokens(address, material)}{_image(address, material)})",
     ]
 
 
@@ -118,8 +126,9 @@ def singular(address: Address, material: Material) -> list[str]:
         "import torch",
         "",
         *_capture(address, material, '["attn"]'),
-        "real = capture.tokens.mask[0]",
-        f"attn = {_attn(address)}[real][:, real]",
+        f"tokens = {_tokens(address, material)}",
+        "real, keys = tokens.mask[0], (tokens.keys or tokens).mask[0]",
+        f"attn = {_attn(address)}[real][:, keys]",
         "figure = figures.singular_values_figure(torch.linalg.svdvals(attn))",
     ]
 
@@ -165,7 +174,7 @@ def compare(address: Address, material: Material) -> list[str]:
         f"    {_attn(against, 'first')},",
         f"    {_attn(address, 'second')},",
         f"    {_pair(address.apart())},",
-        "    tokens=(first.tokens, second.tokens),",
+        f"    tokens=({_tokens(against, material, 'first')}, {_tokens(address, material, 'second')}),",
         *images,
         f"    token={address.token},",
         ")",

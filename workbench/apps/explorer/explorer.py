@@ -199,7 +199,8 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     token = address.token
     if first and token is None:
         token = _first_token(address, material)
-    known = len(material.one(address).tokens.labels[0])
+    tokens = material.one(address).tokens
+    known = max(len(kinds.labels[0]) for kinds in (tokens, *tokens.streams.values()))
     if token is not None and not 0 <= token < known:
         raise InputError(f"there is no token {token}: input {address.index} has {known}, counted from 0")
     return address.moved(layer=layer, head=head, token=token)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT = 512 * 2**20  # bytes of captures and frames
 MODELS = 3
-DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose"}
+DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose", "image-text": "bundled:photos"}
 """What a model of a kind is shown where nobody says otherwise; a model of photographs gets those."""
 SITES = ("q", "k", "v", "attn", "head_out")
 
@@ -53,6 +53,8 @@ class Look:
     """What the model sees, (height, width, 3) in 8 bits, or None for a text."""
     name: str
     """Id of the input."""
+    most_tokens: int = 0
+    """How many tokens the input has in the stream that has most, where the layers are not all of the same tokens."""
 
 
 class Material:
@@ -105,7 +107,7 @@ class Material:
         loaded = self.model(model)
         if loaded.modality not in DEFAULT_INPUTS:
             raise InputError(
-                f"{model} takes neither images nor texts alone, and the explorer shows those; hand "
+                f"{model} takes neither images nor texts, nor both together, and the explorer shows those; hand "
                 "workbench.capture a dict of tensors of your own"
             )
         small = loaded.image is not None and loaded.image.channels == 1
@@ -158,7 +160,9 @@ class Material:
                 seen = capture(loaded, batch, layers=[address.layer], sites=SITES)
             assert seen.tokens is not None  # inputs always come with their tokens
             image = batch.images[0] if batch.images else None
-            return Look(seen[address.layer], seen.tokens, image, batch.ids[0])
+            record = seen[address.layer]
+            most = max(tokens.count for tokens in (seen.tokens, *seen.tokens.streams.values()))
+            return Look(record, seen.tokens.of(record), image, batch.ids[0], most)
 
         key = ("look", address.model, self._input_key(address), address.layer)
         return self._once(self._cached, key, make)

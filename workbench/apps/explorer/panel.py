@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 ALL = -1  # a dropdown shows a value of None as if nothing were chosen
 MOST_PINS = 6
 MAIN_CLASS, MAP_CLASS = "workbench-view", "workbench-overview"
-_INPUTS = {"image": ("bundled:digits", "bundled:photos"), "text": ("bundled:prose",)}
+_INPUTS = {
+    "image": ("bundled:digits", "bundled:photos"),
+    "text": ("bundled:prose",),
+    "image-text": ("bundled:photos", "bundled:digits"),
+}
 _ARROWS = {
     "ArrowUp": ("layer", -1),
     "ArrowDown": ("layer", 1),
@@ -105,7 +109,7 @@ class Panel:
             placeholder="timm:NAME, hf:FOLDER, file:CHECKPOINT; then Enter", ensure_option=False, **wide,
         )  # fmt: skip
         self.inputs = widgets.Combobox(
-            value=asked.inputs or "", options=sum(_INPUTS.values(), ()), description="inputs",
+            value=asked.inputs or "", options=list(dict.fromkeys(sum(_INPUTS.values(), ()))), description="inputs",
             continuous_update=False, placeholder="images:FOLDER, text:FILE; then Enter", **wide,
         )  # fmt: skip
         self.index = widgets.Dropdown(options=[("…", 0)], description="input", **wide)

@@ -19,8 +19,9 @@ from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
 from workbench.apps.explorer.measures import NULL_SAMPLES, measure
+from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures.tokens import view_tokens
+from workbench.figures.tokens import SPECIAL, view_tokens
 from workbench.frames.results import join_frames
 
 SIMILARITY = ("token-similarity", "coding-rate")
@@ -74,6 +75,25 @@ def attention(look: Look, head: int) -> Float[Tensor, "query key"]:
     return record.attn[0, head].double()
 
 
+def _among_one_kind(look: Look, what: str) -> None:
+    """Raise `NotShown` for cross attention, and for a row of the batch that is no single input."""
+    record = look.record
+    if record.source == "cross":
+        raise NotShown(
+            f"layer {record.index} attends from {_amount(look.tokens)} to {_amount(look.tokens.keys)} (cross "
+            f"attention), and {what}; the matrix shows it"
+        )
+
+
+def _amount(tokens: TokenInfo | None) -> str:
+    """How many tokens of which kind there are, in words."""
+    if tokens is None:
+        return "its tokens"
+    kinds = {"word": "words", "patch": "patches", "frame": "frames of sound"}
+    known = {kind for kind in tokens.kinds[0] if kind not in ("padding", "special", *SPECIAL)}
+    return f"{int(tokens.mask[0].sum())} {kinds.get(next(iter(known)), 'tokens') if len(known) == 1 else 'tokens'}"
+
+
 def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
     """Length of the query, key and value of every token in one head; grouped heads share keys and values.
 
@@ -85,6 +105,7 @@ def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
             f"layer {record.index} attends within windows, so its queries, keys and values are not those of all "
             "tokens in order; the spectrum of its keys and the trajectory show it"
         )
+    _among_one_kind(look, "the norms of queries are of other tokens than those of keys and values")
     tensors = {name: getattr(record, name) for name in ("q", "k", "v")}
     heads = next((value.shape[1] for value in tensors.values() if value is not None), 0)
     heads = record.head_out.shape[1] if record.head_out is not None else heads
@@ -107,8 +128,8 @@ def singular_values(look: Look, head: int) -> Float[Tensor, " rank"]:
         raise NotShown(
             f"layer {look.record.index} has one query, so its attention has one singular value; see the attention"
         )
-    real = look.tokens.mask[0].to(attn.device)
-    return torch.linalg.svdvals(attn[real][:, real])
+    real, keys = (tokens.mask[0].to(attn.device) for tokens in (look.tokens, look.tokens.keys or look.tokens))
+    return torch.linalg.svdvals(attn[real][:, keys])
 
 
 # ---------------------------------------------------------------------------------------------------- attention
@@ -117,6 +138,8 @@ def singular_values(look: Look, head: int) -> Float[Tensor, " rank"]:
 def _token(address: Address, look: Look) -> int | None:
     """The token in question, if the input has it."""
     count = len(look.tokens.labels[0])
+    if address.token is not None and count <= address.token < look.most_tokens:
+        return None  # the layer has other tokens than the input's own
     if address.token is not None and not 0 <= address.token < count:
         raise InputError(f"there is no token {address.token}: {look.name} has {count}, counted from 0")
     return address.token
@@ -128,6 +151,7 @@ def _label(look: Look, token: int | None) -> str:
 
 def _draw_attention(address: Address, material: Material) -> go.Figure:
     look = material.look(address)
+    _among_one_kind(look, "here a token is both")
     return figures.token_attention_figure(
         attention(look, address.head), look.tokens, _token(address, look), image=look.image
     )
@@ -145,20 +169,28 @@ def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
 def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], list[int]]:
     """One head's attention between real tokens, and the numbers of its queries and keys."""
     attn = attention(look, address.head).cpu()
+    if look.tokens.keys is not None:
+        asking, seen = look.tokens.mask[0], look.tokens.keys.mask[0]
+        queries, keys = (mask.nonzero()[:, 0].tolist() for mask in (asking, seen))
+        return attn[asking][:, seen], queries, keys
     queries, keys = _tokens_of(look, *attn.shape)
     real = look.tokens.mask[0]
     attn = attn[real[queries]][:, real[keys]]
     return attn, [q for q in queries if real[q]], [k for k in keys if real[k]]
 
 
+def _key_labels(look: Look) -> list[str]:
+    return (look.tokens.keys or look.tokens).labels[0]
+
+
 def _attention_rows(address: Address, material: Material) -> pd.DataFrame:
     """One row per pair of real tokens."""
     look = material.look(address)
     attn, queries, keys = _real_attention(address, look)
-    labels = look.tokens.labels[0]
+    labels, seen = look.tokens.labels[0], _key_labels(look)
     return pd.DataFrame(
         [
-            {"query": q, "key": k, "from": labels[q], "to": labels[k], "attention": value}
+            {"query": q, "key": k, "from": labels[q], "to": seen[k], "attention": value}
             for q, row in zip(queries, attn.tolist(), strict=True)
             for k, value in zip(keys, row, strict=True)
         ]
@@ -175,7 +207,7 @@ def _read_attention(address: Address, material: Material) -> str:
         row, token = attn.mean(0), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
     return (
-        f"From {_label(look, token)}, most attention goes to {look.tokens.labels[0][keys[top]]!r}: {row[top]:.1%}, "
+        f"From {_label(look, token)}, most attention goes to {_key_labels(look)[keys[top]]!r}: {row[top]:.1%}, "
         f"{row[top] * len(keys):.1f} times an even share."
     )
 
@@ -192,9 +224,14 @@ def _read_matrix(address: Address, material: Material) -> str:
     attn, queries, keys = _real_attention(address, look)
     if len(queries) == 1:
         return f"One query attends to {len(keys)} tokens."
-    own = attn.diagonal().mean()
     received = attn.mean(0)
     top = int(received.argmax())
+    if look.record.source == "cross":
+        return (
+            f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}, "
+            f"{_key_labels(look)[keys[top]]!r} receives most, {received[top]:.1%} (even: {1 / len(keys):.1%})."
+        )
+    own = attn.diagonal().mean()
     return (
         f"A token gives itself {own:.1%} on average (even: {1 / len(keys):.1%}); "
         f"{look.tokens.labels[0][keys[top]]!r} receives most, {received[top]:.1%} of all attention."
@@ -330,6 +367,8 @@ def _pair(address: Address, material: Material) -> tuple[Look, Look]:
 def _draw_compare(address: Address, material: Material) -> go.Figure:
     first, second = _pair(address, material)
     assert address.against is not None
+    for look in (first, second):
+        _among_one_kind(look, "a difference is taken among the same tokens")
     return figures.difference_figure(
         attention(first, address.against.head),
         attention(second, address.head),
