@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from workbench.captures.registry import JOINED, MORE_TOKENS
+from workbench.captures.registry import IMAGE_TOKENS, JOINED, MORE_TOKENS
 from workbench.captures.tokens import (
     TokenInfo,
     image_tokens,
@@ -69,12 +69,10 @@ def _main(module: nn.Module, named: Mapping[str, Any], batch: Any, token_count: 
                 return image_tokens(pixels.shape[0], special_kinds(module), grid)
     sound = any(isinstance(named.get(name), Tensor) for name in _SOUND)
     kind = "frame" if sound else "token"
-    masked = isinstance(mask, Tensor) and mask.ndim == 2
-    masked = masked and not (
-        sound and mask.shape[1] != token_count
-    )  # that of a sound is often finer than its tokens
-    size, count = mask.shape if masked else (_batch_size(batch), token_count or 0)
-    return tokens_by_id(torch.arange(count).expand(size, count), mask if masked else None, kind)
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or (sound and mask.shape[1] != token_count):
+        mask = None  # that of a sound is often finer than its tokens
+    size, count = (_batch_size(batch), token_count or 0) if mask is None else mask.shape
+    return tokens_by_id(torch.arange(count).expand(size, count), mask, kind)
 
 
 def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) -> dict[str, TokenInfo]:
@@ -87,6 +85,9 @@ def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) 
         # it shifts what it is given to the right by itself
         streams["decoder"] = tokens_by_id(torch.arange(main.count).expand(len(main), -1), None, "token")
     pixels, prompt = batch.get("pixel_values"), batch.get("encoder_hidden_states")
+    for make in IMAGE_TOKENS.of(type(vision_model(module))):
+        packed = make(vision_model(module), batch)
+        streams |= {} if packed is None else {"image": packed}
     if isinstance(pixels, Tensor) and pixels.ndim in (4, 5) and _are_ids(batch.get("input_ids")):
         vision = vision_model(module)
         grid = patch_grid(vision, (pixels.shape[-2], pixels.shape[-1]))
@@ -114,11 +115,12 @@ def with_images(words: TokenInfo, module: nn.Module, batch: Mapping[str, Any]) -
     Where an input holds another number of image tokens than its images have patches, they stay unnumbered.
     """
     config, ids = getattr(module, "config", None), batch.get("input_ids")
-    marks = {getattr(config, name, None) for name in ("image_token_id", "video_token_id")} - {None}
-    places = (
-        torch.isin(ids, torch.tensor(sorted(marks), device=ids.device)) if marks and _are_ids(ids) else None
-    )
-    if places is None or not bool(places.any()):
+    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    marks = [mark for mark in named if isinstance(mark, int)]
+    if not marks or not isinstance(ids, Tensor):
+        return words
+    places = torch.isin(ids, torch.tensor(marks, device=ids.device))
+    if not bool(places.any()):
         return words
     grids = iter(_image_grids(module, batch))
     labels, kinds, found = [list(row) for row in words.labels], [list(row) for row in words.kinds], []
@@ -166,7 +168,7 @@ def _image_grids(module: nn.Module, batch: Mapping[str, Any]) -> list[tuple[int,
     return [(grid[0] // shuffled, grid[1] // shuffled)] * images
 
 
-def _are_ids(value: Any) -> bool:
+def _are_ids(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point()
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from workbench.captures.registry import (
     ADAPTERS,
     BLOCKS,
+    GENERAL,
     HEADS,
     Adapter,
     Reading,
@@ -98,8 +99,13 @@ def must_attend(module: nn.Module) -> bool:
 
 
 def find_adapter(module: nn.Module) -> Adapter | None:
-    """The adapter of a module's class or of a class it derives from."""
-    return next(iter(ADAPTERS.of(type(module))), None)
+    """The adapter of a module's class or of a class it derives from, or one that takes classes of its kind."""
+    return next(iter(ADAPTERS.of(type(module))), None) or _general_adapter(type(module))
+
+
+@functools.cache
+def _general_adapter(cls: type[nn.Module]) -> Adapter | None:
+    return next((adapter for adapter in GENERAL if adapter.takes(cls)), None)
 
 
 @functools.cache

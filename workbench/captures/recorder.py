@@ -141,7 +141,7 @@ class Recorder:
         if adapter is not None:
             self.frames.append(frame)
             self.attended.add(frame.visit.path)
-            expected = max(1, len(frame.visit.calls)) if adapter.reads_calls else 1
+            expected = max(1, len(frame.visit.calls)) if adapter.reads_calls and not adapter.joins else 1
             if any(self.keeps(self.count + offset) for offset in range(expected)):
                 with self.apart():
                     calls = adapter.read(frame.visit)

@@ -84,9 +84,9 @@ class LayerRecord:
     or channels, so no attn; what there is stands in ``extra``: memberships, scores). ``rows_sum_to_one`` says
     whether the family declares rows of ``attn`` to sum to 1. A query that may attend to no key has a row of
     zeros. ``source`` is "self", or "cross" where keys and values come of other tokens than the queries (a decoder's
-    attention to the encoder, patches that attend to a prompt); ``counts`` are how many queries and keys there are. ``mixer`` names what is no
-    attention at all, "Mamba2Mixer (state-space mixer)": such a layer holds what goes into it and the residual stream
-    around it, where asked for.
+    attention to the encoder, patches that attend to a prompt); ``counts`` are how many queries and keys there are.
+    ``mixer`` names what is no attention at all, "Mamba2Mixer (state-space mixer)": such a layer holds what goes into it
+    and the residual stream around it, where asked for.
     """
 
     index: int

@@ -101,18 +101,30 @@ class Adapter:
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
+    # Whether ``read`` makes one of all the calls that it looks at.
+    joins: ClassVar[bool] = False
     # Whether ``read`` looks at the calls that the routes saw inside; it then returns as many.
     reads_calls: ClassVar[bool] = True
+
+    @classmethod
+    def takes(cls, module: type[nn.Module]) -> bool:
+        """Whether it reads this class, where it has no ``classes``: those of one kind, by what their code says."""
+        return False
 
     def read(self, visit: Visit) -> list[Call]:
         raise TypeError(f"{type(self).__name__} defines no read(visit)")
 
 
 ADAPTERS: ByClass[Adapter] = ByClass()
+GENERAL: list[Adapter] = []
+"""Adapters without ``classes``."""
 
 
 def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
     """Class decorator: use this adapter for its ``classes`` from now on, in place of an earlier one."""
+    if not adapter.classes and "takes" in vars(adapter):
+        GENERAL.append(adapter())
+        return adapter
     if isinstance(adapter.classes, str) or not adapter.classes:
         raise InputError(f"{adapter.__name__}.classes must be a tuple of 'package.module.Class' paths")
     for path in adapter.classes:
@@ -318,6 +330,16 @@ JOINED: ByClass[tuple[str, ...]] = ByClass()
 def register_joined(class_name: str, *streams: str) -> None:
     """Say in which order a model joins the streams of its tokens on one axis; "" are those that it reads first."""
     JOINED[class_name] = streams
+
+
+IMAGE_TOKENS: ByClass[Callable[[Any, Mapping[str, Any]], TokenInfo | None]] = ByClass()
+
+
+def register_image_tokens(
+    class_name: str, make: Callable[[Any, Mapping[str, Any]], TokenInfo | None]
+) -> None:
+    """Say what the tokens of a vision model are that packs images in an order of its own: ``make(model, batch)``."""
+    IMAGE_TOKENS[class_name] = make
 
 
 SPECIAL_TOKENS: dict[str, str] = {}

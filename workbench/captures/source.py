@@ -7,7 +7,7 @@ import inspect
 import re
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.captures.records import Call
 from workbench.captures.registry import SOURCES, Visit
@@ -61,8 +61,8 @@ def _tokens(visit: Visit) -> list[tuple[str, Tensor]]:
 
 
 @functools.cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(inspect.signature(cls.forward).parameters)[1:]  # type: ignore[attr-defined]  # cls is a module
+def _names(cls: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(inspect.signature(cls.forward).parameters)[1:]
 
 
 def _are_tokens(value: object) -> bool:

@@ -92,8 +92,10 @@ class TokenInfo:
         own = self._stream(stream, queries)
         if layer.source == "self":
             return own
-        others = [self, *self.streams.values()]
-        others = [tokens for tokens in others if tokens.count == keys and tokens is not self._named(stream)]
+        if queries != self._named(stream).count:
+            own = self._numbered(queries)  # learned queries that gather from the tokens
+        others = [tokens for tokens in (self, *self.streams.values()) if tokens.count == keys]
+        others.sort(key=lambda tokens: tokens is self._named(stream))  # its own tokens last
         return replace(own, keys=others[0].alone() if others else self._numbered(keys))
 
     def alone(self) -> TokenInfo:
@@ -110,7 +112,7 @@ class TokenInfo:
         parts = [self._named(name).alone() for name in self.joined]
         if sum(part.count for part in parts) == count:
             return join_tokens(parts)
-        coarser = None if found.grid is None else _coarser(found.grid, count)
+        coarser = None if found.grid is None or count == 1 else _coarser(found.grid, count)
         return self._numbered(count) if coarser is None else image_tokens(len(found), (), coarser)
 
     def _numbered(self, count: int) -> TokenInfo:

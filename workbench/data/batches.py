@@ -498,7 +498,8 @@ def _with_place(processor: Any, text: str) -> str:
 
 def _text_limit(model: LoadedModel) -> int | None:
     """How many tokens of a text a model with a tower for texts takes."""
-    return getattr(model.module.config.get_text_config(), "max_position_embeddings", None)
+    config: Any = model.module.config
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def _seen(

@@ -162,7 +162,7 @@ def _matrices(
         shown.append(part)
         scale = {"coloraxis": "coloraxis2"} if number == 3 else {}
         axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}", "name": name}
-        traces.append(matrix_cells(part, view, queries, keys, "%{z:.4f}", **axes, **scale))
+        traces.append(matrix_cells(part, view, queries, keys, "%{z:.4f}", None, **axes, **scale))
         bare = {"type": "category", "showticklabels": False, "ticks": "", "constrain": "domain"}
         square = {"scaleanchor": f"x{axis}"} if len(queries) > 1 else {}
         layout[f"xaxis{axis}"] = {

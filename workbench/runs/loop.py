@@ -378,6 +378,16 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
             )
     numbers = _pick(captured, settings.layers)
     size = next(filter(None, (inputs_in(captured[number]) for number in numbers)), 0)
+    notes = []
+    if captured.tokens is not None and all(captured[number].origin is None for number in numbers):
+        size = len(captured.tokens) or size
+        held = {number: inputs_in(captured[number]) for number in numbers}
+        notes = [
+            f"layer {number} left out: holds {rows} images or windows of {size} inputs, so its rows are no inputs"
+            for number, rows in held.items()
+            if rows not in (0, size)
+        ]
+        numbers = [number for number in numbers if held[number] in (0, size)]
     model = captured.model
     identity = {
         "spec": model.get("spec") or name,
@@ -399,7 +409,7 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
             yield _stored_batch(ids, records, _without_unseen(tokens, records))
 
     content = captured if isinstance(file, Capture) else inputs["qkv"]
-    return Source(identity, inputs, size, batches, depth=len(numbers), content=content)
+    return Source(identity, inputs, size, batches, notes, depth=max(1, len(numbers)), content=content)
 
 
 def _pick(captured: Capture, layers: Any) -> list[int]:

@@ -1,0 +1,250 @@
+"""Models with several kinds of tokens: exact, self and cross attention told apart, both axes labelled."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.captures.multimodal import IMAGE, MODELS, Model, among_words, qwen, qwen_pixels, text_to_text
+from workbench import analyze, capture
+from workbench.captures import SITES, Capture, token_info
+from workbench.core.errors import InputError
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+BY_NAME = {model.name: model for model in MODELS}
+CROSS = {"t5": [3, 5], "bart": [3], "whisper": [3], "siglip": [2]}
+
+
+def own_maps(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights that attention modules return when the model runs eagerly, by path."""
+    maps: dict[str, torch.Tensor] = {}
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+
+    def keep(path: str):
+        def hook(_, args, output) -> None:
+            found = (
+                [x for x in output if isinstance(x, torch.Tensor) and x.ndim == 4]
+                if isinstance(output, tuple)
+                else []
+            )
+            maps[path] = found[-1] if found else maps.get(path)
+
+        return hook
+
+    handles = [
+        child.register_forward_hook(keep(path))
+        for path, child in model.named_modules()
+        if path.endswith(("self_attn", "encoder_attn", "SelfAttention", "EncDecAttention"))
+    ]
+    with torch.no_grad():
+        model(**batch)
+    for handle in handles:
+        handle.remove()
+    model.set_attn_implementation(before)
+    return {path: found for path, found in maps.items() if found is not None}
+
+
+def real(captured: Capture, layer: int) -> torch.Tensor:
+    return captured.tokens_of(layer).mask
+
+
+@every_model
+def test_attention_is_what_the_model_computes_itself(model: Model):
+    module, batch = model.build(), model.batch()
+    captured = capture(module, batch, sites=("attn",))
+    own = own_maps(module, batch)
+    compared = [record for record in captured if record.path in own]
+    assert len(compared) >= 2
+    for record in compared:
+        rows = real(captured, record.index)
+        attn, expected = (x.transpose(1, 2)[rows] for x in (record.attn, own[record.path]))
+        torch.testing.assert_close(attn, expected, rtol=1e-5, atol=2e-6)
+
+
+@every_model
+def test_the_output_is_unchanged_bit_for_bit(model: Model):
+    module, batch = model.build(), model.batch()
+    with torch.no_grad():
+        before = module(**batch)
+    result = capture(module, batch, sites=SITES[:8]).result
+    name = "logits" if hasattr(before, "logits") else "logits_per_image"
+    assert torch.equal(getattr(result, name), getattr(before, name))
+
+
+@every_model
+def test_self_and_cross_attention_are_told_apart(model: Model):
+    captured = capture(model.build(), model.batch(), sites=("k",))
+    assert [record.index for record in captured if record.source == "cross"] == CROSS.get(model.name, [])
+    for record in captured:
+        assert ("cross" in record.title) == (record.source == "cross")
+        assert record.counts[1] == record.k.shape[2]
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_both_axes_of_cross_attention_are_labelled(name: str):
+    batch = text_to_text()
+    captured = capture(BY_NAME[name].build(), batch, sites=("attn",))
+    encoder, decoder, cross = (captured.tokens_of(layer) for layer in (0, 2, 3))
+    ids = [[str(i) for i in row] for row in batch["input_ids"].tolist()]
+    written = [[str(i) for i in row] for row in batch["decoder_input_ids"].tolist()]
+    assert encoder.labels == ids
+    assert encoder.keys is None
+    assert decoder.labels == written
+    assert decoder.keys is None
+    assert cross.labels == written
+    assert cross.keys.labels == ids
+    assert torch.equal(cross.keys.mask, batch["attention_mask"].bool())
+    assert not (captured[3].attn * ~cross.keys.mask[:, None, None]).any()
+
+
+def test_frames_of_a_sound_are_no_words():
+    captured = capture(BY_NAME["whisper"].build(), BY_NAME["whisper"].batch(), sites=("attn",))
+    cross = captured.tokens_of(3)
+    assert {*captured.tokens_of(0).kinds[0]} == {*cross.keys.kinds[0]} == {"frame"}
+    assert {*cross.kinds[0]} == {"word"}
+
+
+def test_towers_have_their_own_tokens():
+    captured = capture(BY_NAME["clip"].build(), BY_NAME["clip"].batch(), sites=("attn",))
+    image, text = captured.tokens_of(0), captured.tokens_of(2)
+    assert image.grid == (4, 4)
+    assert image.labels[0][:2] == ["[CLS]", "0,0"]
+    assert text.grid is None
+    assert "patch" not in text.kinds[0]
+    assert captured.tokens.streams.keys() == {"image"}
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"), [("llava", (4, 4)), ("smolvlm", (2, 2)), ("qwen2-vl", (2, 3)), ("qwen2.5-vl", (2, 3))]
+)
+def test_images_among_words_are_labelled_patch_by_patch(name: str, grid: tuple[int, int]):
+    batch = BY_NAME[name].batch()
+    tokens = token_info(BY_NAME[name].build(), batch)
+    assert tokens.image_grids == [[grid], [grid]]
+    assert tokens.grid is None
+    for row, ids in enumerate(batch["input_ids"].tolist()):
+        spots = iter([f"{r},{c}" for r in range(grid[0]) for c in range(grid[1])])
+        for label, kind, number in zip(tokens.labels[row], tokens.kinds[row], ids, strict=True):
+            assert (kind == "patch") == (number == IMAGE)
+            assert label == (next(spots) if number == IMAGE else str(number))
+
+
+def test_several_images_of_one_input_are_numbered():
+    pixels = {"pixel_values": torch.randn(3, 3, 32, 32)}
+    batch = among_words(32, pixels)
+    batch["input_ids"][1, 18:34] = 7  # of the second input, one image
+    tokens = token_info(BY_NAME["llava"].build(), batch)
+    assert tokens.image_grids == [[(4, 4), (4, 4)], [(4, 4)]]
+    assert [tokens.labels[0][place] for place in (2, 17, 18, 33)] == ["0:0,0", "0:3,3", "1:0,0", "1:3,3"]
+    assert tokens.labels[1][17] == "3,3"
+
+
+def test_images_that_do_not_fit_their_places_stay_unnumbered():
+    batch = among_words(15, {"pixel_values": torch.randn(2, 3, 32, 32)})
+    tokens = token_info(BY_NAME["llava"].build(), batch)
+    assert tokens.image_grids == [[], []]
+    assert tokens.labels[0][2:17] == ["image"] * 15
+    assert tokens.kinds[0][2] == "patch"
+
+
+@pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])
+def test_packed_images_are_one_layer_whatever_their_sizes(name: str):
+    """A batch of images is what each alone is, padded; without the padding its rows are distributions."""
+    vision, small, large = qwen(name)().model.visual, (1, 4, 4), (1, 4, 6)
+    pixels = qwen_pixels(small, large)
+    both = capture(vision, {"hidden_states": pixels["pixel_values"], "grid_thw": pixels["image_grid_thw"]})
+    assert [record.path for record in both] == ["blocks.0.attn", "blocks.1.attn"]
+    parts = pixels["pixel_values"].split([16, 24])
+    for number, (part, grid) in enumerate(zip(parts, (small, large), strict=True)):
+        alone = capture(vision, {"hidden_states": part, "grid_thw": torch.tensor([grid])})
+        for record, own in zip(both, alone, strict=True):
+            if len(record.q) != 2:  # windows: those of the first image, then those of the second
+                continue
+            count = own.q.shape[2]
+            assert torch.allclose(record.attn[number, :, :count, :count], own.attn[0], atol=1e-6)
+            assert torch.allclose(record.head_out[number, :, :count], own.head_out[0], atol=1e-5)
+            assert not record.attn[number, :, count:].any()
+            assert not record.attn[number, :, :, count:].any()
+
+
+def test_patches_of_packed_images_stand_in_squares():
+    captured = capture(BY_NAME["qwen2-vl"].build(), BY_NAME["qwen2-vl"].batch(), sites=("q",))
+    image = captured.tokens_of(0)
+    assert image.labels[0][:6] == ["0,0", "0,1", "1,0", "1,1", "0,2", "0,3"]
+    assert image.image_grids == [[(4, 6)], [(4, 6)]]
+
+
+def test_files_keep_sources_and_streams(tmp_path):
+    for name in ("t5", "llava"):
+        captured = capture(BY_NAME[name].build(), BY_NAME[name].batch(), sites=("q", "k"))
+        again = Capture.load(captured.save(tmp_path / f"{name}.safetensors"))
+        assert again.tokens.image_grids == captured.tokens.image_grids
+        for record in captured:
+            assert (again[record.index].source, again[record.index].counts) == (record.source, record.counts)
+            tokens, own = again.tokens_of(record.index), captured.tokens_of(record.index)
+            assert (tokens.labels, tokens.kinds, tokens.grid) == (own.labels, own.kinds, own.grid)
+            assert torch.equal(tokens.mask, own.mask)
+            assert (tokens.keys is None) == (own.keys is None)
+
+
+def test_the_entropy_of_cross_attention_is_over_the_real_keys():
+    module, batch = BY_NAME["t5"].build(), text_to_text()
+    batch["decoder_attention_mask"] = torch.ones(3, 7, dtype=torch.long)
+    batch["decoder_attention_mask"][2, 5:] = 0
+    frame = analyze("attention-map", model=module, inputs=batch, null_samples=0)
+    record = capture(module, batch, layers=[3], sites=("attn",))[3]
+    rows = frame[(frame["layer"] == 3) & (frame["metric"] == "attention_entropy")]
+    for row in rows.itertuples():
+        number = int(row.input)
+        keys, queries = (
+            int(batch["attention_mask"][number].sum()),
+            int(batch["decoder_attention_mask"][number].sum()),
+        )
+        weights = record.attn[number, row.head, :queries, :keys].double()
+        expected = sum(-w * math.log(w) for line in weights.tolist() for w in line if w) / queries
+        assert row.value == pytest.approx(expected, rel=1e-5)
+    sources = frame.drop_duplicates("layer").set_index("layer")["source"]
+    assert sources.to_dict() == {0: "self", 1: "self", 2: "self", 3: "cross", 4: "self", 5: "cross"}
+    assert "attention_distance" not in set(frame[frame["source"] == "cross"]["metric"])
+
+
+def test_the_column_source_is_empty_without_cross_attention():
+    frame = analyze(
+        "attention-map", model=BY_NAME["llava"].build(), inputs=BY_NAME["llava"].batch(), null_samples=0
+    )
+    assert frame["source"].isna().all()
+
+
+def test_pairs_of_cross_attention_name_both_tokens():
+    module, batch = BY_NAME["bart"].build(), text_to_text()
+    rows = analyze("attention-map", model=module, inputs=batch, layers=[3], heads=[1], per="pair", query=6)
+    attn = capture(module, batch, layers=[3], sites=("attn",))[3].attn
+    assert set(rows["query_label"]) == {str(i) for i in batch["decoder_input_ids"][:, 6].tolist()}
+    assert len(rows) == int(batch["attention_mask"].sum())
+    assert rows["value"].iloc[4] == pytest.approx(float(attn[0, 1, 6, 4]))
+    with pytest.raises(InputError, match="its tokens are 0 to 6"):
+        analyze("attention-map", model=module, inputs=batch, layers=[3], per="pair", query=7)
+
+
+def test_what_compares_tokens_of_one_kind_leaves_cross_attention_out():
+    module, batch = BY_NAME["t5"].build(), text_to_text()
+    frame = analyze("token-similarity", model=module, inputs=batch)
+    assert set(frame["layer"].dropna()) == {0, 1, 2, 4}
+    assert any(
+        "layers 3, 5 left out: attends from its tokens to others" in note for note in frame.attrs["notes"]
+    )
+    keys = analyze("gram-spectrum", model=module, inputs=batch, layers=[3], max_rank=3)
+    assert set(keys["layer"].dropna()) == {3}
+
+
+def test_windows_that_are_no_inputs_are_left_out_with_the_reason():
+    model = BY_NAME["qwen2.5-vl"]
+    captured = capture(model.build(), model.batch(), sites=("mask", "attn", "head_out", "q"))
+    frame = analyze("attention-map", qkv=captured, layers=[1, 2], null_samples=0)
+    assert set(frame["layer"].dropna()) == {1, 2}
+    frame = analyze("attention-map", qkv=captured, layers=[1, 0], null_samples=0)
+    assert any("layer 0 left out: holds" in note for note in frame.attrs["notes"])

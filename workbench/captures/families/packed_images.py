@@ -1,0 +1,116 @@
+"""Images that a vision model packs one behind another, each attending within itself (Qwen2-VL and its like).
+
+Wang et al. 2024 (Qwen2-VL): images of any size as one sequence of patches, in squares that later become one token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workbench.captures.records import Call
+from workbench.captures.registry import Adapter, Visit, register_adapter, register_image_tokens
+from workbench.captures.tokens import TokenInfo
+
+
+@register_adapter
+class PackedImages(Adapter):
+    """One layer of the calls for every image or window: batch is the images, padded to the most tokens of one.
+
+    The padding is in ``mask``; its queries, which the model does not have, attend to nothing.
+    """
+
+    joins: ClassVar[bool] = True
+
+    @classmethod
+    def takes(cls, module: type[nn.Module]) -> bool:
+        if not module.__module__.startswith("transformers.models.") or "Attention" not in module.__name__:
+            return False
+        return "cu_seqlens" in inspect.signature(module.forward).parameters
+
+    def read(self, visit: Visit) -> list[Call]:
+        calls = visit.calls
+        if len(calls) < 2 or any(call.attn is not None or len(call.q) > 1 for call in calls):
+            return calls
+        counts = [call.q.shape[2] for call in calls]
+        joined = {
+            name: _padded([getattr(call, name) for call in calls]) for name in ("q", "k", "v", "head_out")
+        }
+        return [
+            replace(calls[0], mask=_among_real(counts, [call.mask for call in calls], joined["q"]), **joined)
+        ]
+
+
+def _padded(parts: list[Tensor]) -> Tensor:
+    """(1, head, token, feature) of each part as one batch, padded with zeros at the end."""
+    most = max(part.shape[2] for part in parts)
+    return torch.cat([F.pad(part, (0, 0, 0, most - part.shape[2])) for part in parts])
+
+
+def _among_real(counts: list[int], masks: list[Tensor | None], like: Tensor) -> Tensor | None:
+    """Which tokens of a part attend to which, padding to nothing; None where everything may be seen."""
+    if any(mask is not None for mask in masks):
+        whole = [_bool(mask, count) for mask, count in zip(masks, counts, strict=True)]
+    elif len(set(counts)) == 1:
+        return None
+    else:
+        whole = [torch.ones(1, 1, count, count, dtype=torch.bool) for count in counts]
+    most = max(counts)
+    return torch.cat(
+        [F.pad(part, (0, most - part.shape[-1], 0, most - part.shape[-2])) for part in whole]
+    ).to(like.device)
+
+
+def _bool(mask: Tensor | None, count: int) -> Tensor:
+    allowed = (
+        torch.ones((), dtype=torch.bool) if mask is None else mask if mask.dtype == torch.bool else mask == 0
+    )
+    return allowed.expand(1, 1, count, count).cpu()
+
+
+def _in_squares(vision: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
+    """Patches in the order of the squares that become one token, those of windows (Qwen2.5-VL) together."""
+    sizes = batch.get("image_grid_thw")
+    if not isinstance(sizes, Tensor):
+        return None
+    side = vision.spatial_merge_size
+    order = None
+    if hasattr(vision, "window_size"):
+        from transformers.vision_utils import get_vision_window_index
+
+        order, _ = get_vision_window_index(
+            sizes, spatial_merge_size=side, window_size=vision.window_size, patch_size=vision.patch_size
+        )
+    spots, start = [], 0
+    for frames, rows, columns in sizes.tolist():
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+        places = (
+            places.view(rows // side, side, columns // side, side, 2)
+            .transpose(1, 2)
+            .reshape(-1, side * side, 2)
+        )
+        places = places.repeat(frames, 1, 1)
+        if order is not None:  # of an image its windows stand together
+            places = places[order[start : start + len(places)].cpu() - start]
+        start += len(places)
+        spots += list(places.reshape(frames, -1, 2).tolist())
+    most = max(map(len, spots))
+    labels = [[f"{row},{column}" for row, column in own] + [""] * (most - len(own)) for own in spots]
+    kinds = [["patch"] * len(own) + ["padding"] * (most - len(own)) for own in spots]
+    mask = torch.tensor([[kind == "patch" for kind in own] for own in kinds])
+    grids = [[(rows, columns)] for frames, rows, columns in sizes.tolist() for _ in range(frames)]
+    return TokenInfo(labels, kinds, None, mask, grids)
+
+
+for _module, _class in {
+    "qwen2_vl": "Qwen2VisionTransformerPretrainedModel",
+    "qwen2_5_vl": "Qwen2_5_VisionTransformerPretrainedModel",
+    "qwen3_vl": "Qwen3VLVisionModel",
+}.items():
+    register_image_tokens(f"transformers.models.{_module}.modeling_{_module}.{_class}", _in_squares)
