@@ -139,6 +139,11 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
         return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
     # a figure of an older version may have rows under names of its time
     one, other = with_new_names(pd.read_csv(before)), pd.read_csv(second.with_suffix(".csv"))
+    # and lacks columns that are newer: what is empty in one and absent in the other is no difference
+    one, other = (
+        mine.drop(columns=[name for name in mine if name not in theirs and mine[name].isna().all()])
+        for mine, theirs in ((one, other), (other, one))
+    )
     if one.shape != other.shape or list(one.columns) != list(other.columns):
         return (
             None,
