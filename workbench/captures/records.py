@@ -143,7 +143,7 @@ class LayerRecord:
 
     @property
     def title(self) -> str:
-        """Number, module, and what is not usual: a later call, cross attention, attention over channels, none at all."""
+        """Number, module, and what is not usual: a later call, cross attention, attention over channels, none."""
         call = f" call {self.call}" if self.call else ""
         kind = "" if self.kind == "token" else f" {self.kind}"
         source = "" if self.source == "self" else f" {self.source}"
