@@ -50,7 +50,7 @@ ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no 
 OTHERS = {"attention_heatmaps": {"attention_summary"}, "membership_maps": {"membership_agreement"}}
 MODELS = {  # notebooks, and figures, of another model than the plain one
     "class_attention": "bundled:photos-tost",
-    "language_modelling": "bundled:prose-softmax",
+    **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),
     "robust_components": "bundled:digits-rpc-sym",
     **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
     **dict.fromkeys([f"attention_in_one_hour_{part}" for part in ("text", "words")], "bundled:prose-softmax"),
@@ -62,7 +62,6 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
 } - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
-OLD_FORM = {"class_attention", "projection_error_training"}  # still to be rewritten
 NO_MODEL = {"operator_efficiency", "robust_components_planted"}
 
 
@@ -118,8 +117,7 @@ def keeps_the_form(cells):
 )  # fmt: skip
 def test_a_notebook_of_an_analysis_shows_the_science(path):
     lacking = keeps_the_form(nbformat.read(path, as_version=4).cells)
-    # one that is rewritten leaves the list
-    assert bool(lacking) == (path.stem in OLD_FORM), lacking
+    assert lacking == []
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)

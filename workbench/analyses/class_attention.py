@@ -432,7 +432,7 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
         patches = rows[rows["kind"] == "patch"]
         if len(patches):
             largest = patches.groupby(["input", "layer"])["value"].max().reset_index()
-            most = over_inputs(largest)
+            most = over_inputs(largest).within(0, 1)
             told = f"{whose} {most.words('.1%')} on the patch that gets most, {unit_of(most)}"
             if most.n > 1 and patches["row"].notna().all():
                 told += (
@@ -457,11 +457,14 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         "relative spread": CLASS_ATTENTION_SPREAD,
         "head diversity": CLASS_ATTENTION_DIVERSITY,
     }
-    ends, over = [], ""
+    ends, over, whose = [], "", " or ".join(layered["convention"].dropna().unique())
     for words, metric in parts.items():
         rows = layered[(layered["metric"] == metric.name) & layered["value"].notna()]
         if len(rows):
-            by_layer = {int(layer): over_inputs(own) for layer, own in rows.groupby("layer")}
+            ends_at = math.inf if metric.high is None else metric.high
+            by_layer = {
+                int(layer): over_inputs(own).within(0, ends_at) for layer, own in rows.groupby("layer")
+            }
             (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
             ends.append(
                 f"{words} {start.words()} in layer {first}"
@@ -469,13 +472,13 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             )
             over = unit_of(start).removeprefix("mean over ")
     sentences = (
-        [f"attention of the class token by head: {'; '.join(ends)}; mean over heads and {over}"]
+        [f"attention of the {whose} token by head: {'; '.join(ends)}; mean over heads and {over}"]
         if ends
         else []
     )
     on_mask = layered[layered["metric"] == CLASS_ATTENTION_MASK.name]
     if len(on_mask) and on_mask["value"].notna().any():
-        share = over_inputs(on_mask)
+        share = over_inputs(on_mask).within(0, 1)
         means = on_mask[on_mask["input"].isna()]
         sentences.append(
             f"{share.words('.0%')} of the attention to patches lies on the mask ({options.masks}), mean over layers, "

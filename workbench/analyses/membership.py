@@ -325,7 +325,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How even memberships are, and in how many layers the heads agree with a segmentation beyond the null."""
     sentences = []
     for convention, rows in frame.groupby("convention", sort=False):
-        even = over_inputs(rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()])
+        known = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
+        even = over_inputs(known).within(0, 1)
         sentences.append(
             f"relative entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
             "every token belongs to all heads alike"

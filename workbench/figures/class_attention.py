@@ -194,7 +194,7 @@ def class_attention_summary_figure(
     Marks are means over heads and inputs; grey, 95 % of the same mean with the masks' patches permuted.
 
     Args:
-        frame: the result of ``class-attention`` of one or several models, joined with that of ``per_head`` for 95 %
+        frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %
             confidence intervals over inputs.
         metrics: a panel for each of these that the frame holds.
 

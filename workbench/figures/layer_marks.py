@@ -19,7 +19,7 @@ _NULL = ("null_mean", "null_low", "null_high")
 def layer_marks_figure(rows: pd.DataFrame, metrics: Sequence[str]) -> go.Figure:
     """A panel per metric: the mean of each model by layer, and the 95 % band of its null distribution if there is one.
 
-    Where the rows of single inputs (``per_head``) stand beside the means by layer, a band is the 95 % confidence
+    Where the rows of single inputs (``single``) stand beside the means by layer, a band is the 95 % confidence
     interval over inputs; the null distribution is that of the means, which single inputs do not hold.
 
     Raises:

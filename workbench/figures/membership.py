@@ -117,7 +117,7 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     That is the 95 % band of the same mean with the patches of the masks permuted.
 
     Args:
-        frame: the result of ``membership`` with masks of one or several models, joined with that of ``per_head`` for
+        frame: the result of ``membership`` with masks of one or several models, with ``single`` for
             95 % confidence intervals over inputs; where a layer has memberships by several conventions, choose one for
             each first.
 
