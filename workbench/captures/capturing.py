@@ -319,7 +319,9 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
         stack.enter_context(_eager(children))
         stack.enter_context(fused_kernels(children))
-        stack.enter_context(no_cache(children))
+        if not (isinstance(arguments, dict) and arguments.get("position_ids") is not None):
+            # whether a cache is there decides how models read positions that start anew
+            stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_places())
         if POSITION in recorder.sites:
             recorder.positions = stack.enter_context(watch_positions(module, recorder.name))

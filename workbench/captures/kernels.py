@@ -122,7 +122,7 @@ def _flex(given: Mapping[str, Any], output: Tensor) -> Call:
 
 def _flash(given: Mapping[str, Any], output: Tensor) -> Call:
     """FlashAttention on (batch, token, head, head_dim), and on (token, head, head_dim) of packed sequences."""
-    odd = [name for name in _UNREADABLE if given.get(name) not in (None, 0)]
+    odd = [name for name in _UNREADABLE if (value := given.get(name)) is not None and not _is_zero(value)]
     if odd:
         raise IncompleteCapture(
             f"FlashAttention with {', '.join(odd)} cannot be read; call it without to capture"
@@ -157,6 +157,10 @@ def _flash(given: Mapping[str, Any], output: Tensor) -> Call:
         )
         call.rows_sum_to_one = sinks is None
     return call
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and value == 0
 
 
 def _operands(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
