@@ -27,6 +27,15 @@ def key(fig):
     return [trace.name for trace in fig.data if trace.showlegend]
 
 
+def said(fig):
+    """Everything in words: titles and notes of the panels, and those of the colour bars."""
+    scales = [fig.layout[name] for name in fig.layout if name.startswith("coloraxis")]
+    words = [note.text for note in fig.layout.annotations] + [
+        scale.colorbar.title.text or "" for scale in scales
+    ]
+    return " ".join(words).replace("<br>", " ")
+
+
 def ends(trace):
     """x, low and high of a band, which is one polygon."""
     half = len(trace.x) // 2

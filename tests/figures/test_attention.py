@@ -87,7 +87,8 @@ def test_over_a_text_padding_is_left_out_and_every_cell_names_its_tokens():
     (panel,) = maps(fig)
     assert np.asarray(panel.z).shape == (6, 6)
     assert list(fig.layout.xaxis.ticktext) == ["[CLS]", "the", "clock", "had", "stopped", "[SEP]"]
-    assert list(panel.customdata[2][1]) == ["clock", "the"]
+    assert (panel.y[2], panel.x[1]) == ("clock", "the")
+    assert list(panel.customdata[2][1]) == [2, 1]
 
 
 def test_a_long_text_is_cut_and_says_so():
@@ -115,7 +116,7 @@ def test_all_panels_share_one_scale_from_zero():
         ({"heads": [-4]}, "no head -4"),
         ({"layers": []}, "at least one"),
         ({"input": 2}, "holds 2"),
-        ({"query": 7}, "no query token 7"),
+        ({"query": 7}, "no token 7"),
         ({"image": np.zeros((4, 4, 4), np.uint8)}, "shape"),
         ({"image": np.full((4, 4), 7.0)}, "0 to 1"),
     ],

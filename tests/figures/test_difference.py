@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.figures.drawn import said
 from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_tokens
 from workbench.core.errors import InputError
 from workbench.figures import difference_figure
@@ -22,17 +23,13 @@ def patch_maps(fig):
     return [z for z in found if z.shape == GRID]
 
 
-def texts(fig):
-    return fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
-
-
 def test_over_an_image_the_token_s_rows_and_their_difference_are_drawn():
     first, second = pair(8, 8)
     fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2, IMAGE, token=4)
     rows = [first[4], second[4], second[4] - first[4]]
     for drawn, row in zip(patch_maps(fig), rows, strict=True):
         np.testing.assert_allclose(drawn, row[2:].reshape(GRID))
-    assert [note.text for note in fig.layout.annotations] == [*NAMES, "second − first"]
+    assert [note.text for note in fig.layout.annotations][:3] == [*NAMES, "second − first"]
     assert len(fig.layout.images) == 3
 
 
@@ -63,14 +60,14 @@ def test_the_distance_is_half_the_sum_of_what_differs():
     first, second = np.eye(9), np.eye(9)
     second[3] = np.roll(second[3], 1)  # one query of the seven real ones looks elsewhere altogether
     fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2, token=3)
-    assert f"distance: {1 / 7:.3f} over all queries; from on: 1.000" in texts(fig)
+    assert f"distance: {1 / 7:.3f} over all queries; from on: 1.000" in said(fig)
 
 
 def test_vectors_over_patches_are_maps_of_one_query():
     first, second = pair(8)
     fig = difference_figure(first, second, NAMES, (image_tokens(),) * 2)
     np.testing.assert_allclose(patch_maps(fig)[2], (second - first)[2:].reshape(GRID))
-    assert f"distance: {np.abs(second - first).sum() / 2:.3f}." in texts(fig)
+    assert f"distance: {np.abs(second - first).sum() / 2:.3f}." in said(fig)
 
 
 def test_two_images_lie_under_their_own_maps():
@@ -94,7 +91,7 @@ def test_what_cannot_be_subtracted_stands_side_by_side_with_the_reason(shapes, t
     first, second = (rows_that_sum_to_one(size, size) for size in shapes)
     fig = difference_figure(first, second, NAMES, tokens, token=1)
     assert len(fig.data) == 2
-    assert re.search(says, texts(fig))
+    assert re.search(says, said(fig))
 
 
 def test_unknown_tokens_are_refused():
@@ -109,6 +106,6 @@ def test_weights_that_are_not_finite_have_no_distance():
     first, second = pair(9, 9)
     second[2] = np.inf
     fig = difference_figure(first, second, NAMES, (text_tokens(),) * 2)
-    assert "9 of 162 weights are not finite" in texts(fig)
-    assert "distance" not in texts(fig)
+    assert "9 of 162 weights are not finite" in said(fig)
+    assert "distance" not in said(fig)
     assert np.isfinite([fig.layout.coloraxis.cmax, fig.layout.coloraxis2.cmax]).all()

@@ -56,13 +56,13 @@ def test_values_over_many_decades_are_coloured_by_their_logarithm():
     )
     fig = head_grid_figure(errors, "projection_error")
     np.testing.assert_allclose(np.asarray(cells(fig).z), np.arange(6).reshape(2, 3))
-    assert "10<sup>5</sup>" in fig.layout.coloraxis.colorbar.ticktext
+    assert "10<sup>4</sup>" in fig.layout.coloraxis.colorbar.ticktext
 
 
 def test_a_metric_of_whole_layers_has_one_column():
     frame = make_frame([0.25, 0.5], "token_cosine", {"layer": range(2)}, input="i0")
     fig = head_grid_figure(frame, "token_cosine", chosen=(1, 3))
-    assert list(cells(fig).x) == ["all heads"]
+    assert list(fig.layout.xaxis.ticktext) == ["all heads"]
     assert cells(fig).customdata[1][0] == [1, None]
     assert fig.layout.coloraxis.cmin == 0  # although a cosine may be −1
     assert len(fig.layout.shapes) == 2
@@ -91,15 +91,15 @@ def test_layers_after_the_last_value_are_drawn_where_the_model_has_them():
 
 def test_chance_is_marked_on_the_bar_and_in_the_hover_text():
     _, frame = measured("MOC", inputs=1, statistic="mean", axis="features")
-    both = pd.concat([frame.assign(null=name, null_mean=0.2, z=4.0) for name in ("gaussian", "permutation")])
+    both = pd.concat([frame.assign(null=name, null_mean=0.5, z=4.0) for name in ("gaussian", "permutation")])
     fig = head_grid_figure(both, "MOC")
     bar = fig.layout.coloraxis.colorbar
     ticks = dict(zip(bar.ticktext, bar.tickvals, strict=True))
-    assert ticks["null distribution"] == pytest.approx(0.2)
-    assert "0.2" not in ticks  # whose place it takes
-    assert "0.4" in ticks
-    assert "null distribution, gaussian: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
-    assert "null distribution, permutation: 0.2 (z = 4)" in cells(fig).hovertext[0][0]
+    assert ticks["null:<br>Gaussian<br>permuted"] == pytest.approx(0.5)
+    assert "0.5" not in ticks  # whose place it takes
+    assert {"0", "1"} <= set(ticks)
+    assert "null: Gaussian: 0.5 (z = 4)" in cells(fig).hovertext[0][0]
+    assert "null: permuted: 0.5 (z = 4)" in cells(fig).hovertext[0][0]
 
 
 def test_a_mean_over_inputs_has_no_z():
@@ -114,14 +114,13 @@ def test_the_usual_way_of_measuring_is_taken_and_others_have_to_be_chosen():
     other = exact.assign(convention="saritas2025", value=7.0)
     trace = cells(head_grid_figure(pd.concat([other, exact]), "projection_error"))
     np.testing.assert_allclose(np.asarray(trace.z), values.mean(axis=0), rtol=1e-12)
-    _, largest = measured("MOC", statistic="max", axis="features")
-    with pytest.raises(InputError, match=r"several statistic; keep one of .*'max', 'mean'"):
-        head_grid_figure(pd.concat([largest, largest.assign(statistic="mean")]), "MOC")
+    with pytest.raises(InputError, match=r"several values of rank \(1, 2\)"):
+        head_grid_figure(pd.concat([exact.assign(rank=1), exact.assign(rank=2)]), "projection_error")
 
 
 def test_two_models_are_refused():
     _, frame = measured()
-    with pytest.raises(InputError, match="2 models"):
+    with pytest.raises(InputError, match="several values of model"):
         head_grid_figure(pd.concat([frame, frame.assign(model="other")]), "attention_entropy_share")
 
 

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.figures.drawn import bands, key
 from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.core.errors import InputError
 from workbench.figures import head_spectrum_figure, singular_values_figure
+from workbench.figures.theme import NULL_BAND
 from workbench.frames.measurement import make_frame
 
 
@@ -37,17 +39,15 @@ def test_every_layer_has_a_line_the_chosen_one_thick_and_in_front():
     assert fig.layout.yaxis.type == "log"
 
 
-def test_chance_of_the_chosen_layer_is_drawn_and_of_no_other():
+def test_the_null_of_the_chosen_layer_is_drawn_and_of_no_other():
     _, frame = spectra()
     level = frame["layer"].astype(float) + 0.5
     frame = frame.assign(null="gaussian", null_mean=level, null_low=level - 0.25, null_high=level + 0.25)
-    (null_level,) = (
-        trace for trace in head_spectrum_figure(frame, 3).data if trace.name == "null distribution"
-    )
-    assert set(null_level.y) == {3.5}
-    (band,) = (trace for trace in head_spectrum_figure(frame, 3).data if trace.fill == "toself")
+    fig = head_spectrum_figure(frame, 3)
+    (band,) = bands(fig, NULL_BAND)
     assert set(band.y) == {3.25, 3.75}
-    assert "null distribution" not in {trace.name for trace in head_spectrum_figure(spectra()[1], 3).data}
+    assert "null: Gaussian (95 % of one head)" in key(fig)
+    assert not bands(head_spectrum_figure(spectra()[1], 3), NULL_BAND)
 
 
 def test_what_is_lost_in_rounding_is_drawn_at_the_floor():
@@ -72,26 +72,25 @@ def test_one_head_of_one_model_and_a_layer_that_is_there_are_needed():
 
 def test_both_ranks_are_those_of_the_analysis():
     values = torch.linalg.svdvals(torch.softmax(3 * torch.randn(11, 11, dtype=torch.float64), -1))
-    curve, effective, holding = singular_values_figure(values).data
-    np.testing.assert_allclose(curve.y, values)
-    np.testing.assert_allclose(effective.x, effective_rank(values).item())
-    np.testing.assert_allclose(holding.x, rank_holding(values.square(), 0.9).item())
-    assert effective.name == f"effective rank {effective_rank(values):.1f}"
+    fig = singular_values_figure(values)
+    np.testing.assert_allclose(fig.data[0].y, values)
+    marks = effective_rank(values).item(), rank_holding(values.square(), 0.9).item()
+    np.testing.assert_allclose([mark.x0 for mark in fig.layout.shapes], marks)
+    assert key(fig)[1:] == [f"rank of 90 %: {marks[1]:.0f}", f"effective rank: {marks[0]:.1f}"]
 
 
 def test_an_identity_has_full_rank_and_a_constant_matrix_rank_one():
     full = singular_values_figure(np.ones(7))
-    assert [trace.x[0] for trace in full.data[1:]] == [pytest.approx(7), 7]
+    assert [mark.x0 for mark in full.layout.shapes] == [pytest.approx(7), 7]
     one = singular_values_figure([2.0, 0, 0, 0])
-    assert [trace.x[0] for trace in one.data[1:]] == [pytest.approx(1), 1]
-    assert [note.text for note in one.layout.annotations] == ["at or below round-off"]
-    assert not full.layout.annotations
+    assert [mark.x0 for mark in one.layout.shapes] == [pytest.approx(1), 1]
+    assert "round-off" in key(one)
+    assert "round-off" not in key(full)
 
 
-def test_values_below_the_floor_are_drawn_there_and_stated_in_full():
-    (curve, *_) = singular_values_figure([1.0, 0.1, 0.001], floor=0.01).data
-    np.testing.assert_allclose(curve.y, [1, 0.1, 0.01])
-    np.testing.assert_allclose(np.asarray(curve.customdata)[:, 0], [1, 0.1, 0.001])
+def test_values_below_the_floor_are_drawn_there():
+    curves = {tuple(trace.y) for trace in singular_values_figure([1.0, 0.1, 0.001], floor=0.01).data}
+    assert {(1, 0.1, 0.01), (0.01, 0.01)} <= curves
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,30 @@
 """Plates: every panel keeps what it had, in its own place."""
 
 import itertools
+import json
 
 import numpy as np
-import plotly.express as px
 import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.figures import Band, Line, Plot, multipanel
+from workbench.figures.export.checks import page_flaws
+from workbench.figures.export.saving import measure_figure
 from workbench.figures.theme import PANEL_LETTER
 from workbench.frames.measurement import make_frame
 
 
 def line(*names):
     return go.Figure([go.Scatter(x=[0, 1], y=[index, 1], name=name) for index, name in enumerate(names)])
+
+
+def curve(width):
+    frame = make_frame(
+        np.ones((3, 2)) * [[1], [2], [3]], "attention_entropy", {"input": range(3), "layer": [0, 1]}
+    )
+    return Plot(frame.assign(model="m")).metric("attention_entropy").add(Line(), Band()).figure(width)
 
 
 def heat():
@@ -92,8 +101,8 @@ def test_overlaid_axes_lie_over_their_own_panel():
 def test_colour_axes_and_bars_stay_with_their_panel():
     own = go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
     fig = multipanel([heat(), heat(), own], columns=3)
-    assert [trace.coloraxis for trace in fig.data] == ["coloraxis", "coloraxis2", None]
-    bars = [fig.layout.coloraxis.colorbar.x, fig.layout.coloraxis2.colorbar.x, fig.data[2].colorbar.x]
+    assert [trace.coloraxis for trace in fig.data] == ["coloraxis", "coloraxis2", "coloraxis3"]
+    bars = [fig.layout[trace.coloraxis].colorbar.x for trace in fig.data]
     for bar, panel, after in zip(bars, axes(fig), [*axes(fig)[1:], ((1.0, 1.0), None)], strict=True):
         assert panel[0][1] < bar < after[0][0]
 
@@ -115,67 +124,58 @@ def test_annotations_shapes_and_images_move_with_their_panel():
     assert made.layout.images[0].sizex == pytest.approx(0.5 * (right - left))
 
 
-def test_images_and_pies_are_panels_too():
-    fig = multipanel(
-        [px.imshow(np.zeros((4, 6, 3), np.uint8)), go.Figure(go.Pie(values=[1, 2], labels=["p", "q"]))]
-    )
-    assert [trace.type for trace in fig.data] == ["image", "pie"]
-    assert fig.data[1].domain.x[0] > fig.layout.xaxis.domain[1]
-
-
-def test_polar_and_three_dimensional_panels_keep_their_own_region():
-    fig = multipanel(
-        [go.Figure(go.Scatterpolar(r=[1, 2], theta=[0, 90])), go.Figure(go.Surface(z=[[1, 2], [3, 4]]))]
-    )
-    assert fig.layout.polar.domain.x[1] < fig.layout.scene.domain.x[0]
-
-
-def test_one_legend_names_each_look_once():
-    fig = multipanel([line("first", "second"), line("first", "second"), line("alone")])
-    assert [trace.name for trace in fig.data if trace.showlegend] == ["first", "second"]
-    assert fig.data[0].legendgroup == fig.data[2].legendgroup
-    assert fig.data[0].legendgroup != fig.data[1].legendgroup
-
-
-def test_a_series_keeps_its_look_whatever_its_panel():
-    fig = multipanel([line("a", "b"), line("a", "b")])
-    assert fig.data[0].line.color == fig.data[2].line.color != fig.data[1].line.color
-    assert fig.data[1].line.dash == fig.data[3].line.dash != fig.data[0].line.dash
+def test_a_legend_stands_above_its_own_panel_in_rows():
+    fig = multipanel([line("first", "second"), line("alone")])
+    shown = [trace for trace in fig.data if trace.showlegend]
+    assert [trace.name for trace in shown] == ["first", "second"]
+    legend = fig.layout[shown[0].legend]
+    assert legend.x == pytest.approx(fig.layout.xaxis.domain[0])
+    assert legend.y == pytest.approx(fig.layout.yaxis.domain[1])
+    assert (legend.orientation, legend.yanchor) == ("h", "bottom")
+    assert fig.layout.yaxis.domain[1] < fig.layout.yaxis2.domain[1]  # which needs no room for one
 
 
 def test_the_figures_given_are_not_changed():
     figures = [facets(), heat()]
-    before = [figure.to_json() for figure in figures]
+    before = [json.loads(figure.to_json()) for figure in figures]
     multipanel(figures)
-    assert [figure.to_json() for figure in figures] == before
+    assert [json.loads(figure.to_json()) for figure in figures] == before
 
 
 @pytest.mark.parametrize(
-    ("figures", "arguments"),
+    ("figures", "arguments", "says"),
     [
-        ([], {}),
-        (["no figure"], {}),
-        ([line("a")], {"columns": 0}),
-        ([line("a"), line("b")], {"widths": [1, 2, 3]}),
-        ([line("a")], {"letters": "ab"}),
-        ([line("a")] * 30, {"columns": 30}),
-        ([go.Figure(go.Bar(y=[1]), {"barmode": mode}) for mode in ("stack", "group")], {}),
+        ([], {}, "one or more"),
+        (["no figure"], {}, "one or more"),
+        ([line("a")], {"columns": 0}, "1 or more columns; got 0"),
+        ([line("a")], {"letters": "ab"}, "letters is 'ab'"),
+        ([go.Figure(go.Pie(values=[1, 2]))], {}, "x and y axes; got a trace of type 'pie'"),
+        ([curve("page"), curve("page")], {}, "648 px does not fit one of 2 columns, 324 px wide"),
     ],
 )
-def test_what_cannot_be_a_plate_is_refused(figures, arguments):
-    with pytest.raises(InputError):
+def test_what_cannot_be_a_panel_is_refused(figures, arguments, says):
+    with pytest.raises(InputError, match=says):
         multipanel(figures, **arguments)
 
 
-def test_a_figure_of_the_grammar_keeps_its_key_above_its_own_panel():
-    frame = make_frame(
-        np.ones((3, 2)) * [[1], [2], [3]], "attention_entropy", {"input": range(3), "layer": [0, 1]}
-    )
-    plot = Plot(frame.assign(model="m")).metric("attention_entropy").add(Line(), Band())
-    fig = multipanel([plot.figure(), plot.figure()], columns=2)
+def test_a_figure_of_the_grammar_keeps_its_size_and_its_key_above_its_own_panel():
+    alone = curve("column")
+    fig = multipanel([alone, alone], columns=2)
     shown = [(trace.legend, trace.name) for trace in fig.data if trace.showlegend]
     assert [name for _, name in shown] == ["mean over 3 inputs", "95 % CI over inputs"] * 2
     left, right = (fig.layout[shown[place][0]].x for place in (0, 2))
     assert left < 0.1
     assert right == pytest.approx(left + 0.5)
     assert len({name for name, _ in shown}) == 2
+    for axis, whole in (("xaxis", "width"), ("yaxis", "height")):
+        before, after = (np.diff(one.layout[axis].domain) * one.layout[whole] for one in (alone, fig))
+        assert before == pytest.approx(after, abs=1e-6)
+
+
+def test_no_words_overlap_or_leave_the_page():
+    raw = go.Figure([go.Scatter(x=[0, 1], y=[2, 3], name=name) for name in ("one", "another")])
+    raw.update_layout(xaxis_title="time (s)", yaxis_title="loss")
+    fig = multipanel([curve("column"), raw, heat()], columns=2)
+    page = measure_figure(fig)
+    assert {"a", "b", "c", "another", "loss"} <= {one.text for one in page.words}
+    assert page_flaws(page) == []

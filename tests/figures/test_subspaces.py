@@ -49,7 +49,8 @@ def test_every_model_begins_a_row_and_long_ones_take_several():
 def measured(model="bundled:a"):
     rows = [
         {"model": model, "checkpoint": None, "standardize": None, "metric": metric, "layer": layer,
-         "rank": None, "value": 0.1 * (layer + 1), "null_mean": 0.1, "null_low": 0.05, "null_high": 0.2}
+         "rank": None, "value": 0.1 * (layer + 1), "null_mean": 0.1, "null_low": 0.05, "null_high": 0.2,
+         "null": "isotropic"}
         for metric, layer in itertools.product(("coherence_inside", "coherence_between"), range(3))
     ]  # fmt: skip
     rows += [
@@ -68,8 +69,8 @@ def test_coherence_by_layer_and_angles_by_rank():
     for band in null_level:  # one in each panel
         assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.2))
     assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
-    named = ["a", "b", "IQR over layers and pairs of heads (c)", "null: random directions (95 %)"]
-    assert key(fig) == named
+    estimates = ["mean over pairs of directions, or of heads", "angles: IQR over layers and pairs of heads"]
+    assert key(fig) == ["a", "b", *estimates, "null: isotropic (95 % of one layer)"]
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]
     with pytest.raises(InputError, match="no values of coherence_inside"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,20 +11,19 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.maps import add_scale, compose_maps, map_panel
+from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null
-from workbench.figures.measuring import widest
 from workbench.figures.overlays import OVERLAY, data_uri
-from workbench.figures.theme import PAGE, even_choice, theme_of
-from workbench.figures.tokens import SPECIAL, as_array
+from workbench.figures.theme import even_choice
+from workbench.figures.token_attention import head_weights
+from workbench.figures.tokens import as_array, check_token, view_tokens
 
 MAX_LAYERS = 4
 MAX_HEADS = 4
 MAX_TOKENS = 40
-LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
 
 
 def attention_heatmap_figure(
@@ -83,33 +81,19 @@ def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[
     return sorted(set(places))
 
 
-# -------------------------------------------------------------------------------------------- over an image
-
-
 def _over_image(
-    maps: np.ndarray,
-    layers: list[int],
-    heads: list[int],
-    tokens: Any,
-    input: int,
-    image: np.ndarray | None,
+    maps: np.ndarray, layers: list[int], heads: list[int], tokens: Any, input: int, image: np.ndarray | None,
     query: int | None,
-) -> go.Figure:
-    kinds = list(tokens.kinds[input])
-    patches = [index for index, kind in enumerate(kinds) if kind not in SPECIAL]
-    rows, columns = tokens.grid
-    if len(kinds) != maps.shape[-1] or len(patches) != rows * columns:
-        raise InputError(
-            f"{maps.shape[-1]} tokens do not fit {rows} × {columns} patches and {len(kinds) - len(patches)} others"
-        )
-    if query is not None and not -len(kinds) <= query < len(kinds):
-        raise InputError(f"no query token {query}; the input has {len(kinds)}")
-    if query is None and "class" in kinds:
-        query = kinds.index("class")
-    from_query = maps.mean(axis=2) if query is None else maps[:, :, query]
-    grids = from_query[:, :, patches].reshape(len(layers), len(heads), rows, columns)
-    whence = "mean over queries" if query is None else f"from {tokens.labels[input][query]}"
-
+) -> go.Figure:  # fmt: skip
+    view = view_tokens(tokens, input, maps.shape[-1])
+    query = check_token(query, tokens, input)
+    place = view.place(query) if query is not None else view.asking if "class" in view.kinds else None
+    if maps.shape[2] == 1:  # class attention, which has one query
+        place, rows = view.asking, maps[:, :, 0]
+    else:
+        rows = maps.mean(axis=2) if place is None else maps[:, :, place]
+    grids = rows[:, :, view.patches].reshape(len(layers), len(heads), *tokens.grid)
+    whence = "mean over queries" if place is None else f"from {view.labels[place]}"
     faded = None if image is None else data_uri(image, fade=True)
     panels = [
         map_panel(
@@ -124,46 +108,21 @@ def _over_image(
     return compose_maps(panels, len(heads), ends, f"Attention {whence}", scale=scale, image=image)
 
 
-# --------------------------------------------------------------------------------------------- over a text
-
-
 def _over_text(
     maps: np.ndarray, layers: list[int], heads: list[int], tokens: Any, input: int, max_tokens: int
 ) -> go.Figure:
-    real = [index for index, kind in enumerate(tokens.kinds[input]) if kind != "padding"]
-    shown = real[: max(max_tokens, 1)]
-    labels = [str(tokens.labels[input][index]) for index in shown]
-    if len(tokens.kinds[input]) != maps.shape[-1] or maps.shape[-2] != maps.shape[-1]:
-        raise InputError(
-            f"attention is {maps.shape[-2]} × {maps.shape[-1]} but the input has {len(tokens.kinds[input])} tokens"
-        )
-    cut = f" (first {len(shown)} of {len(real)} tokens)" if len(shown) < len(real) else ""
-    font, count = theme_of("page").font, len(shown)
-    small = {"tickfont": {"size": 7 / 0.75}, "ticklen": 2}
-    x = Axis(f"to key{cut}", -0.5, count - 0.5, steep=True, names=tuple(labels), more=small)
-    y = Axis("from query", count - 0.5, -0.5, names=tuple(labels), more=small)
-    grid = maps[:, :, shown][:, :, :, shown]
-    tokens_of = np.array([[[query, key] for key in labels] for query in labels])
-    panels = []
-    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
-        name = f"layer {layer}, head {head}"
-        trace = go.Heatmap(
-            z=grid[i, j], customdata=tokens_of, coloraxis="coloraxis", name=name,
-            hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.4f}<extra></extra>",
-        )  # fmt: skip
-        panels.append(Panel([trace], x, y, name))
-    bar, gap = 5.5 * font, 1.1 * font
-    room = PAGE - widest(labels, font) - 4 * font - bar
-    across = max(1, min(len(heads), int(room / (LABEL_PIXELS * count + gap))))
-    side = max(LABEL_PIXELS * count, min(room / across - gap, 230))
-    rest = max(room - across * (side + gap), 0) / 2
-    fig = compose(
-        panels, across, width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap, inner=side
-    )
-    return add_scale(fig, (0.0, float(grid.max())), "Attention", font)
-
-
-# ------------------------------------------------------------------------------------------------- summary
+    view = view_tokens(tokens, input, maps.shape[-1])
+    queries, keys = asked_and_seen(head_weights(maps[0, 0]), view)
+    shown = keys[: max(max_tokens, 1)]
+    asking = [place for place in queries if place in shown]
+    cut = f" (first {len(shown)} of {len(keys)} tokens)" if len(shown) < len(keys) else ""
+    grid = maps[:, :, asking if maps.shape[2] > 1 else [0]][..., shown]
+    panels = [
+        matrix_panel(grid[i, j], view, asking, shown, f"layer {layer}, head {head}", key=f"to key{cut}")
+        for i, layer in enumerate(layers)
+        for j, head in enumerate(heads)
+    ]
+    return compose_matrices(panels, len(heads), (0.0, float(grid.max())), "Attention")
 
 
 def attention_summary_figure(

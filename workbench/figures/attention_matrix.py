@@ -1,18 +1,25 @@
-"""The whole query × key matrix of one head."""
+"""Query × key matrices of heads, their axes named by the tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.overlays import CHOSEN, shared_scale
-from workbench.figures.patch_panels import WIDTH
+from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.maps import add_scale, squared
+from workbench.figures.measuring import widest
+from workbench.figures.overlays import CHOSEN
+from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.token_attention import head_weights
 from workbench.figures.tokens import TokenView, check_token, distinct, largest, not_finite, view_tokens
+
+LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
+SMALL = 7 / 0.75  # of a token label, pixels
 
 
 def attention_matrix_figure(
@@ -48,37 +55,84 @@ def attention_matrix_figure(
         queries, keys = view.real, columns.real
     shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
+    ticks: dict[str, str] = {}
     if log:
         positive = (shown > 0) & np.isfinite(shown)
         if not positive.any():
             raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
         title += ", blank: 0" if (shown == 0).any() else ""
         shown = np.log10(shown, out=np.full_like(shown, np.nan), where=positive)
+        ticks = {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
     number = "10<sup>%{z:.2f}</sup>" if log else "%{z:.4f}"
-    matrix = matrix_cells(shown, view, queries, keys, number, columns)
     lowest, highest = (float(np.nanmin(shown)), float(np.nanmax(shown))) if log else (0.0, largest(shown))
-    scale = shared_scale(None, highest if highest > lowest else lowest + 1.0, title, lowest)
-    if log:
-        scale["colorbar"] |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
-    square = len(queries) == len(keys) and others is None
-    axis = {"type": "category", "constrain": "domain"}
     place = None if token is None else view.place(token)
-    layout = {
-        "xaxis": {**axis, "title": {"text": "to key"}, "tickangle": -90, "range": [-0.5, len(keys) - 0.5]},
-        "yaxis": {
-            **axis, "title": {"text": "from query"}, "range": [len(queries) - 0.5, -0.5],
-            **({"scaleanchor": "x"} if square else {}),
-        },
-        "annotations": [
-            *_pointers(place, queries if square or others else [], "y"),
-            *_pointers(place, keys if others is None else [], "x"),
-        ],
-        "coloraxis": scale,
-        "margin": {"l": 60, "r": 62, "t": 18, "b": 60},
-        "width": WIDTH,
-        "height": WIDTH - 44 if square else 200 if len(queries) == 1 else min(WIDTH, 200 + 12 * len(queries)),
-    }  # fmt: skip
-    return go.Figure(matrix, layout)
+    pointers = [
+        *_pointers(place, queries if len(queries) > 1 else [], "y"),
+        *_pointers(place, keys if others is None else [], "x"),
+    ]
+    panel = replace(matrix_panel(shown, view, queries, keys, number=number, columns=columns), notes=pointers)
+    ends = (lowest, highest if highest > lowest else lowest + 1.0)
+    return compose_matrices([panel], 1, ends, title, most=PAGE, ticks=ticks)
+
+
+def compose_matrices(
+    panels: Sequence[Panel], across: int, ends: tuple[float, float], title: str, most: float = 230,
+    ticks: Mapping[str, Any] | None = None,
+) -> go.Figure:  # fmt: skip
+    """Panels of `matrix_panel` side by side, as large as their words need, beside the colour bar of them all.
+
+    At most ``across`` stand in a row, with sides of up to ``most`` pixels where their words need no more.
+    """
+    font = theme_of("page").font
+    rows, count = np.shape(panels[0].traces[0].z)
+    marked = any(panel.notes for panel in panels)  # beyond the matrices' edges
+    bar, gap = (6.3 if marked else 5.5) * font, 1.1 * font
+    room = PAGE - widest(panels[0].y.names, font) - 4 * font - bar
+    across = max(1, min(across, int(room / (LABEL_PIXELS * count + gap))))
+    side = min(max(LABEL_PIXELS * count, min(room / across - gap, most)), room)
+    rest = max(room - across * (side + gap), 0) / 2
+    tall = (
+        side if rows == count else min(side, max(12 * rows, 2.5 * font))
+    )  # of others' queries, or of one alone
+    fig = compose(
+        panels, across, width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap,
+        inner=tall, heading=font if marked else 0,
+    )  # fmt: skip
+    fig = add_scale(squared(fig) if rows == count else fig, ends, title, font)
+    return fig.update_coloraxes(colorbar={**({"xpad": 1.3 * font} if marked else {}), **(ticks or {})})
+
+
+def matrix_panel(
+    shown: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], title: str = "",
+    number: str = "%{z:.4f}", scale: str = "coloraxis", named: bool = True, key: str = "to key",
+    columns: TokenView | None = None,
+) -> Panel:  # fmt: skip
+    """A matrix whose axes name the tokens at these places; ``customdata`` of a cell is [query, key].
+
+    ``columns`` are the tokens of the keys where these are others than the queries'.
+    """
+    columns = columns or view
+    names = dict(zip(keys, distinct([columns.labels[place] for place in keys]), strict=True))
+    own = columns is view
+    x, y = (
+        list(names.values()),
+        [names[q] for q in queries] if own else distinct([view.labels[q] for q in queries]),
+    )
+    rows, across = (np.asarray(one.index, dtype=np.int32) for one in (view, columns))
+    cells = go.Heatmap(
+        z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
+        x=x, y=y, coloraxis=scale, hoverongaps=False, name=title,
+        customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
+        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
+    )  # fmt: skip
+    look = {"type": "category", "tickfont": {"size": SMALL}, "ticklen": 2}
+    x_axis = Axis(
+        key if named else "", -0.5, len(keys) - 0.5, steep=True, names=tuple(x), more=look, bare=not named
+    )
+    y_axis = Axis(
+        "from query" if named else "", len(queries) - 0.5, -0.5, names=tuple(y), more=look, bare=not named
+    )
+    return Panel([cells], x_axis, y_axis, title)
 
 
 def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], list[int]]:
@@ -86,48 +140,14 @@ def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], lis
     return view.real if len(weights) > 1 or len(view.index) == 1 else [view.asking], view.real
 
 
-def matrix_cells(
-    shown: np.ndarray,
-    view: TokenView,
-    queries: Sequence[int],
-    keys: Sequence[int],
-    number: str,
-    columns: TokenView | None = None,
-    **more: Any,
-) -> go.Heatmap:
-    """Cells of a matrix whose axes name the tokens at these places; ``customdata`` is [query, key].
-
-    ``columns`` are the tokens of the keys where these are others than the queries'.
-    """
-    columns = columns or view
-    names = dict(zip(keys, distinct([columns.labels[place] for place in keys]), strict=True))
-    own = columns is view
-    asking = (
-        [names[place] for place in queries] if own else distinct([view.labels[place] for place in queries])
-    )
-    rows, across = (np.asarray(one.index, dtype=np.int32) for one in (view, columns))
-    return go.Heatmap(
-        z=shown.astype(np.float32),  # half the bytes to the browser for every move of a slider
-        x=list(names.values()),
-        y=asking,
-        customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
-        coloraxis="coloraxis",
-        hoverongaps=False,
-        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
-    ).update(more)
-
-
 def _pointers(place: int | None, shown: list[int], axis: str) -> list[dict]:
     """An arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
     if place not in shown:
         return []
     along, across = ("y", "x") if axis == "y" else ("x", "y")
-    anchors = (
-        {"xanchor": "left", "yanchor": "middle"}
-        if axis == "y"
-        else {"xanchor": "center", "yanchor": "bottom"}
-    )
-    return [
-        {along: shown.index(place), f"{along}ref": along, across: 1, f"{across}ref": f"{across} domain"}
-        | {"text": "◂" if axis == "y" else "▾", "font": {"color": CHOSEN}, "showarrow": False, **anchors}
-    ]
+    anchors = {
+        "y": {"xanchor": "left", "yanchor": "middle"},
+        "x": {"xanchor": "center", "yanchor": "bottom"},
+    }[axis]
+    words = {"text": "◂" if axis == "y" else "▾", "font": {"color": CHOSEN}, "borderpad": 0}
+    return [{along: shown.index(place), across: 1, f"{across}ref": "domain", **words, **anchors}]

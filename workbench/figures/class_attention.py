@@ -8,36 +8,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
+from workbench.figures.attention_matrix import SMALL
+from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
-from workbench.figures.maps import Maps
-from workbench.figures.overlays import need_columns, shared_scale
-from workbench.figures.theme import GREY, series_style
+from workbench.figures.maps import Maps, add_scale
+from workbench.figures.marks import key_entry
+from workbench.figures.overlays import need_columns
+from workbench.figures.theme import COLOURS, GREY, theme_of
+from workbench.figures.tokens import distinct, readable_label
 
 COLUMNS = (
-    "model",
-    "input",
-    "layer",
-    "candidate",
-    "head",
-    "query",
-    "key",
-    "label",
-    "kind",
-    "row",
-    "column",
-    "value",
-)
+    "model", "input", "layer", "candidate", "head", "query", "key", "label", "kind", "row", "column", "value",
+)  # fmt: skip
 SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
 ON_MASKS = "class_attention_mask"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
-BARS = 70  # px, the panel of the mean
-LINE = 15  # px, a head's row of words
+EVEN = {"color": GREY, "dash": "dot", "width": 1}
 
 
 def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
@@ -106,75 +97,35 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     whole = frame["key"].nunique()
     shown = frame[frame["key"].isin(sorted(frame["key"].unique())[: max(max_tokens, 1)])]
     tokens = shown.drop_duplicates("key").sort_values("key")
-    labels, places = tokens["label"].tolist(), list(range(len(tokens)))
-    layers = list(dict.fromkeys(shown["layer"]))
-    by_layer = {layer: _lines(shown[shown["layer"] == layer]) for layer in layers}
-    heights = [part for lines in by_layer.values() for part in (BARS, LINE * max(len(lines) - 1, 1))]
-    margin = {"l": 52, "r": 62, "t": 18, "b": 26 + round(5.2 * max(map(len, labels)))}
-    gap = 18
-    inner = sum(heights) + gap * (len(heights) - 1)
-    fig = make_subplots(
-        len(heights),
-        1,
-        shared_xaxes="all",
-        row_heights=heights,
-        vertical_spacing=gap / inner,
-        subplot_titles=[title for layer in layers for title in (f"layer {layer}", "")],
-    )
-    for number, (layer, lines) in enumerate(by_layer.items()):
+    cut = f" (first {len(tokens)} of {whole} tokens)" if len(tokens) < whole else ""
+    labels = distinct([readable_label(label) for label in tokens["label"]])
+    small = {"type": "category", "tickfont": {"size": SMALL}}
+    x = Axis(f"to{cut}", -0.5, len(labels) - 0.5, names=tuple(labels), steep=True, more=small)
+    even = 1 / whole if set(frame["query"]) <= {"class", "last"} else None  # these see every token
+    font = theme_of("page").font
+    panels, heights, drawn = [], [], []
+    for layer in dict.fromkeys(shown["layer"]):
+        lines = _lines(shown[shown["layer"] == layer])
         mean = lines.pop("mean")
-        fig.add_trace(
-            go.Bar(
-                x=places,
-                y=mean,
-                marker={"color": series_style(0)["line"]["color"]},
-                customdata=labels,
-                name=f"layer {layer}, mean",
-                showlegend=False,
-                hovertemplate="to %{customdata}<br>%{y:.4f}<extra></extra>",
-            ),
-            row=2 * number + 1,
-            col=1,
-        )
-        if set(frame["query"]) <= {"class", "last"}:  # these see every token
-            even = {"color": GREY, "dash": "dot", "width": 1}
-            fig.add_hline(
-                1 / whole,
-                line=even,
-                row=2 * number + 1,
-                col=1,
-                annotation_text="even",
-                annotation_position="top right",
-            )
-        fig.update_yaxes(title_text="Mean", rangemode="tozero", nticks=4, row=2 * number + 1, col=1)
-        fig.add_trace(
-            go.Heatmap(
-                z=list(lines.values()),
-                x=places,
-                y=list(lines),
-                coloraxis="coloraxis",
-                customdata=[labels] * len(lines),
-                name=f"layer {layer}",
-                hovertemplate="%{y}<br>to %{customdata}<br>%{z:.4f}<extra></extra>",
-            ),
-            row=2 * number + 2,
-            col=1,
-        )
-        fig.update_yaxes(autorange="reversed", type="category", row=2 * number + 2, col=1)
-    cut = f" (first {len(labels)} of {whole} tokens)" if len(labels) < whole else ""
-    fig.update_xaxes(tickvals=places, showticklabels=False, ticklen=2)
-    fig.update_xaxes(
-        ticktext=labels, tickangle=-90, tickfont={"size": 7 / 0.75}, showticklabels=True, title_text=f"to{cut}",
-        row=len(heights),
-    )  # fmt: skip
-    fig.update_annotations(font={"size": None})
-    highest = max(float(np.max(list(lines.values()))) for lines in by_layer.values())
-    fig.update_layout(
-        coloraxis=shared_scale(None, highest, f"Attention of the {_whose(frame)}"),
-        margin=margin,
-        height=round(inner + margin["t"] + margin["b"]),
-    )
-    return fig
+        bars = go.Bar(
+            x=labels, y=mean, marker={"color": COLOURS[0], "line": {"width": 0}}, name=f"layer {layer}, mean",
+            showlegend=False, hovertemplate="to %{x}<br>%{y:.4f}<extra></extra>",
+        )  # fmt: skip
+        level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": EVEN}
+        top = Axis("Mean", 0, 1.06 * max(*mean, even or 0))
+        panels.append(Panel([bars], x, top, f"layer {layer}", shapes=[] if even is None else [level]))
+        cells = go.Heatmap(
+            z=[*lines.values()], x=labels, y=[*lines], coloraxis="coloraxis", name=f"layer {layer}",
+            hovertemplate="%{y}<br>to %{x}<br>%{z:.4f}<extra></extra>",
+        )  # fmt: skip
+        named = Axis("", len(lines) - 0.5, -0.5, names=tuple(lines), more={"type": "category"})
+        panels.append(Panel([cells], x, named))
+        heights += [6.5 * font, 1.35 * font * len(lines)]
+        drawn += [*lines.values()]
+    bar = 5.5 * font
+    key = [key_entry(f"even attention: 1 / {whole}", mode="lines", line=EVEN)] if even is not None else []
+    fig = compose(panels, 1, key, width="page", shared="x", right=bar, inner=heights)
+    return add_scale(fig, (0.0, float(np.max(drawn))), f"Attention of the {_whose(frame)}", font)
 
 
 def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:

@@ -83,10 +83,12 @@ def compose(
     shared: str = "",
     letters: bool = False,
     right: float = 0,
-    inner: float | None = None,
+    inner: float | Sequence[float] | None = None,
     gap: float | None = None,
     before: Mapping[int, float] | None = None,
     heading: float = 0,
+    below: float = 0,
+    notes: Sequence[str] = (),
 ) -> go.Figure:
     """One figure of all panels, row by row, its key in rows above them.
 
@@ -97,10 +99,12 @@ def compose(
         shared: "x", "y" or "xy": axes that are the same in all panels, and labelled at the edge only.
         letters: mark the panels a, b, c.
         right: room at the right edge, as of a colour bar.
-        inner: height of a panel in pixels, for rows of a fixed size.
+        inner: height of a panel in pixels, for rows of a fixed size; or of each row.
         gap: between panels without labels, in pixels, as between maps.
         before: more room before the column at a place, in pixels.
         heading: room above everything, as for headings over several columns.
+        below: room beneath the panels, as for colour bars.
+        notes: sentences beneath everything.
     """
     theme = theme_of(width)
     panels = [_on_log_axes(panel) for panel in panels]
@@ -111,7 +115,17 @@ def compose(
     page.above += heading
     page.gap = page.gap if gap is None else gap
     page.before = before or {}
-    return page.figure(height, inner)
+    note = "<br>".join(wrap(one, page.width - 1.2 * theme.font, theme.font) for one in notes)
+    page.below = below + (1.3 * theme.font * line_count(note) + 0.4 * theme.font if notes else 0)
+    if isinstance(inner, Sequence):
+        page.shares, inner = [one / inner[0] for one in inner], inner[0]
+    fig = page.figure(height, inner)
+    if notes:
+        fig.add_annotation(
+            text=note, x=0.6 * theme.font / page.width, y=0, xref="paper", yref="paper", xanchor="left",
+            yanchor="bottom", align="left", showarrow=False, borderpad=0,
+        )  # fmt: skip
+    return fig
 
 
 def _on_log_axes(panel: Panel) -> Panel:
@@ -154,6 +168,8 @@ class _Page:
         self.right, self.gap = theme.font * 0.9, theme.font * 1.1
         self.slack = theme.font * 0.6  # by which an axis title may be wider than its panel
         self.before: Mapping[int, float] = {}
+        self.below = 0.0
+        self.shares = [1.0] * self.lines  # heights of the rows, by that of the first
         names = [trace.name for trace in key]
         self.key_rows = in_rows(names, width - theme.font, theme.font)
         self.above = len(self.key_rows) * legend_row(theme.font) + (6 if key else 0)
@@ -167,24 +183,24 @@ class _Page:
         usual = tall
         for _ in range(3):  # ticks need the panel's size, which needs the widths of the ticks' labels
             tops, bottoms = self._rows_of_words(across, tall)
-            spent = sum(tops) + sum(bottoms) + self.above
+            spent = sum(tops) + sum(bottoms) + self.above + self.below
             if height:
-                tall = max((height - spent) / self.lines, 3 * self.font)
-            elif self.above > KEY_SHARE * (spent + tall * self.lines):
-                tall = min((self.above / KEY_SHARE - spent) / self.lines, 1.8 * usual)
+                tall = max((height - spent) / sum(self.shares), 3 * self.font)
+            elif self.above > KEY_SHARE * (spent + tall * sum(self.shares)):
+                tall = min((self.above / KEY_SHARE - spent) / sum(self.shares), 1.8 * usual)
             lefts = self._lefts(tall, across)
             if self.shared_y and self.columns > 1:
                 self.slack = min(lefts[1:]) - 0.3 * self.font
             gap = self.ends_room + (self.font * 0.6 if self.ends_room else 0)
             across = (self.width - sum(lefts) - self.right - gap * self.columns) / self.columns
-        total = height or spent + tall * self.lines
+        total = height or spent + tall * sum(self.shares)
         fig = go.Figure()
         layout: dict[str, Any] = {"annotations": [], "shapes": [], "images": []}
         for number, panel in enumerate(self.panels):
             row, column = divmod(number, self.columns)
             x0 = sum(lefts[: column + 1]) + column * (across + gap)
-            y0 = self.above + sum(tops[: row + 1]) + sum(bottoms[:row]) + row * tall
-            box = (x0, x0 + across, y0, y0 + tall)
+            y0 = self.above + sum(tops[: row + 1]) + sum(bottoms[:row]) + tall * sum(self.shares[:row])
+            box = (x0, x0 + across, y0, y0 + tall * self.shares[row])
             self._add(fig, layout, number, panel, box, total, tops[row], x0 - lefts[column])
         self._add_key(fig, layout, total)
         margin = dict.fromkeys("lrtb", 0) | {"autoexpand": False}
@@ -246,8 +262,14 @@ class _Page:
                 gap = self.gap if all(axis.bare for axis in flat) else max(self.gap, ends + 0.3 * self.font)
                 rooms.append(gap + self.before.get(column, 0))
                 continue
-            labels = max(widest(self._ticks(panel.y, tall, True)[1], self.font) for panel in own)
-            titles = [wrap(panel.y.title, tall, self.title_font) for panel in own]
+            talls = [tall * share for share in self.shares]
+            labels = max(
+                widest(self._ticks(panel.y, room, True)[1], self.font)
+                for panel, room in zip(own, talls, strict=False)  # the last row may be shorter
+            )
+            titles = [
+                wrap(panel.y.title, room, self.title_font) for panel, room in zip(own, talls, strict=False)
+            ]
             title = max(
                 1.3 * self.title_font * line_count(title) + self.font * 0.5 if title else 0
                 for title in titles
@@ -391,6 +413,10 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
     if axis.bare:
         return {}, []
     if axis.names:
+        if axis.more.get("type") == "category":  # a name that is a number would be looked up by that
+            fit = len(axis.names) * 0.85 * font <= room
+            names = list(axis.names)
+            return {"tickmode": "array", "tickvals": names, "ticktext": names} if fit else {}, names
         places = list(range(len(axis.names)))
         return {"tickmode": "array", "tickvals": places, "ticktext": list(axis.names)}, list(axis.names)
     fewest: tuple[dict[str, Any], list[str]] = ({}, [])
@@ -410,9 +436,8 @@ def _apart(
     if upright:
         return len(labels) * 2.1 * font <= room
     step = settings.get("dtick", 1)
-    values = settings.get("tickvals") or [
-        math.ceil(axis.low / step - 1e-9) * step + n * step for n in range(len(labels))
-    ]
+    first = math.ceil(min(axis.low, axis.high) / step - 1e-9)
+    values = settings.get("tickvals") or [(first + n) * step for n in range(len(labels))]
     places = [axis.place(value) * room for value in values]
     halves = [text_width(label, font) / 2 for label in labels]
     return all(
@@ -422,13 +447,14 @@ def _apart(
 
 def _linear_ticks(axis: Axis, most: float) -> Any:
     """Ever fewer ticks at multiples of 1, 2 or 5 times a power of ten."""
-    reach = axis.high - axis.low
+    low, high = sorted((axis.low, axis.high))
+    reach = high - low
     power = 10.0 ** math.floor(math.log10(reach / most))
     steps = [digit * power * scale for scale in (1, 10, 100) for digit in _STEPS]
     for step in steps:
         if axis.whole and (step < 1 or step != round(step)):
             continue
-        first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         labels = [f"{place * step:.6g}".replace("-", "−") for place in range(first, last + 1)]
         yield {"tickmode": "linear", "tick0": 0, "dtick": step}, labels
 

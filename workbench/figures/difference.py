@@ -9,11 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.attention_matrix import asked_and_seen, matrix_cells
-from workbench.figures.overlays import DIFFERENCE, OVERLAY, flat_scale
-from workbench.figures.patch_panels import BAR, WIDTH, Panel, panel_domains, patch_panels
-from workbench.figures.theme import DIVERGING, SEQUENTIAL
+from workbench.figures.attention_matrix import LABEL_PIXELS, asked_and_seen, matrix_panel
+from workbench.figures.maps import Scale, over_bars, squared
+from workbench.figures.overlays import DIFFERENCE, OVERLAY
+from workbench.figures.theme import DIVERGING, SEQUENTIAL, theme_of
 from workbench.figures.token_attention import head_weights
+from workbench.figures.token_panels import Numbers, patch_panels, row_of_panels
 from workbench.figures.tokens import (
     TokenView,
     as_array,
@@ -24,6 +25,7 @@ from workbench.figures.tokens import (
     view_tokens,
 )
 
+DIFFERENT = "second − first"
 Images = np.ndarray | Sequence[np.ndarray | None] | None
 
 
@@ -95,33 +97,20 @@ def _distance(weights: Sequence[np.ndarray], view: TokenView, place: int | None)
     return f"Total variation distance: {rows[view.real].mean():.3f} over all queries{own}."
 
 
-def _scales(
-    shown: Sequence[np.ndarray], change: np.ndarray | None, notes: Sequence[str], overlay: bool, title: str
-) -> dict[str, dict]:
-    """The colour axes of both maps and of their difference, each with its bar beneath."""
-    domains = panel_domains(2 if change is None else 3)
-    across = (domains[0][0], domains[1][1])
-    scale = OVERLAY if overlay else SEQUENTIAL
-    scales = {"coloraxis": flat_scale(scale, (0.0, largest(*shown)), title, across, notes)}
+def _scales(shown: Sequence[np.ndarray], change: np.ndarray | None, title: str, overlay: bool) -> list[Scale]:
+    """That of both maps, and that of their difference where there is one."""
+    scales = [Scale((0.0, largest(*shown)), title, OVERLAY if overlay else SEQUENTIAL)]
     if change is not None:
         end = largest(np.abs(change))
-        ends = (-end, end)
-        scales["coloraxis2"] = flat_scale(
-            DIFFERENCE if overlay else DIVERGING, ends, "second − first", domains[2]
-        )
-        said = f"{end:.2g}"
-        scales["coloraxis2"]["colorbar"] |= {"tickvals": [-end, 0, end], "ticktext": [f"−{said}", "0", said]}
+        ticks = {"tickvals": [-end, 0, end], "ticktext": [f"−{end:.2g}", "0", f"{end:.2g}"]}
+        scales.append(Scale((-end, end), DIFFERENT, DIFFERENCE if overlay else DIVERGING, ticks))
     return scales
 
 
 def _maps(
-    weights: Sequence[np.ndarray],
-    view: TokenView,
-    names: tuple[str, str],
-    image: Images,
-    place: int | None,
+    weights: Sequence[np.ndarray], view: TokenView, names: tuple[str, str], image: Images, place: int | None,
     notes: list[str],
-) -> go.Figure:
+) -> go.Figure:  # fmt: skip
     if len(weights[0]) == 1:
         rows, whence = [one[0] for one in weights], f"from {view.labels[view.asking]}"
     elif place is None:
@@ -129,57 +118,40 @@ def _maps(
     else:
         rows, whence = [one[place] for one in weights], f"from {view.labels[place]}"
     change = rows[1] - rows[0]
-    panels = [Panel(name, f"{name}, {whence} to", row) for name, row in zip(names, rows, strict=True)]
-    panels.append(Panel("second − first", "difference, at", change, "coloraxis2"))
+    panels = [Numbers(name, f"{name}, {whence} to", row) for name, row in zip(names, rows, strict=True)]
+    panels.append(Numbers(DIFFERENT, "difference, at", change, "coloraxis2"))
     if image is None or isinstance(image, np.ndarray):
         images: list[np.ndarray | None] = [image] * 3
     else:
         images = [*image, None]  # the difference of two images' maps belongs to neither
     if len(images) != 3:
         raise InputError(f"give one image for both maps or a pair; got {len(images) - 1}")
-    shown = [row[view.patches] for row in rows]
-    scales = _scales(shown, change[view.patches], notes, image is not None, f"Attention weight, {whence}")
-    return patch_panels(view, panels, images, scales, place)
+    shown, change = [row[view.patches] for row in rows], change[view.patches]
+    scales = _scales(shown, change, f"Attention weight, {whence}", image is not None)
+    return patch_panels(view, panels, images, scales, place, notes)
 
 
 def _matrices(
-    weights: Sequence[np.ndarray],
-    views: Sequence[TokenView],
-    names: tuple[str, str],
-    notes: list[str],
+    weights: Sequence[np.ndarray], views: Sequence[TokenView], names: tuple[str, str], notes: list[str],
     change: np.ndarray | None = None,
-) -> go.Figure:
+) -> go.Figure:  # fmt: skip
     drawn = [*zip(names, weights, views, strict=True)]
     if change is not None:
-        drawn.append(("second − first", change, views[0]))
-    traces, shown = [], []
-    layout: dict[str, Any] = {"annotations": []}
-    domains = panel_domains(len(drawn))
-    for number, ((name, matrix, view), domain) in enumerate(zip(drawn, domains, strict=True), start=1):
-        axis = "" if number == 1 else str(number)
+        drawn.append((DIFFERENT, change, views[0]))
+    side, gap, rest = row_of_panels(len(drawn))
+    named = all(len(view.real) * LABEL_PIXELS < 0.8 * side for view in views)
+    panels = []
+    for number, (name, matrix, view) in enumerate(drawn):
         queries, keys = asked_and_seen(matrix, view)
         part = matrix[np.ix_(queries if len(matrix) > 1 else [0], keys)]
-        shown.append(part)
-        scale = {"coloraxis": "coloraxis2"} if number == 3 else {}
-        axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}", "name": name}
-        traces.append(matrix_cells(part, view, queries, keys, "%{z:.4f}", None, **axes, **scale))
-        bare = {"type": "category", "showticklabels": False, "ticks": "", "constrain": "domain"}
-        square = {"scaleanchor": f"x{axis}"} if len(queries) > 1 else {}
-        layout[f"xaxis{axis}"] = {
-            **bare, "domain": domain, "range": [-0.5, len(keys) - 0.5], "anchor": f"y{axis}",
-        }  # fmt: skip
-        layout[f"yaxis{axis}"] = {
-            **bare, **square, "range": [len(queries) - 0.5, -0.5], "anchor": f"x{axis}", "constraintoward": "top",
-        }  # fmt: skip
-        layout["annotations"].append(
-            {"text": name, "x": 0.5, "y": 1, "xref": f"x{axis} domain", "yref": f"y{axis} domain"}
-            | {"showarrow": False, "xanchor": "center", "yanchor": "bottom"}
-        )
-    side = (WIDTH - 40) * (domains[0][1] - domains[0][0])
-    layout["margin"] = {"l": 24, "r": 8, "t": 20, "b": 8}
-    layout["width"] = WIDTH
-    layout["height"] = round(side) + 28 + BAR + 28
-    title = "Attention weight, query (row) to key (column)"
-    return go.Figure(
-        traces, {**layout, **_scales(shown[:2], None if change is None else shown[2], notes, False, title)}
-    )
+        scale = "coloraxis2" if number == 2 else "coloraxis"
+        panels.append(matrix_panel(part, view, queries, keys, name, scale=scale, named=named))
+    shown = [panel.traces[0].z for panel in panels]
+    title = "Attention weight" if named else "Attention weight, query (row) to key (column)"
+    scales = _scales(shown[:2], None if change is None else shown[2], title, False)
+    tall = side if max(map(len, shown)) > 1 else 2.5 * theme_of("page").font
+    fig = over_bars(
+        panels, len(panels), scales, gap=gap, before={0: rest}, right=rest, notes=notes,
+        inner=0.8 * tall if named else tall, shared="" if change is None else "y",
+    )  # fmt: skip
+    return squared(fig) if max(map(len, shown)) > 1 else fig

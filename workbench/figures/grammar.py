@@ -26,7 +26,7 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.estimates import input_count, quantity
 from workbench.figures.frames import UNTRAINED, series_labels, short_name, without_provenance
-from workbench.figures.marks import AT_LINE, NEUTRAL, At, Band, Dots, Line, Mark, Null, Series, key_entry
+from workbench.figures.marks import NEUTRAL, At, Band, Dots, Line, Mark, Null, Series, key_entry
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import (
     WIDTHS,
@@ -91,7 +91,7 @@ class Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
         ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown). With
-        ``x_free`` and ``y_free`` each panel has axes of its own; the title of x may then be a mapping by panel.
+        ``x_free`` and ``y_free`` each panel has its own axes; the title of x may then be a mapping by panel or metric.
         """
         unknown = set(scales) - {*SCALES}
         if unknown:
@@ -103,15 +103,15 @@ class Plot:
         width: str = "column",
         height: float | None = None,
         columns: int | None = None,
-        labels: Literal["auto", "ends", "key"] = "auto",
+        labels: Literal["auto", "ends", "key", "bar"] = "auto",
     ) -> go.Figure:
         """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
 
         Args:
             height: in pixels of 1/96 in; by default panels have a usual shape.
             columns: panels in a row.
-            labels: whether colours are named at the ends of their lines, or in the key; "auto" takes the ends of one
-                panel's lines where there is room for the names.
+            labels: whether colours are named at the ends of their lines, in the key, or (of layers, ranks and the like)
+                by a bar; "auto" takes a bar for many of these, the ends of one panel's lines where there is room.
         """
         drawing = _Drawing(self)
         return drawing.figure(width, height, columns, labels)
@@ -255,7 +255,7 @@ class _Drawing:
             for cell, own in parts.items()
         }
         several = len(self.colours) > 1
-        bar = self.ordered and len(self.colours) > _MOST_COLOURS
+        bar = several and self.ordered and (labels == "bar" or len(self.colours) > _MOST_COLOURS)
         at_ends = self._ends(parts, labels, width) if several and not bar else {}
         style = {
             "line": {"color": NEUTRAL, "dash": "solid"},
@@ -291,7 +291,7 @@ class _Drawing:
                 "y0": 0,
                 "y1": 1,
                 "yref": "domain",
-                "line": AT_LINE,
+                "line": mark.line,
             }
             for mark in marks
             if isinstance(mark, At)
@@ -300,7 +300,7 @@ class _Drawing:
         titled = self.plot.metrics if across != len(self.panels) else self.plot.metrics[:1]
         panels = [
             Panel(
-                own, self._x_axis([own] if free else [*traces.values()], cell[1]),
+                own, self._x_axis([own] if free else [*traces.values()], cell),
                 self._y_axis(cell[0], [_reach(own, self._log(cell[0]))] if apart and own else by_metric[cell[0]]),
                 self._title(*cell, titled),
                 shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
@@ -353,14 +353,15 @@ class _Drawing:
             found[cell] = [(cut(series.label, room, font), value, series.colour) for series, value in last]
         return found
 
-    def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], panel: Any) -> Axis:
+    def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], cell: Sequence[Any]) -> Axis:
         places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
         log = self.plot.scales.get("x_log", False) and bool((places > 0).any())
         places = places[places > 0] if log else places
         whole = bool((places == np.round(places)).all()) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
-            title = title.get(panel, TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize()))
+            usual = TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize())
+            title = next((title[one] for one in cell if one in title), usual)
         return with_room(Axis(title, places.min(), places.max(), log=log, whole=whole), 0.03)
 
     def _log(self, metric: str) -> bool:

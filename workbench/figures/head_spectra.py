@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,26 +12,23 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
-from workbench.figures.frames import (
-    LEGEND_ABOVE,
-    axis_title,
-    log_ticks,
-    null_traces,
-    rows_of,
-    without_provenance,
-)
+from workbench.figures.frames import rows_of, without_provenance
+from workbench.figures.grammar import Plot
 from workbench.figures.kernel_svd import SMALLEST
-from workbench.figures.spectra import depth_key, round_off
-from workbench.figures.theme import COLOURS, GREY, depth_colours, series_style
+from workbench.figures.marks import At, Line, Mark, Null, Rule, Series, key_entry
+from workbench.figures.spectra import round_off
+from workbench.figures.theme import COLOURS
 from workbench.figures.tokens import as_array
+
+THICK = {"color": COLOURS[2], "width": 3, "dash": "solid"}
+_ENDS = ["null_mean", "null_low", "null_high"]
 
 
 def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Gram eigenvalues of one head against rank, on a log axis: one layer thick, the others thin behind it.
 
-    Others go from dark for the first to light for the last. Where the frame has null distributions, those of the
-    layer are drawn as a grey band with a dotted line. Several inputs give medians. What is at or below rounding (N ε
-    λ₁) is drawn there.
+    Others go from dark for the first to light for the last. Where the frame has null distributions, that of the layer
+    is drawn as a grey band. Lines are medians over the inputs. What is at or below rounding (N ε λ₁) is drawn there.
 
     Args:
         frame: the result of ``gram-spectrum`` for one head (rows of ``eigenvalue``, or of ``eigenvalue_share``), with
@@ -48,46 +47,42 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     if layer not in layers:
         raise InputError(f"the frame has no layer {layer}; it holds {ranges(layers)}")
     floor = round_off(rows)
-    clipped = rows.assign(value=rows["value"].clip(lower=floor))
-    medians = clipped.groupby(["rank", "layer"])["value"].median().unstack()
-    ranks, curves = medians.index.to_numpy(int), medians.to_numpy(float).T
-    own = rows[rows["layer"] == layer]
-    own = own[own["null_mean"].notna()]
-    own = own[own["null"].astype(object).eq(own["null"].iloc[0])] if len(own) else own
-    levels = own.assign(**{
-        name: own[name].clip(lower=floor) for name in ("null_mean", "null_low", "null_high")
-    })  # fmt: skip
-    colours = depth_colours(len(layers))
-    look: list[dict] = [
-        {"line": {"color": colour, "dash": "solid", "width": 1}, "opacity": 0.6} for colour in colours
-    ]
-    front = layers.index(layer)
-    look[front] = {"line": {"color": COLOURS[2], "dash": "solid", "width": 3}, "name": f"layer {layer}"}
-    traces = null_traces(levels, "rank")
-    traces += [
-        go.Scatter(
-            x=ranks,
-            y=curves[place],
-            mode="lines",
-            showlegend=place == front,
-            hovertemplate=f"layer {layers[place]}<br>rank %{{x}}<br>%{{y:.3g}}<extra></extra>",
-            **look[place],
-        )
-        for place in (*(place for place in range(len(layers)) if place != front), front)
-    ]
-    layout: dict[str, Any] = {}
-    if len(layers) > 1:
-        key, layout["coloraxis"] = depth_key(layers)
-        traces.append(key)
-    shown = pd.Series([np.nanmin(curves), np.nanmax(curves), *levels["null_high"].dropna()])
-    return go.Figure(traces, {
-        **layout,
-        "xaxis": {"title": {"text": "Rank"}},
-        "yaxis": {"title": {"text": axis_title(metric)}, "type": "log", **log_ticks(shown)},
-        "legend": LEGEND_ABOVE,
-        "height": 270,
-        "margin": {"l": 58, "r": 60, "t": 26, "b": 38},
-    })  # fmt: skip
+    lost = (rows["value"] <= floor).any()
+    ends = [name for name in _ENDS if name in rows]
+    rows = rows.assign(
+        value=rows["value"].clip(lower=floor), **{name: rows[name].clip(lower=floor) for name in ends}
+    )
+    rows[ends] = rows[ends].where(rows["layer"] == layer)
+    marks: list[Mark] = [Null(), _OneThick(layer=layer)] + ([Rule(floor, "round-off")] if lost else [])
+    return (
+        Plot(rows, x="rank", color="layer").metric(metric).add(*marks).scale(y_log=True).figure(labels="bar")
+    )
+
+
+@dataclass(frozen=True)
+class _OneThick(Line):
+    """Thin lines of medians, but for the thick one of a layer, which lies over them."""
+
+    estimator: Any = "median"
+    markers: bool = False
+    layer: int = 0
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        thick = []
+        for series in panel:
+            front = series.group == str(self.layer)
+            look = THICK if front else {"width": 1}
+            for trace in super().together([series]):
+                trace.update(line=look, opacity=1 if front else 0.6)
+                if front:
+                    thick.append(trace)
+                else:
+                    yield trace
+        yield from thick
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        words = next(self._words(series) for series in drawn if series.group == str(self.layer))
+        yield key_entry(f"layer {self.layer}, {words}", mode="lines", line=THICK)
 
 
 def singular_values_figure(values: Any, floor: float | None = None) -> go.Figure:
@@ -113,54 +108,17 @@ def singular_values_figure(values: Any, floor: float | None = None) -> go.Figure
         raise InputError(f"floor is {floor!r}; give a positive number, or None")
     sigma = np.sort(sigma)[::-1]
     floor = SMALLEST * sigma[0] if floor is None else floor
-    ranks = np.arange(1, len(sigma) + 1)
     share = np.cumsum(sigma**2) / np.sum(sigma**2)
-    effective = _effective_rank(sigma)
-    holding = int(np.argmax(share >= 0.9)) + 1
-    low, high = floor if (sigma <= floor).any() else sigma[-1], sigma[0]
-    traces = [
-        go.Scatter(
-            x=ranks,
-            y=np.maximum(sigma, floor),
-            mode="lines",
-            customdata=np.stack([sigma, share], -1),
-            showlegend=False,
-            hovertemplate="rank %{x}<br>σ = %{customdata[0]:.3g}<br>%{customdata[1]:.1%} of the squared sum up to here"
-            "<extra></extra>",
-            line=series_style(0)["line"],
-        )
-    ]
-    marks = ((effective, f"effective rank {effective:.1f}", 1), (holding, f"rank of 90 %: {holding}", 2))
-    for place, text, look in marks:
-        style = series_style(look)["line"]
-        traces.append(
-            go.Scatter(x=[place, place], y=[low, high], mode="lines", line=style, name=text, hoverinfo="name")
-        )
-    layout: dict[str, Any] = {"shapes": [], "annotations": []}
-    if (sigma <= floor).any():
-        layout["shapes"].append(
-            {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": floor, "y1": floor}
-            | {"line": {"color": GREY, "dash": "dot", "width": 1}}
-        )
-        layout["annotations"].append(
-            {
-                "text": "at or below round-off",
-                "x": 0.5,
-                "xref": "x domain",
-                "y": np.log10(floor),
-                "showarrow": False,
-            }
-            | {"xanchor": "center", "yanchor": "bottom", "font": {"color": GREY}}
-        )
-    shown = pd.Series(np.maximum(sigma, floor))
-    return go.Figure(traces, {
-        **layout,
-        "xaxis": {"title": {"text": "Rank"}, "range": [0, len(sigma) + 1]},
-        "yaxis": {"title": {"text": "Singular value of attention σ<sub>r</sub>"}, "type": "log", **log_ticks(shown)},
-        "legend": LEGEND_ABOVE,
-        "margin": {"l": 58, "r": 8, "t": 26, "b": 38},
-        "height": 270,
+    effective, holding = _effective_rank(sigma), int(np.argmax(share >= 0.9)) + 1
+    rows = pd.DataFrame({
+        "metric": "singular_value", "rank": np.arange(1, len(sigma) + 1), "value": np.maximum(sigma, floor),
     })  # fmt: skip
+    marks: list[Mark] = [
+        Line(markers=False, words="σ<sub>r</sub> of the head's attention"),
+        At(effective, f"effective rank: {effective:.1f}"), At(holding, f"rank of 90 %: {holding}", dash="dot"),
+    ]  # fmt: skip
+    marks += [Rule(floor, "round-off")] if (sigma <= floor).any() else []
+    return Plot(rows, x="rank").metric("singular_value").add(*marks).scale(y_log=True).figure()
 
 
 def _effective_rank(spectrum: np.ndarray) -> float:

@@ -229,10 +229,15 @@ def compose_maps(
             showarrow=False,
             **place,
         )
+    return add_scale(squared(fig), ends, title, font, scale)
+
+
+def squared(fig: go.Figure) -> go.Figure:
+    """The figure with square cells in all its panels, whose upper ends stay where they are."""
     fig.update_xaxes(constrain="domain", matches=None)
     for axis in fig.update_yaxes(constrain="domain", constraintoward="top", matches=None).select_yaxes():
         axis.update(scaleanchor=axis.anchor, scaleratio=1)
-    return add_scale(fig, ends, title, font, scale)
+    return fig
 
 
 def add_scale(
@@ -250,3 +255,49 @@ def add_scale(
         "y": (low + high) / 2,
     }
     return fig.update_layout(coloraxis=colours)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From where to where the colours of some panels reach, what they mean, and which they are, if not the theme's."""
+
+    ends: tuple[float, float]
+    title: str = ""
+    colours: Any = None
+    ticks: Mapping[str, Any] = field(default_factory=dict)
+
+
+def over_bars(
+    panels: Sequence[Panel], columns: int, scales: Sequence[Scale], width: str = "page", **more: Any
+) -> go.Figure:
+    """`compose` of panels, with a bar for each scale beneath those that it colours: "coloraxis", "coloraxis2" ….
+
+    A scale's bar is as wide as the columns of its panels.
+    """
+    font, whole = theme_of(width).font, theme_of(width).widths[width]
+    names = [f"coloraxis{number or ''}" for number in (0, *range(2, len(scales) + 1))]
+    columns = min(columns, len(panels))
+    coloured = [{_scale_of(trace) for trace in panel.traces} for panel in panels]
+    places = [[place % columns for place, own in enumerate(coloured) if name in own] for name in names]
+    titles = [
+        wrap(scale.title, (max(own) - min(own) + 0.8) / columns * whole, font)
+        for scale, own in zip(scales, places, strict=True)
+    ]
+    tall = font * (2.1 + 1.3 * max(line_count(title) if title else 0 for title in titles))
+    fig = compose(panels, columns, width=width, below=tall, **more)
+    axes = [*fig.select_xaxes()]
+    bottom = min(axis.domain[0] for axis in fig.select_yaxes())
+    for name, scale, own, title in zip(names, scales, places, titles, strict=True):
+        left, right = axes[min(own)].domain[0], axes[max(own)].domain[1]
+        axis = shared_scale(scale.colours, scale.ends[1], title, scale.ends[0])
+        axis["colorbar"] |= {
+            "orientation": "h", "x": (left + right) / 2, "len": right - left - 3 * font / whole, "xpad": 0,
+            "y": bottom, "yanchor": "top", "ypad": 0.5 * font, **scale.ticks,
+        }  # fmt: skip
+        axis["colorbar"]["title"]["side"] = "bottom"
+        fig.layout[name] = axis
+    return fig
+
+
+def _scale_of(trace: Any) -> str | None:
+    return trace.coloraxis if trace.type == "heatmap" else trace.marker.coloraxis

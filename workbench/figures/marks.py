@@ -355,12 +355,16 @@ class At(Mark):
 
     place: float = 0.0
     name: str = ""
+    dash: str = "dash"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"color": GREY, "dash": self.dash, "width": 1}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=AT_LINE)
+        yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)
 
 
-AT_LINE = {"color": GREY, "dash": "dash", "width": 1}
 NULL_LINE = {"color": GREY, "dash": "dot"}
 PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}

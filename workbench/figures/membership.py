@@ -12,10 +12,10 @@ from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.layer_marks import layer_marks_figure
-from workbench.figures.overlays import OVERLAY, flat_scale, need_columns
-from workbench.figures.patch_panels import Panel
+from workbench.figures.maps import Scale
+from workbench.figures.overlays import OVERLAY, need_columns
+from workbench.figures.token_panels import Numbers, page, word_panels
 from workbench.figures.tokens import text_view
-from workbench.figures.word_boxes import page, word_panels
 
 SOURCE = 'workbench.analyze("membership", …, per="token")'
 COLUMNS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
@@ -97,15 +97,14 @@ def token_membership_figure(
     ]  # fmt: skip
     where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     title = f"Membership Π, {where} (even: {1 / len(known):.2g})"
-    scale = flat_scale(OVERLAY, _ends(frame), title, notes=notes)
     panels = [
-        Panel(
+        Numbers(
             f"<b>head {number}</b>" if number == head else f"head {number}", f"in head {number}",
             by_head[number]["value"].to_numpy(),
         )
         for number in heads
     ]  # fmt: skip
-    return word_panels(view, panels, shown, {"coloraxis": scale}, place)
+    return word_panels(view, panels, shown, Scale(_ends(frame), title, OVERLAY), place, notes)
 
 
 AGREEMENTS = ("membership_ari", "membership_iou")

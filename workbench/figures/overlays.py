@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,6 @@ DIFFERENCE = [
     for place in places
 ]
 CHOSEN = COLOURS[0]  # what is chosen, framed
-FIRST = {"xaxis": "x", "yaxis": "y"}  # a figure's first panel
-NOTE = 58  # letters of a line that fits the width of a column
 
 
 def cells(values: np.ndarray | list[list[None]], label: str, **more: Any) -> go.Heatmap:
@@ -85,47 +82,15 @@ def under_cells(rows: int, columns: int) -> dict:
     return {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
 
 
-def frame_shape(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, str], **line: Any) -> dict:
-    """A shape that frames the cells from x[0] to x[1] and y[0] to y[1] of a panel, whose ``axes`` are a trace's."""
+def frame_shape(x: tuple[float, float], y: tuple[float, float], **line: Any) -> dict:
+    """A shape of a panel that frames its cells from x[0] to x[1] and y[0] to y[1]."""
     ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
-    where = {"xref": axes["xaxis"], "yref": axes["yaxis"]}
-    return {"type": "rect", **where, **ends, "line": {"color": "black", "width": 1, **line}}
+    return {"type": "rect", **ends, "line": {"color": "black", "width": 1, **line}}
 
 
-def outline(x: tuple[float, float], y: tuple[float, float], axes: Mapping[str, str] = FIRST) -> list[dict]:
+def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
     """The frame of what is chosen, dark on light: seen on any colour."""
-    return [frame_shape(x, y, axes, color="white", width=4), frame_shape(x, y, axes, color=CHOSEN, width=2)]
-
-
-def scale_lines(scales: Mapping[str, dict]) -> int:
-    """How many lines the titles of these colour axes have beside their first, so that a height can hold them."""
-    return max(axis["colorbar"]["title"]["text"].count("<br>") for axis in scales.values())
-
-
-def flat_scale(
-    scale: Any,
-    ends: tuple[float, float],
-    title: str,
-    x: tuple[float, float] = (0.0, 1.0),
-    notes: Sequence[str] = (),
-) -> dict:
-    """`shared_scale` with its bar lying under the panels, over the part ``x`` of their width; notes join its title.
-
-    A bar makes its own room, in every theme, which an annotation does not.
-    """
-    axis = shared_scale(scale, ends[1], title, ends[0])
-    letters = round(NOTE * (x[1] - x[0]))
-    lines = [title, *(line for note in notes for line in textwrap.wrap(note, letters))]
-    axis["colorbar"] |= {
-        "title": {"text": "<br>".join(lines), "side": "bottom"},
-        "orientation": "h",
-        "len": 0.96 * (x[1] - x[0]),
-        "x": (x[0] + x[1]) / 2,
-        "y": 0,
-        "yanchor": "top",
-        "ypad": 4,
-    }
-    return axis
+    return [frame_shape(x, y, color="white", width=4), frame_shape(x, y, color=CHOSEN, width=2)]
 
 
 def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:

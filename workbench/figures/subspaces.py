@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.frames import model_label, rows_of, series_of
-from workbench.figures.grammar import metric_axis
-from workbench.figures.maps import add_scale
-from workbench.figures.marks import NEUTRAL, Band, Line, Null, Series, key_entry, key_swatch
-from workbench.figures.theme import NULL_BAND, PAGE, series_style, theme_of, translucent
-from workbench.frames.metrics import METRICS
+from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.frames import model_label, rows_of
+from workbench.figures.grammar import Plot
+from workbench.figures.maps import add_scale, squared
+from workbench.figures.marks import Band, Line, Null
+from workbench.figures.overlays import need_columns
+from workbench.figures.theme import PAGE, theme_of
 
 COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction", "value")
 MOST = 6  # layers in a row of panels
 _HIDDEN = Axis("", 0, 1, bare=True, more={"visible": False})
 _EMPTY = Panel([], _HIDDEN, _HIDDEN)
-COHERENCE = ("coherence_inside", "coherence_between", "subspace_angle")
+ANGLE = "subspace_angle"
+COHERENCE = ("coherence_inside", "coherence_between", ANGLE)
 
 
 def subspace_figure(frame: pd.DataFrame) -> go.Figure:
@@ -34,12 +34,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: a column is missing, or there are no rows.
     """
-    missing = [name for name in COLUMNS if name not in frame]
-    if missing or frame.empty:
-        raise InputError(
-            f"the frame has no {'column ' + ', '.join(missing) if missing else 'rows'}; give the frame of "
-            '`workbench.analyze("subspaces", …, per="pair")`'
-        )
+    need_columns(frame, COLUMNS, 'workbench.analyze("subspaces", …, per="pair")')
     matrices = {model: [*own.groupby("layer")] for model, own in frame.groupby("model", sort=False)}
     across = min(max(map(len, matrices.values())), MOST)
     rows = [  # each model begins a row of its own
@@ -60,9 +55,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     fig = compose(
         panels, across, shared="y", width="page", right=bar + rest, inner=side, gap=gap, before={0: rest}
     )
-    for axis in fig.update_xaxes(constrain="domain").select_yaxes():
-        axis.update(scaleanchor=axis.anchor, constrain="domain", matches=None)
-    return add_scale(fig, (0.0, 1.0), "|cos| of two directions", font)
+    return add_scale(squared(fig), (0.0, 1.0), "|cos| of two directions", font)
 
 
 def _blocks(part: pd.DataFrame, label: str, side: str, beneath: str) -> Panel:
@@ -108,29 +101,10 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         InputError: the frame holds none of them.
     """
     rows = rows_of(frame, metrics)
-    marks = (Null(), Band(quantiles=(25, 75)), Line())
-    panels, key = [], {}
+    rows = rows.assign(place=rows["rank"].where(rows["metric"] == ANGLE, rows["layer"]))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
-    for place, metric in enumerate(present):
-        lettered = f" ({chr(ord('a') + place)})" if len(present) > 1 else ""
-        by = "rank" if metric == "subspace_angle" else "layer"
-        known = METRICS[metric]
-        parts = series_of(rows[rows["metric"] == metric])
-        drawn = [
-            Series(part, by, label, series_style(number), label, known.unit)
-            for number, (label, part) in enumerate(parts)
-        ]
-        traces = [trace.update(showlegend=False) for mark in marks for trace in mark.together(drawn)]
-        values = [float(y) for trace in traces for y in trace.y]
-        places = rows.loc[rows["metric"] == metric, by]
-        title = "Angle, smallest first" if by == "rank" else "Layer"
-        x = with_room(Axis(title, float(places.min()), float(places.max()), whole=True), 0.03)
-        panels.append(Panel(traces, x, metric_axis(known, [(min(values), max(values))], zero=True)))
-        key |= {one.label: key_entry(one.label, mode="lines+markers", **one.style) for one in drawn}
-        if by == "rank":
-            key["spread"] = key_swatch(
-                f"IQR over layers and pairs of heads{lettered}", translucent(NEUTRAL, 0.3)
-            )
-    if bands := [trace for panel in panels for trace in panel.traces if trace.fillcolor == NULL_BAND]:
-        key["null"] = key_swatch("null: random directions (95 %)", bands[0].fillcolor)
-    return compose(panels, len(panels), [*key.values()], width="page", letters=True)
+    titles = dict.fromkeys(present, "Layer") | {ANGLE: "Angle, smallest first"}
+    plot = Plot(rows, x="place").metric(*present).scale(x_free=True, x_title=titles, y_zero=True)
+    band = Band(quantiles=(25, 75), words="angles: IQR over layers and pairs of heads")
+    mean = Line(words="mean over pairs of directions, or of heads")
+    return plot.add(Null(), band, mean).figure("page", columns=len(present))

@@ -8,10 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.overlays import OVERLAY, flat_scale
-from workbench.figures.patch_panels import Panel, patch_panels
+from workbench.figures.maps import Scale
+from workbench.figures.overlays import OVERLAY
+from workbench.figures.token_panels import Numbers, page, patch_panels, word_panels
 from workbench.figures.tokens import TokenView, as_array, check_token, largest, not_finite, view_tokens
-from workbench.figures.word_boxes import page, word_panels
 
 MAX_LINES = 8
 
@@ -56,8 +56,8 @@ def token_attention_figure(
     title = "Attention weight" + (", one scale for both" if len(panels) > 1 else "")
     if view.grid is not None:
         highest = largest(*(panel.values[view.patches] for panel in panels))
-        scale = flat_scale(None if image is None else OVERLAY, (0.0, highest), title, notes=notes)
-        return patch_panels(view, panels, [image] * len(panels), {"coloraxis": scale}, place)
+        scale = Scale((0.0, highest), title, None if image is None else OVERLAY)
+        return patch_panels(view, panels, [image] * len(panels), [scale], place, notes)
     shown = page(view, place, max_lines)
     highest = largest(*(panel.values[shown] for panel in panels))
     if len(shown) < len(view.real):
@@ -66,8 +66,7 @@ def token_attention_figure(
             f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {share:.0%} of the attention"
             f" {panels[0].title.partition(':')[0]}."
         )
-    scale = flat_scale(OVERLAY, (0.0, highest), title, notes=notes)
-    return word_panels(view, panels, shown, {"coloraxis": scale}, place)
+    return word_panels(view, panels, shown, Scale((0.0, highest), title, OVERLAY), place, notes)
 
 
 def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
@@ -87,21 +86,21 @@ def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
     return weights
 
 
-def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[list[Panel], list[str]]:
+def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[list[Numbers], list[str]]:
     """What is drawn of a head's weights, and what has to be said about it."""
     if len(weights) == 1 < weights.shape[1]:
         asks = next(
             (view.labels[here] for here, kind in enumerate(view.kinds) if kind == "class"), "the query"
         )
         note = f"Class attention has one query, {asks}: nothing attends to the other tokens."
-        return [Panel(f"from {asks}: where it attends", f"from {asks} to", weights[0])], [note]
+        return [Numbers(f"from {asks}: where it attends", f"from {asks} to", weights[0])], [note]
     if place is None:
         mean = weights[view.real].mean(0)
         return [
-            Panel(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
+            Numbers(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
         ], []
     label, name = view.labels[place], view.names[place]
     return [
-        Panel(f"from {label}: where it attends", f"from {name} to", weights[place]),
-        Panel(f"to {label}: what attends to it", f"to {name} from", weights[:, place]),
+        Numbers(f"from {label}: where it attends", f"from {name} to", weights[place]),
+        Numbers(f"to {label}: what attends to it", f"to {name} from", weights[:, place]),
     ], []

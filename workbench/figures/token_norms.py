@@ -9,13 +9,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.overlays import OVERLAY, flat_scale
-from workbench.figures.patch_panels import Panel, panel_domains, patch_panels
-from workbench.figures.theme import COLOURS
+from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.maps import Scale
+from workbench.figures.overlays import OVERLAY
+from workbench.figures.theme import COLOURS, theme_of
+from workbench.figures.token_panels import Numbers, patch_panels
 from workbench.figures.tokens import TokenView, as_array, distinct, view_tokens
 
 WORDS = {"q": "queries", "k": "keys", "v": "values"}
-ROW = 96  # px, of the bars of one operand
 
 
 def token_norms_figure(
@@ -64,16 +65,15 @@ def _of_view(name: str, values: np.ndarray, view: TokenView) -> np.ndarray:
 
 
 def _maps(norms: Mapping[str, np.ndarray], view: TokenView, image: np.ndarray | None) -> go.Figure:
-    panels, scales = [], {}
-    for number, (name, domain) in enumerate(zip(norms, panel_domains(len(norms)), strict=True), start=1):
-        scale = f"coloraxis{number if number > 1 else ''}"
-        panels.append(Panel(f"{WORDS.get(name, '')} ‖{name}‖".strip(), f"‖{name}‖ of", norms[name], scale))
-        shown = norms[name][view.patches]
-        shown = norms[name] if np.isnan(shown).all() else shown
+    panels, scales = [], []
+    for number, (name, values) in enumerate(norms.items(), start=1):
+        title = f"{WORDS.get(name, '')} ‖{name}‖".strip()
+        panels.append(Numbers(title, f"‖{name}‖ of", values, f"coloraxis{number if number > 1 else ''}"))
+        shown = values[view.patches]
+        shown = values if np.isnan(shown).all() else shown
         lowest, highest = float(np.nanmin(shown)), float(np.nanmax(shown))
         ends = (lowest if highest > lowest else 0.0, highest or 1.0)
-        scales[scale] = flat_scale(None if image is None else OVERLAY, ends, "", domain)
-        scales[scale]["colorbar"]["nticks"] = 4
+        scales.append(Scale(ends, "", None if image is None else OVERLAY, {"nticks": 4}))
     return patch_panels(view, panels, [image] * len(panels), scales)
 
 
@@ -81,28 +81,14 @@ def _bars(norms: Mapping[str, np.ndarray], view: TokenView) -> go.Figure:
     """A row of bars per operand, one under another, with the words beneath."""
     real = view.real
     words = distinct([view.labels[place] for place in real])
-    gap = 0.06
-    side = (1 - gap * (len(norms) - 1)) / len(norms)
-    traces: list[go.Bar] = []
-    layout: dict = {"margin": {"l": 50, "r": 8, "t": 8, "b": 60}, "bargap": 0.1}
+    x = Axis("", -0.5, len(real) - 0.5, names=tuple(words), steep=True, more={"type": "category"})
+    panels = []
     for number, (name, values) in enumerate(norms.items()):
-        axis = "" if number == 0 else str(number + 1)
-        traces.append(
-            go.Bar(
-                x=words,
-                y=values[real],
-                yaxis=f"y{axis}",
-                marker={"color": COLOURS[number % len(COLOURS)], "line": {"width": 0}},
-                customdata=[view.index[place] for place in real],
-                name=f"‖{name}‖",
-                showlegend=False,
-                hovertemplate=f"‖{name}‖ of %{{x}}<br>%{{y:.4g}}<extra></extra>",
-            )
-        )
-        top = 1 - number * (side + gap)
-        layout[f"yaxis{axis}"] = {
-            "title": {"text": f"‖{name}‖"}, "domain": [max(top - side, 0), top], "rangemode": "tozero", "nticks": 4,
-        }  # fmt: skip
-    last = "" if len(norms) == 1 else str(len(norms))
-    layout["xaxis"] = {"type": "category", "tickangle": -90, "anchor": f"y{last}"}
-    return go.Figure(traces, {**layout, "height": ROW * len(norms) + 68})
+        bars = go.Bar(
+            x=words, y=values[real], marker={"color": COLOURS[number % len(COLOURS)], "line": {"width": 0}},
+            customdata=[view.index[place] for place in real], name=f"‖{name}‖", showlegend=False,
+            hovertemplate=f"‖{name}‖ of %{{x}}<br>%{{y:.4g}}<extra></extra>",
+        )  # fmt: skip
+        highest = float(np.nanmax(values[real], initial=0.0)) or 1.0
+        panels.append(Panel([bars], x, Axis(f"‖{name}‖", 0, 1.04 * highest)))
+    return compose(panels, 1, width="page", shared="x", inner=7 * theme_of("page").font)

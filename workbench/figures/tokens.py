@@ -109,7 +109,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         raise InputError(f"the layer holds {count} tokens, but the input has {len(index)}")
     if tokens.grid is None:
         return text_view(index, labels, kinds)
-    shown = [_shown(labels[place]) for place in index]
+    shown = [readable_label(labels[place]) for place in index]
     _, columns = tokens.grid
     order = {place: number for number, place in enumerate(patches)}
     names = [
@@ -121,7 +121,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
 
 def text_view(index: Sequence[int], labels: Sequence[str], kinds: Sequence[str]) -> TokenView:
     """Tokens of a text: the number of each, what the model calls it, and its kind."""
-    shown = list(map(_shown, labels))
+    shown = list(map(readable_label, labels))
     names = [f"{label} (token {number})" for number, label in zip(index, shown, strict=True)]
     return TokenView(list(index), shown, names, list(kinds), None)
 
@@ -143,7 +143,7 @@ def check_token(token: int | None, tokens: Any, input: int) -> int | None:
     return int(token) % count
 
 
-def _shown(label: str) -> str:
+def readable_label(label: str) -> str:
     """A label that can be read, and that plotly does not take for markup: "<s>" would strike out what follows."""
     return html.escape(label, quote=False) if label.strip() else "␣"
 

@@ -1,0 +1,223 @@
+"""Numbers of the tokens of one input: maps of its patches, special tokens beneath them, or a text as coloured boxes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+
+from workbench.figures.composition import Axis, Panel
+from workbench.figures.maps import Scale, over_bars, squared
+from workbench.figures.measuring import text_width, widest
+from workbench.figures.overlays import cells, data_uri, frame_shape, outline, under_cells
+from workbench.figures.theme import COLOURS, GREY, theme_of
+from workbench.figures.tokens import TokenView
+
+WIDTH = "page"
+LINE = 1.8  # letters, of a line of boxes
+_FEWEST = 2  # a panel alone is as large as one of two
+_HIDDEN = {"visible": False}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A number per token of a view, under a title; ``hover`` begins what a cell says, ``scale`` names its colours."""
+
+    title: str
+    hover: str
+    values: np.ndarray
+    scale: str = "coloraxis"
+
+
+def row_of_panels(count: int, fewest: int = _FEWEST) -> tuple[float, float, float]:
+    """The side of a panel of a row of them, the gap between two, and the room left over at either end, in pixels."""
+    font, whole = theme_of(WIDTH).font, theme_of(WIDTH).widths[WIDTH]
+    gap, room = 1.4 * font, whole - 1.2 * font
+    side = (room - (max(count, fewest) - 1) * gap) / max(count, fewest)
+    return side, gap, (room - count * side - (count - 1) * gap) / 2
+
+
+def patch_panels(
+    view: TokenView,
+    panels: Sequence[Numbers],
+    images: Sequence[np.ndarray | None],
+    scales: Sequence[Scale],
+    chosen: int | None = None,
+    notes: Sequence[str] = (),
+) -> go.Figure:
+    """A map per panel, over its faded image where it has one, and a strip of the class and register tokens.
+
+    No token is left out: patches and strip together are the whole of a panel's values. Every cell carries its
+    token's number as ``customdata``; the token at the place ``chosen`` of the view is framed.
+
+    Raises:
+        InputError: the image is not one; see `workbench.figures.overlays.data_uri`.
+    """
+    assert view.grid is not None
+    rows, columns = view.grid
+    side, gap, rest = row_of_panels(len(panels))
+    strip = _Strip(view, side / columns)
+    numbers = np.asarray(view.index)[view.patches].reshape(rows, columns)
+    whole = (-0.5, columns - 0.5), (-0.5, rows - 0.5)
+    shapes = [frame_shape(*corners) for corners in (*strip.cells, whole)]
+    if chosen is not None:
+        shapes += outline(*strip.corners(chosen))
+    faded = {id(image): data_uri(image, fade=True) for image in images if image is not None}
+    x = Axis("", -0.5, columns - 0.5, bare=True, more={"showline": False})
+    y = Axis("", strip.end, -0.5, bare=True, more={"showline": False})
+    drawn = []
+    for panel, image in zip(panels, images, strict=True):
+        values = panel.values[view.patches].reshape(rows, columns)
+        traces = [cells(values, panel.hover, customdata=numbers, coloraxis=panel.scale), *strip.traces(panel)]
+        under = () if image is None else ({"source": faded[id(image)], **under_cells(rows, columns)},)
+        drawn.append(Panel(traces, x, y, panel.title, shapes=shapes, images=under))
+    fig = over_bars(
+        drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
+        inner=side * (strip.end + 0.5) / columns, notes=notes,
+    )  # fmt: skip
+    return squared(fig)
+
+
+class _Strip:
+    """Where the special tokens stand: cells beneath the patches, in units of a patch; a name and number at each."""
+
+    def __init__(self, view: TokenView, unit: float) -> None:
+        (rows, columns), count = view.grid or (0, 0), len(view.special)
+        self.view, self.columns = view, columns
+        self.tall = max(1.0, 0.06 * columns)
+        wide = min(columns / max(count, 1), 0.25 * columns)
+        top = rows - 0.5 + 0.3 * self.tall
+        self.edges = -0.5 + wide * np.arange(count + 1)
+        self.bottom = top + self.tall
+        self.cells = [(pair, (top, self.bottom)) for pair in itertools.pairwise(self.edges.tolist())]
+        font = theme_of(WIDTH).font
+        self.short = count > 2  # side by side they are cut to what a cell has room for
+        self.named = widest(self._names(), font) < wide * unit or count == 1
+        named = 2.9 * font / unit if self.named and count > 1 else 0.2  # one alone is named at its side
+        self.end = self.bottom + named if count else rows - 0.5
+
+    def corners(self, place: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """x and y from where to where the token at a place is drawn."""
+        if place in self.view.special:
+            return self.cells[self.view.special.index(place)]
+        row, column = divmod(self.view.patches.index(place), self.columns)
+        return (column - 0.5, column + 0.5), (row - 0.5, row + 0.5)
+
+    def _names(self) -> list[str]:
+        """What the tokens are called: where there are many in short, CLS, DIST, R1, R2, …."""
+        if not self.short:
+            return [self.view.names[place] for place in self.view.special]
+        registers = itertools.count(1)
+        short = {"class": "CLS", "distillation": "DIST"}
+        kinds = [self.view.kinds[place] for place in self.view.special]
+        return [short.get(kind) or f"R{next(registers)}" for kind in kinds]
+
+    def traces(self, panel: Numbers) -> list[go.Heatmap | go.Scatter]:
+        """Its cells, and with each its name and number, since colours are scaled to the patches."""
+        view = self.view
+        if not view.special:
+            return []
+        values, top = panel.values[view.special], self.bottom - self.tall
+        strip = cells(
+            values[None], panel.hover, x=self.edges, y=[top, self.bottom], coloraxis=panel.scale,
+            customdata=[[view.index[place] for place in view.special]],
+            hovertext=[[view.names[place] for place in view.special]],
+            hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{z:.4f}}<extra></extra>",
+        )  # fmt: skip
+        if not self.named:
+            return [strip]
+        words = zip(self._names(), [_number(value, 2 if self.short else 4) for value in values], strict=True)
+        if len(values) == 1:
+            spot = {
+                "x": self.edges[1:] + 0.2,
+                "y": [self.bottom - self.tall / 2],
+                "textposition": "middle right",
+            }
+            said = [" ".join(pair) for pair in words]
+        else:
+            spot = {"x": (self.edges[1:] + self.edges[:-1]) / 2, "textposition": "bottom center"}
+            spot["y"] = [self.bottom + 0.1 * self.tall] * len(values)
+            said = ["<br>".join(pair) for pair in words]
+        label = go.Scatter(
+            mode="text", text=said, hoverinfo="skip", showlegend=False, cliponaxis=False, **spot
+        )
+        return [strip, label]
+
+
+def _number(value: float, digits: int) -> str:
+    if np.isnan(value):
+        return "none"
+    return (f"{value:.{digits}f}" if abs(value) < 1 else f"{value:.3g}").replace("-", "−")
+
+
+# ---------------------------------------------------------------------------------------------------- a text
+
+
+def word_panels(
+    view: TokenView,
+    panels: Sequence[Numbers],
+    shown: Sequence[int],
+    scale: Scale,
+    chosen: int | None = None,
+    notes: Sequence[str] = (),
+) -> go.Figure:
+    """A block of boxes per panel, above each other: the tokens at the places ``shown`` of the view, in reading order.
+
+    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame.
+    """
+    font = theme_of(WIDTH).font
+    labels = [view.labels[place] for place in shown]
+    left, line, wide = _flow(labels)
+    framed = np.array([place == chosen for place in shown])
+    border = {
+        "color": np.where(framed, COLOURS[0], GREY).tolist(), "width": np.where(framed, 2.5, 0.5).tolist(),
+    }  # fmt: skip
+    x = Axis("", 0, _room(), bare=True, more=_HIDDEN)
+    y = Axis("", float(line[-1]) + 0.5, -0.5, bare=True, more=_HIDDEN)
+    drawn = []
+    for panel in panels:
+        boxes = go.Bar(
+            x=wide, base=left, y=line, width=0.88, orientation="h", name=panel.title, showlegend=False,
+            text=labels, textposition="inside", insidetextanchor="middle", textangle=0, constraintext="inside",
+            cliponaxis=False, customdata=[view.index[place] for place in shown],
+            hovertext=[view.names[place] for place in shown],
+            hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{marker.color:.4f}}<extra></extra>",
+            marker={"color": panel.values[list(shown)], "coloraxis": panel.scale, "line": border},
+        )  # fmt: skip
+        drawn.append(Panel([boxes], x, y, panel.title))
+    inner = (int(line[-1]) + 1) * LINE * font
+    return over_bars(drawn, 1, [scale], WIDTH, inner=inner, shared="xy", gap=0.3 * font, notes=notes)
+
+
+def page(view: TokenView, place: int | None, most: int) -> list[int]:
+    """Places of the tokens in that part of a long text, of ``most`` lines, which holds the one at ``place``.
+
+    Parts do not move when another token of the same is chosen. Padding is left out.
+    """
+    real = view.real
+    part = _flow([view.labels[here] for here in real])[1] // max(most, 1)
+    chosen = part[real.index(place)] if place in real else 0
+    return [here for here, number in zip(real, part, strict=True) if number == chosen]
+
+
+def _room() -> float:
+    """Pixels that a line of boxes has."""
+    return theme_of(WIDTH).widths[WIDTH] - 1.2 * theme_of(WIDTH).font
+
+
+def _flow(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Left edge, line and width of every box, in pixels: a box that does not fit begins a line."""
+    font, room = theme_of(WIDTH).font, _room()
+    wide = [min(text_width(label, font) + 0.9 * font, room) for label in labels]
+    left, line = [], []
+    place, number = 0.0, 0
+    for width in wide:
+        if place and place + width > room:
+            place, number = 0.0, number + 1
+        left.append(place)
+        line.append(number)
+        place += width + 0.25 * font
+    return np.array(left), np.array(line), np.array(wide)
