@@ -46,8 +46,8 @@ def attention_matrix_figure(
     """
     others = getattr(tokens, "keys", None)
     weights = head_weights(attn, cross=others is not None)
-    token = check_token(token, tokens, input)
     view = columns = view_tokens(tokens, input, weights.shape[1 if others is None else 0])
+    token = check_token(token, tokens, input)
     if others is None:
         queries, keys = asked_and_seen(weights, view)
     else:
