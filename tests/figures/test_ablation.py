@@ -33,39 +33,43 @@ def frames():
     return pd.DataFrame(results), pd.DataFrame(seeds), printed
 
 
+def drawn(fig, axis):
+    return [trace for trace in fig.data if trace.xaxis == axis and trace.x[0] is not None]
+
+
 def test_every_seed_stands_in_its_row_and_panel():
     results, seeds, printed = frames()
     fig = ablation_figure(results, seeds, printed)
-    for number, (task, models) in enumerate(ACCURACY.items()):
-        axis = "x" if not number else f"x{number + 1}"
-        (drawn,) = [trace for trace in fig.data if trace.xaxis == axis and trace.customdata is not None]
-        assert list(drawn.x) == pytest.approx([100 * value for values in models.values() for value in values])
-        (strokes,) = [trace for trace in fig.data if trace.xaxis == axis and trace.customdata is None]
-        assert list(strokes.x) == pytest.approx([100 * np.median(values) for values in models.values()]), task
-    rows = dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True))
-    assert list(rows) == list(LABELS.values())
-    assert sorted(rows.values(), reverse=True) == list(rows.values())  # the first above
+    for axis, (task, models) in zip(("x", "x2"), ACCURACY.items(), strict=True):
+        strokes, dots = drawn(fig, axis)
+        values = [100 * value for values in models.values() for value in values]
+        assert sorted(dots.x) == pytest.approx(sorted(values)), task
+        medians = {place: 100 * np.median(own) for place, own in enumerate(models.values())}
+        assert dict(zip(strokes.y, strokes.x, strict=True)) == pytest.approx(medians)
+        assert {dots.marker.color} != {"white"}
+    assert list(fig.layout.yaxis.ticktext) == list(LABELS.values())  # from above
+    assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1]
 
 
 def test_differences_are_filled_where_they_are_significant_and_published_ones_stand_beside():
     results, seeds, printed = frames()
     fig = ablation_figure(results, seeds, printed)
-    last = [trace for trace in fig.data if trace.xaxis == "x3" and trace.x[0] is not None]
-    filled, open_, photos, diamonds = last
-    assert filled.marker.color == filled.marker.line.color != "white"
-    assert open_.marker.color == "white"
-    assert filled.x[0] == pytest.approx(100 * (0.6 - 0.85))
-    assert (filled.error_x.array[0], filled.error_x.arrayminus[0]) == pytest.approx((25 + 25, -25 + 50))
-    assert photos.x[0] == pytest.approx(-25)
-    assert list(diamonds.x) == pytest.approx([-4, 1])
-    assert fig.layout.annotations[2].text == "Δ vs. first"
+    digits, photos, *diamonds = drawn(fig, "x3")
+    assert [colour == "white" for colour in digits.marker.color] == [False, True]
+    assert digits.x[0] == pytest.approx(100 * (0.6 - 0.85))
+    assert (digits.error_x.array[0], digits.error_x.arrayminus[0]) == pytest.approx((25 + 25, -25 + 50))
+    assert list(photos.x) == pytest.approx([-25])
+    assert [trace.x[0] for trace in diamonds] == pytest.approx([-4, 1])
+    assert {trace.marker.symbol for trace in diamonds} == {"diamond-open"}
+    assert diamonds[0].y[0] > photos.y[0] > digits.y[0]  # side by side within their row
+    assert fig.layout.xaxis3.title.text == "Difference from first<br>(points)"
 
 
 def test_losses_are_drawn_in_nats_and_other_quantities_refused():
     results, seeds, printed = (frame.assign(quantity="loss") for frame in frames())
     fig = ablation_figure(results, seeds, printed[:0], "loss")
     assert "nats" in fig.layout.xaxis.title.text
-    assert fig.data[0].x[0] == 0.9
+    assert 0.9 in drawn(fig, "x")[1].x
     with pytest.raises(InputError, match="perplexity"):
         ablation_figure(results, seeds, printed, "perplexity")
     with pytest.raises(InputError, match="accuracy"):

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import key
+from tests.figures.drawn import bands, ends, key, lines
 from tests.figures.study import named, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import eigenvector_figure, eigenvector_layers_figure
+from workbench.figures.theme import NULL_BAND
 
 SIZES = {"true": 1e-18, "perturbed": 1e-6, "values": 3e-6}
 AXES = 5
@@ -42,39 +43,43 @@ def eigen_frame(model="bundled:digits-vit", layers=(None, 0, 1, 2)):
     return pd.concat([frame[~residuals], frame[residuals].assign(**null_level)])
 
 
+def on(fig, axis):
+    return {trace.name: trace for trace in lines(fig) if trace.xaxis == axis}
+
+
 def test_a_line_per_candidate_and_axis_in_every_panel():
     fig = eigenvector_figure(eigen_frame())
-    lines = named(fig, "from V")
-    assert [line.xaxis for line in lines] == ["x", "x2", "x3"]
-    assert list(lines[0].x) == [1, 2, 3, 4, 5]
-    assert list(lines[0].y) == pytest.approx([3e-6 * axis for axis in range(1, 6)])
-    assert len({line.line.dash for line in fig.data if line.xaxis == "x2" and line.name}) == 3
+    drawn = named(fig, "from V")
+    ours = [trace for trace in drawn if trace.fill is None]
+    assert [trace.xaxis for trace in ours] == ["x", "x2", "x3"]
+    assert list(ours[0].x) == [1, 2, 3, 4, 5]
+    assert list(ours[0].y) == pytest.approx([3e-6 * axis for axis in range(1, 6)])
+    assert len({trace.line.dash for trace in on(fig, "x2").values()}) == 3
 
 
 def test_the_band_reaches_one_standard_deviation_above_the_mean():
     fig = eigenvector_figure(eigen_frame())
-    bands = [trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x"]
-    assert max(bands[0].y) == pytest.approx(1e-18 * AXES + 1e-18)
-    assert min(bands[0].y) == pytest.approx(1e-18)
+    (band,) = [trace for trace in named(fig, "eigenvectors") if trace.fill == "toself" and trace.xaxis == "x"]
+    np.testing.assert_allclose(ends(band)[1], [1e-18 * axis for axis in range(1, 6)])
+    np.testing.assert_allclose(ends(band)[2], [1e-18 * (axis + 1) for axis in range(1, 6)])
 
 
-def test_rounding_and_the_size_of_gamma_stand_in_the_absolute_panel_alone():
-    fig = eigenvector_figure(eigen_frame())
-    (floor,), (size,) = named(fig, "round-off"), named(fig, "mean |γ|")
+def test_rounding_and_the_size_of_gamma_stand_among_absolute_differences_alone():
+    (floor,), (size,) = (named(eigenvector_figure(eigen_frame()), name) for name in ("round-off", "mean |γ|"))
     assert floor.xaxis == size.xaxis == "x"
     assert set(floor.y) == {2e-18}
     assert set(size.y) == {1e-7}
 
 
-def test_the_residual_of_v_stands_beside_its_chance():
-    (null_level,) = named(eigenvector_figure(eigen_frame()), "null distribution")
-    assert null_level.xaxis == "x3"
-    assert set(null_level.y) == {0.8}
+def test_the_residual_of_v_stands_over_its_null():
+    (null,) = bands(eigenvector_figure(eigen_frame()), NULL_BAND)
+    assert null.xaxis == "x3"
+    assert (set(ends(null)[1]), set(ends(null)[2])) == ({0.7}, {0.9})
 
 
 def test_one_convention_of_the_relative_difference_is_drawn():
     for convention, value in (("as_published", 0.5), ("as_implemented", 0.4)):
-        line = named(eigenvector_figure(eigen_frame(), convention=convention), "perturbed")[1]
+        line = on(eigenvector_figure(eigen_frame(), convention=convention), "x2")["perturbed eigenvectors"]
         assert set(line.y) == {value}
     with pytest.raises(InputError, match="as_implemented"):
         eigenvector_figure(eigen_frame(), convention="exact")
@@ -84,24 +89,25 @@ def test_differences_are_on_log_axes_and_residuals_from_0_to_1():
     fig = eigenvector_figure(eigen_frame())
     assert [fig.layout[axis].type for axis in ("yaxis", "yaxis2", "yaxis3")] == ["log", "log", None]
     assert fig.layout.yaxis3.range[0] < 0 < 1 < fig.layout.yaxis3.range[1]
-    assert {axis.title.text for axis in fig.select_xaxes()} == {"Axis"}
+    assert {axis.title.text for axis in fig.select_xaxes() if axis.title.text} == {"Axis"}
 
 
-def test_every_model_gets_a_row():
+def test_every_model_gets_a_column():
     both = pd.concat([eigen_frame(), eigen_frame("hf:google-bert/bert-base-uncased")])
     fig = eigenvector_figure(both)
-    assert {"digits-vit", "bert-base-uncased"} <= set(titles(fig))
-    assert len(named(fig, "from V")) == 6
-    assert sum(trace.showlegend is not False for trace in named(fig, "from V")) == 1
+    assert titles(fig) == ["digits-vit", "bert-base-uncased"]
+    assert len([trace for trace in lines(fig) if trace.name == "from V"]) == 6
+    assert key(fig).count("from V") == 1
 
 
-def test_layers_are_lines_in_a_panel_per_candidate():
+def test_layers_have_a_dot_for_each_axis_in_a_row_per_candidate():
     fig = eigenvector_layers_figure(eigen_frame())
-    drawn = named(fig, "layer ")
-    assert len(drawn) == 3 * 3
-    assert titles(fig) == ["eigenvectors of K̃", "perturbed eigenvectors", "from V"]
-    np.testing.assert_allclose(drawn[-1].y, [3e-6 * axis for axis in range(1, 6)])
-    assert key(fig)[:3] == ["layer 0", "layer 1", "layer 2"]
+    rows = [axis.title.text.split("<br>")[-1] for axis in fig.select_yaxes()]
+    assert rows == ["eigenvectors of K̃", "perturbed eigenvectors", "from V"]
+    dots = [trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None]
+    assert [len(trace.x) for trace in dots] == [3 * AXES] * 3
+    np.testing.assert_allclose(lines(fig)[-1].y, [3e-6 * 3] * 3)  # the median of five
+    assert list(lines(fig)[-1].x) == [0, 1, 2]
     assert len({axis.range for axis in fig.select_yaxes()}) == 3  # each has its own
 
 

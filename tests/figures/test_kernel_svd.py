@@ -1,11 +1,14 @@
 """Spectra of attention against rank, and by layer, beside the null distribution."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.study import levels, named, study, titles
+from tests.figures.drawn import bands, ends, key, lines
+from tests.figures.study import levels, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import attention_rank_figure, attention_spectrum_figure
+from workbench.figures.theme import GREY, NULL_BAND
 
 NULL = {"null": "gaussian", "null_low": 0.0, "null_high": 1.0}
 
@@ -17,7 +20,7 @@ def spectra(model="bundled:digits-vit", falls=2.0):
         more = {"rank": rank, "null_mean": 0.9 ** (rank - 1), **NULL}
         inputs = (value, value * 0.5 if rank > 1 else value)
         rows += levels(value, inputs, metric="singular_value_relative", **more)
-        rows += levels(1 - 0.1 / rank, (1 - 0.1 / rank,), metric="explained_variance", **more)
+        rows += levels(1 - 0.1 / rank, [1 - 0.1 / rank] * 2, metric="explained_variance", **more)
     return study(*rows, model=model)
 
 
@@ -39,43 +42,46 @@ def by_layer(model="bundled:digits-vit", values=True):
     return study(*rows, model=model)
 
 
-def test_spectra_are_means_over_inputs_with_their_middle_half_and_chance():
+def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null():
     fig = attention_spectrum_figure(pd.concat([spectra(), spectra("bundled:digits-primal", 10.0)]))
-    lines = named(fig, "digits-vit")
-    assert len(lines) == 2
-    assert list(lines[0].y) == [1, 0.375, 0.1875]  # of inputs 0.5 and 0.25, 0.25 and 0.125
-    bands = [trace for trace in fig.data if trace.fill == "toself"]
-    assert bands[0].y[:3][::-1] != bands[0].y[3:]
-    assert list(bands[0].y) == [1, 0.4375, 0.21875, 0.15625, 0.3125, 1]
-    thin = [trace for trace in fig.data if trace.line.width == 0.75 and trace.x[0] is not None]
-    assert list(thin[0].y) == pytest.approx([1, 0.9, 0.81])
-    assert thin[0].line.color == lines[0].line.color
-    assert (fig.layout.yaxis.type, fig.layout.xaxis.type, fig.layout.yaxis2.type) == ("log", "log", None)
-    assert len(named(fig, "null distribution")) == 1
+    assert titles(fig) == ["digits-vit", "digits-primal"]
+    first = [trace for trace in fig.data if trace.xaxis == "x" and trace.x[0] is not None]
+    (line,) = [
+        trace for trace in first if trace.mode == "lines" and trace.fill is None and trace.line.color != GREY
+    ]
+    assert list(line.y) == [1, 0.375, 0.1875]  # of inputs 0.5 and 0.25, 0.25 and 0.125
+    (iqr,) = [trace for trace in first if trace.fill and trace.fillcolor != NULL_BAND]
+    np.testing.assert_allclose(ends(iqr)[2], [1, 0.4375, 0.21875])
+    np.testing.assert_allclose(ends(iqr)[1], [1, 0.3125, 0.15625])
+    (null,) = [trace for trace in first if trace.line.color == GREY]
+    assert list(null.y) == pytest.approx([1, 0.9, 0.81])
+    assert [axis.type for axis in fig.select_yaxes()] == ["log", "log", None, None]
+    assert {axis.type for axis in fig.select_xaxes()} == {"log"}
+    assert key(fig) == ["mean over 2 inputs", "IQR over inputs", "null: Gaussian (95 % of one input)"]
 
 
-def test_a_spectrum_without_chance_has_no_thin_line():
+def test_a_spectrum_without_a_null_draws_none():
     bare = spectra().assign(null=None, null_mean=None, null_low=None, null_high=None)
     fig = attention_spectrum_figure(bare)
-    assert not [trace for trace in fig.data if trace.line.width == 0.75 and trace.x[0] is not None]
+    assert not bands(fig, NULL_BAND)
+    assert not any("null" in words for words in key(fig))
 
 
-def test_layers_have_their_own_panels_and_a_model_without_values_has_none_for_them():
+def test_layers_have_a_row_of_panels_each_and_a_model_without_values_says_so():
     both = pd.concat([by_layer("bundled:digits-primal", values=False), by_layer()])
     fig = attention_rank_figure(both)
-    assert titles(fig)[:2] == ["Effective rank", "Rank of 90 % of the variance"]
-    assert len(named(fig, "digits-vit")) == 6
-    assert len(named(fig, "digits-primal")) == 4
-    for trace in named(fig, "digits-vit"):
-        assert list(trace.x) == [0, 1]
-    # two null distributions make two rows of a value, which is drawn once; the null distribution is the one of
-    # permuted tokens
-    last = named(fig, "digits-vit")[-1]
-    assert list(last.y) == [0.4, 0.6]
-    thin = [trace for trace in fig.data if trace.line.width == 0.75 and trace.x[0] is not None]
-    assert list(thin[-1].y) == [0.3, 0.3]
-    # a model keeps its colour where another has no line
-    assert len({trace.line.color for trace in named(fig, "digits-vit")}) == 1
+    assert titles(fig) == ["digits-primal", "digits-vit", "no data", "no data"]
+    rows = [axis.title.text for axis in fig.select_yaxes() if axis.title.text]
+    assert len(rows) == 6
+    assert (rows[0], rows[4]) == ("Effective rank", "V inside<br>span(H<sub>r</sub>)")
+    drawn = lines(fig)
+    assert len(drawn) == 6 + 4
+    assert all(list(trace.x) == [0, 1] for trace in drawn)
+    # two null distributions make two rows of a value, which is drawn once; the null is that of permuted tokens
+    assert list(drawn[-1].y) == [0.4, 0.6]
+    nulls = [trace for trace in fig.data if trace.line.color == GREY and trace.x[0] is not None]
+    assert list(nulls[-1].y) == [0.3, 0.3]
+    assert sum("permuted" in words for words in key(fig)) == 1
 
 
 def test_single_heads_are_refused():

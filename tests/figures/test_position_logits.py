@@ -4,8 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, key, lines
+from tests.figures.study import titles
 from workbench.core.errors import InputError
 from workbench.figures import position_logit_figure, position_share_figure
+from workbench.figures.theme import NULL_BAND
 from workbench.frames.measurement import conform
 
 TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
@@ -23,16 +26,17 @@ def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
     frame = matrices()
     frame.loc[7, "value"] = -9.0
     fig = position_logit_figure(frame.sample(frac=1, random_state=0))
-    assert [trace.name for trace in fig.data] == [
+    held = [trace for trace in fig.data if trace.name in TERMS]
+    assert [trace.name for trace in held] == [
         "token-token", "token-position", "sum", "position-token", "position-position", "model",
     ]  # fmt: skip
-    for trace in fig.data:
+    for trace in held:
         expected = frame.loc[frame["term"] == trace.name, "value"].to_numpy().reshape(TOKENS, TOKENS)
         assert np.array_equal(trace.z, expected)
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (-9, 9)
-    tops = [fig.layout[f"yaxis{trace.yaxis[1:]}"].domain[1] for trace in fig.data]
+    tops = [fig.layout[f"yaxis{trace.yaxis[1:]}"].domain[1] for trace in held]
     assert tops[0] == tops[1] == tops[2] > tops[3] == tops[4] == tops[5]
-    assert all(axis.autorange == "reversed" for axis in fig.select_yaxes())
+    assert all(axis.range[0] > axis.range[1] for axis in fig.select_yaxes())
 
 
 def test_two_heads_are_refused():
@@ -58,20 +62,18 @@ def shares(model="bundled:a", layers=3):
     return conform(pd.DataFrame(rows).assign(model=model))
 
 
-def test_shares_of_five_that_add_up_and_the_cross_terms_beside_chance():
+def test_shares_of_five_that_add_up_and_the_cross_terms_beside_their_null():
     fig = position_share_figure(pd.concat([shares(), shares("bundled:b")]))
-    lines = [trace.name for trace in fig.data if trace.name and trace.showlegend]
-    assert lines == [
-        "token–token", "token–position", "position–token", "position–position", "covariances", "null distribution",
+    assert titles(fig) == ["a", "b"]
+    assert key(fig) == [
+        "token–token", "token–position", "position–token", "position–position", "covariances",
+        "cross terms with the others", "mean over inputs and heads", "null distribution (95 % of the mean)",
     ]  # fmt: skip
-    second = next(trace for trace in fig.data if trace.name == "token–position")
+    second = next(trace for trace in lines(fig) if trace.name == "token–position")
     assert list(second.y) == pytest.approx([0.1, 1.1, 2.1])
-    found = [trace for trace in fig.data if trace.name == "|r|"]
+    found = [trace for trace in lines(fig) if trace.name == "cross terms with the others"]
     assert [list(trace.y) for trace in found] == [pytest.approx([0.3, 1.3, 2.3])] * 2
-    titles = [note.text for note in fig.layout.annotations]
-    assert titles == [
-        "a: shares", "a: cross terms and the others", "b: shares", "b: cross terms and the others",
-    ]  # fmt: skip
+    assert {band.yaxis for band in bands(fig, NULL_BAND)} == {trace.yaxis for trace in found}
 
 
 def test_single_heads_are_refused():

@@ -8,7 +8,7 @@ from tests.figures.drawn import bands, ends, key, lines
 from tests.figures.study import levels, named, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
-from workbench.figures.theme import NULL_BAND
+from workbench.figures.theme import GREY, NULL_BAND
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
 
@@ -70,11 +70,12 @@ def test_the_exact_error_stands_between_floor_and_zero_predictor_of_which_it_is_
     assert (upper.yaxis, lower.yaxis) == ("y", "y2")
     np.testing.assert_allclose(lower.y, [0.05 / 0.03] * 3)
     np.testing.assert_allclose(named(fig, "floor")[0].y, [1 / 3] * 3)
-    np.testing.assert_allclose(named(fig, "zero predictor")[0].y, [1] * 3)
+    (rule,) = [trace for trace in fig.data if trace.yaxis == "y2" and set(trace.y) == {1}]
+    assert rule.line.color == GREY
     (band,) = bands(fig, NULL_BAND)
     np.testing.assert_allclose(ends(band)[1], 0.06 / np.array([0.03, 0.06, 0.09]))
     assert fig.layout.yaxis2.type is None
-    assert len({trace.line.dash for trace in lines(fig)}) >= 5
+    assert len({trace.line.dash for trace in lines(fig)}) == 5
 
 
 def test_an_exact_error_far_above_the_zero_predictor_is_on_a_log_axis():
@@ -113,6 +114,7 @@ def test_models_get_panels(figure):
     assert len(key(fig)) == len(set(key(fig)))
 
 
+EPOCHS_OF = ("train", "test")
 EPOCHS = {"epoch-000": 0, "epoch-008": 8, "epoch-030": 30}
 
 
@@ -122,28 +124,34 @@ def through(scale=1.0):
 
 def test_training_is_drawn_against_the_epoch_for_both_batches():
     fig = projection_training_figure({"train": through(), "test": through(2.0)}, EPOCHS)
-    train, test = named(fig, "‖h‖²")
+    train, test = (
+        next(trace for trace in lines(fig) if trace.name == f"‖h‖², {batch} batch") for batch in EPOCHS_OF
+    )
     assert list(train.x) == [0, 8, 30]
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))
     np.testing.assert_allclose(test.y, np.array(train.y) * 2)
     assert (train.line.dash, test.line.dash) == ("solid", "dash")
     assert test.marker.symbol.endswith("-open")
-    assert not test.showlegend
-    for share in named(fig, "exact J"):
+    for share in (trace for trace in lines(fig) if trace.xaxis == "x3" and trace.name.startswith("error J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
-    assert {"train batch", "test batch"} <= {trace.name for trace in fig.data}
+    assert key(fig)[:6] == ["error J", "‖φ‖²", "‖h‖²", "floor: true projections", "train batch", "test batch"]
+    assert {"mean over layers, heads and inputs", "zero predictor", "null: Gaussian (95 % of the mean)"} < {
+        *key(fig)
+    }
 
 
 def test_training_has_a_panel_for_each_way_to_look():
     fig = projection_training_figure({"train": through()}, EPOCHS)
-    assert len(titles(fig)) == 4
-    places = {trace.name: trace.xaxis for trace in reversed(fig.data) if trace.name}
-    assert places["‖h‖²"] == places["|‖φ‖² − ‖h‖²|"] == "x"
-    assert places["teo2024, as implemented"] == "x2"
-    assert {trace.xaxis for trace in named(fig, "exact J")} == {"x3"}
-    assert places["floor: true projections"] == places["null distribution"] == "x3"
-    assert places["error over ‖φ‖²"] == places["error over ‖h‖²"] == "x4"
+    found = {}
+    for trace in lines(fig):
+        found.setdefault(trace.xaxis, []).append(trace.name.removesuffix(", train batch"))
+    assert found == {
+        "x": ["error J", "‖φ‖²", "‖h‖²"], "x2": ["error J"], "x3": ["error J", "floor: true projections"],
+        "x4": ["‖φ‖²", "‖h‖²"],
+    }  # fmt: skip
+    assert {band.xaxis for band in bands(fig, NULL_BAND)} == {"x3"}
     assert [axis.type for axis in fig.select_yaxes()] == ["log", None, None, "log"]
+    assert {axis.title.text for axis in fig.select_xaxes() if axis.title.text} == {"Epoch"}
 
 
 def test_epochs_come_with_the_frame_or_are_asked_for():

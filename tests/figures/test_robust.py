@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import bands
+from tests.figures.drawn import bands, key
 from tests.figures.study import levels, named, study
 from workbench.core.errors import InputError
 from workbench.figures import contamination_figure, recovery_figure, sparse_map_figure
@@ -112,5 +112,7 @@ def test_the_best_weight_is_the_best_of_each_number_of_steps():
     assert list(named(fig, "PAP, λ = 4")[0].y) == [1, 1, 1, 1]
     assert list(named(fig, "PCP")[0].y) == pytest.approx([0.1, 0.01, 0.001, 0.0001])
     assert list(fig.layout.xaxis.tickvals) == [1, 2, 4]
+    assert {shape.x0 for shape in fig.layout.shapes} == {4}
+    assert key(fig)[-1] == "finding nothing"
     with pytest.raises(InputError, match="λ = 3"):
         recovery_figure(recovery(), weight=3.0)

@@ -178,7 +178,8 @@ def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last(
     assert [axis.title.text for axis in fig.select_xaxes()] == ["Ours<br>(ratio of errors, ↓ better)"]
     (dots,) = [trace for trace in fig.data if trace.error_x.array is not None]
     assert dots.marker.color == look_of("rpc-sym").colour
-    assert dict(zip(dots.y, dots.x, strict=True)) == {0: 0.5, 1: 2.0, 2: 1.0}
+    assert list(dots.x) == [0.5, 2.0, 1.0]
+    assert list(dots.y) == [0, 1, 2]
     assert list(dots.error_x.array) == pytest.approx([0.75, 1.0, 1.0])
     diamonds = [
         trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
@@ -204,4 +205,8 @@ def test_ood_images_have_a_mark_per_kind_and_the_chance_level():
     assert {round(y): x for x, y in zip(noise.x, noise.y, strict=True)} == pytest.approx({0: 0.41, 1: 0.4})
     (line,) = fig.layout.shapes
     assert (line.x0, line.x1) == (0.5, 0.5)
-    assert fig.layout.xaxis.range[0] < 0.4
+    # logit(0.4) ± 1.96 / √(7 · 0.4 · 0.6)
+    last = list(noise.x).index(0.4)
+    assert noise.x[last] - noise.error_x.arrayminus[last] == pytest.approx(0.12809, abs=1e-4)
+    assert noise.x[last] + noise.error_x.array[last] == pytest.approx(0.75156, abs=1e-4)
+    assert fig.layout.xaxis.range[0] < 0.13

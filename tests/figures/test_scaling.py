@@ -4,8 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import key
+from tests.figures.study import titles
 from workbench.core.errors import InputError
 from workbench.figures import exponents_figure, scaling_figure
+from workbench.figures.theme import RED
 from workbench.papers.operators import CONDITIONS, SWEEPS
 from workbench.studies.records import conform_scaling
 from workbench.studies.scaling import printed_exponents, scaling_exponents
@@ -38,49 +41,65 @@ def _frame(sweeps=tuple(SWEEPS), steps=4):
 
 def test_a_line_per_operator_in_every_panel_on_logarithmic_axes():
     fig = scaling_figure(_frame(), ["tokens", "width"])
-    lines = [trace for trace in fig.data if trace.mode == "lines+markers"]
-    assert len(lines) == 7 * 8  # operators × (two sweeps, time and memory, two conditions)
-    assert len({trace.name for trace in lines}) == 7
-    assert len({(trace.line.color, trace.line.dash) for trace in lines}) == 7
-    assert sum(trace.showlegend for trace in lines) == 7
+    drawn = [trace for trace in fig.data if trace.mode == "lines+markers" and trace.x[0] is not None]
+    assert len(drawn) == 7 * 8  # operators × (two sweeps, time and memory, two conditions)
+    assert len({trace.name for trace in drawn}) == 7
+    assert len({(trace.line.color, trace.line.dash) for trace in drawn}) == 7
+    assert sum(name in {trace.name for trace in drawn} for name in key(fig)) == 7
     assert all(axis.type == "log" for axis in [*fig.select_xaxes(), *fig.select_yaxes()])
-    memory = [trace for trace in lines if trace.xaxis == "x2"]
+    memory = [trace for trace in drawn if trace.xaxis == "x5"]
     np.testing.assert_allclose(memory[1].y, (np.array(memory[1].x) / 64) ** 1.25)  # MiB
+    assert list(fig.layout.xaxis5.tickvals) == [256, 512, 1024, 2048]
+    assert len({axis.range for axis in [*fig.select_yaxes()][:4]}) == 1
 
 
-def test_a_band_holds_the_middle_half_and_a_cross_stands_at_the_end():
+def test_a_band_holds_the_interquartile_range_and_a_cross_stands_at_the_end():
     frame = _frame(["causal"])
     fig = scaling_figure(frame, ["causal"])
-    bands = [trace for trace in fig.data if trace.fill == "toself"]
+    bands = [trace for trace in fig.data if trace.fill == "toself" and trace.x[0] is not None]
     assert len(bands) == 3 * 2  # of times alone: memory is measured once
-    ends = [trace for trace in fig.data if trace.mode == "markers"]
-    assert len(ends) == 4
-    assert sum(trace.showlegend for trace in ends) == 1
-    assert {trace.x[0] for trace in ends} == {frame["tokens"].max()}
-    assert ends[0].text == ("about 45 s expected, 30 s allowed",)
-    assert "30 s" in ends[0].name
+    crosses = [trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None]
+    assert len(crosses) == 4
+    assert {trace.x[0] for trace in crosses} == {frame["tokens"].max()}
+    assert crosses[0].text == ("about 45 s expected, 30 s allowed",)
+    assert sum("30 s" in name for name in key(fig)) == 1
 
 
 def test_titles_say_what_stays_as_it_is():
-    text = " ".join(note.text for note in scaling_figure(_frame(), ["wide", "causal"]).layout.annotations)
-    assert "Time (s)<br>d = 4096, 32 heads" in text
-    assert "Peak memory (MiB)<br>causal, d = 768, 12 heads" in text
+    fig = scaling_figure(_frame(), ["wide", "causal"])
+    assert titles(fig)[0] == "d = 4096, 32 heads<br>forward"
+    assert titles(fig)[3].startswith("causal, d = 768, 12 heads")
+    assert {axis.title.text for axis in fig.select_yaxes() if axis.title.text} == {
+        "Time (s)",
+        "Peak memory<br>(MiB)",
+    }
+
+
+def drawn(fig, axis, colour=None):
+    return [
+        trace for trace in fig.data
+        if trace.xaxis == axis and trace.x[0] is not None and colour in (None, trace.marker.color)
+    ]  # fmt: skip
 
 
 def test_exponents_stand_beside_what_is_counted_and_printed():
     frame = _frame()
     fig = exponents_figure(scaling_exponents(frame), printed_exponents())
-    names = {trace.name for trace in fig.data}
-    assert names == {"counted", "wu2025 Table 1 (one head)", "fitted, forward", "fitted, forward + backward"}
-    assert sum(bool(trace.showlegend) for trace in fig.data) == 4
-    (measured,) = [trace for trace in fig.data if trace.name == "fitted, forward" and trace.xaxis == "x"]
+    assert key(fig) == [
+        "forward", "forward + backward", "fitted, 95 % CI of the fit", "counted: MACs, bytes",
+        "published (wu2025 Table 1, one head)",
+    ]  # fmt: skip
+    (measured,) = [trace for trace in drawn(fig, "x") if trace.name == "forward"]
     assert sorted(measured.x) == pytest.approx([1 + place / 4 for place in range(7)])
-    (counted,) = [trace for trace in fig.data if trace.name == "counted" and trace.xaxis == "x"]
+    (counted,) = [trace for trace in drawn(fig, "x") if trace.marker.symbol == "line-ns-open"]
     assert set(np.round(counted.x, 9)) == {2}
-    (diamonds,) = [
-        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.xaxis == "x"
-    ]
-    assert sorted(diamonds.x) == [1, 1, 2, 2, 2]  # TSSA and XCA; softmax in both forms, MSSA
+    assert sorted(trace.x[0] for trace in drawn(fig, "x", RED)) == [
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]  # TSSA, XCA; softmax twice, MSSA
     labels = fig.layout.yaxis.ticktext
     assert labels[0] == "softmax"
     assert "token statistics" in labels
@@ -89,7 +108,7 @@ def test_exponents_stand_beside_what_is_counted_and_printed():
 def test_causal_operators_alone_share_the_rows_of_their_plain_forms():
     fig = exponents_figure(scaling_exponents(_frame(["causal"])), printed_exponents())
     assert list(fig.layout.yaxis.ticktext) == ["softmax", "softmax, eager", "token statistics"]
-    assert not any("Table 1" in (trace.name or "") for trace in fig.data)
+    assert not any("Table 1" in name for name in key(fig))
 
 
 def test_nothing_to_draw_is_said():

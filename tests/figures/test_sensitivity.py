@@ -3,9 +3,11 @@
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import bands, key, lines
 from tests.figures.study import levels, named, study, titles
 from workbench.core.errors import InputError
-from workbench.figures import softmax_sensitivity_figure
+from workbench.figures import sampled_sensitivity_figure, softmax_sensitivity_figure
+from workbench.figures.theme import GREY, NULL_BAND
 
 TOKENS, SPREADS = (2, 10, 100), (1.0, 10.0)
 FIT = [(2, 0.5), (10, 0.2), (100, 0.05)]
@@ -34,52 +36,41 @@ def measured(model="bundled:digits-vit"):
     return study(*rows, model=model)
 
 
-def test_sampling_stands_above_and_models_below():
-    fig = softmax_sensitivity_figure(
-        sampled(), FIT, pd.concat([measured(), measured("bundled:prose-softmax")])
-    )
-    assert titles(fig)[0] == "Random logits: Lipschitz constant"
-    (pairs,) = named(fig, "pairs")
+def test_random_logits_have_a_line_for_each_spread_beside_the_constants():
+    fig = sampled_sensitivity_figure(sampled(), FIT)
+    (pairs,) = named(fig, "two vectors, spread 1")
     assert list(pairs.y) == pytest.approx([0.2, 0.04, 0.004])  # of the first spread alone
     (curve,) = named(fig, "fit")
     assert list(zip(curve.x, curve.y, strict=True)) == FIT
-    ends = {(trace.name, trace.y[0]) for trace in named(fig, "spread")}
-    assert ends == {("spread 1", 0.49), ("spread 10", 0.4), ("spread 1", 0.3), ("spread 10", 0.3)}
-    lines = {shape.y0 for shape in fig.layout.shapes}
-    assert lines == {0.5, 1.0}
-    assert [list(trace.y) for trace in named(fig, "digits-vit")] == [[0.1, 0.3], [0.4, 0.5], [0.2, 0.25]]
-    colours = {
-        trace.line.color for name in ("spread 1", "digits-vit", "prose-softmax") for trace in named(fig, name)
+    left, right = ([trace.y[0] for trace in lines(fig) if trace.xaxis == axis] for axis in ("x", "x2"))
+    assert left == [0.49, 0.4, 0.5]
+    assert right == [0.3, 0.3]
+    levels = {
+        trace.y[0]: trace.xaxis for trace in fig.data if trace.line.color == GREY and trace.x[0] is not None
     }
-    assert len(colours) == 4  # spread 1 and spread 10, and each model its own
-    assert fig.layout.xaxis.type == "log"
-    assert len(named(fig, "null distribution")) == 1
+    assert levels == {0.5: "x", 1.0: "x"}
+    assert {axis.type for axis in fig.select_xaxes()} == {"log"}
+    assert (
+        len([trace for trace in fig.data if trace.fill and trace.x[0] is not None]) == 2
+    )  # of perturbations alone
 
 
-def test_random_logits_and_models_have_a_legend_each():
-    fig = softmax_sensitivity_figure(
-        sampled(), FIT, pd.concat([measured(), measured("bundled:prose-softmax")])
-    )
-    legends = {}
-    for trace in fig.data:
-        if trace.name and trace.showlegend is not False:
-            legends.setdefault(trace.legend or "legend", []).append(trace.name)
-    assert legends == {
-        "legend": ["pairs, spread 1", "fit a/√N + b", "spread 1", "spread 10"],
-        "legend2": ["digits-vit", "prose-softmax", "null distribution"],
-    }
-    assert (fig.layout.legend.title.text.strip(), fig.layout.legend2.title.text.strip()) == (
-        "Random logits:",
-        "Models:",
-    )
-    crowd = pd.concat([measured(f"bundled:a-model-with-a-long-name-{number}") for number in range(6)])
-    assert softmax_sensitivity_figure(sampled(), FIT, crowd).layout.margin.t > fig.layout.margin.t
+def test_models_stand_side_by_side_each_over_its_null():
+    fig = softmax_sensitivity_figure(pd.concat([measured(), measured("bundled:prose-softmax")]))
+    assert titles(fig) == ["digits-vit", "prose-softmax"]
+    drawn = [list(trace.y) for trace in lines(fig)]
+    assert drawn == [[0.1, 0.3], [0.1, 0.3], [0.4, 0.5], [0.4, 0.5], [0.2, 0.25], [0.2, 0.25]]
+    assert len(bands(fig, NULL_BAND)) == 6
+    assert fig.layout.yaxis.range == fig.layout.yaxis2.range
+    assert key(fig)[-1] == "null: Gaussian (95 % of the mean)"
+    constants = [trace for trace in fig.data if trace.x[0] is not None and list(trace.y) == [0.5, 0.5]]
+    assert len(constants) == 4  # not with the perturbation
 
 
 def test_a_frame_of_something_else_is_refused():
     with pytest.raises(InputError, match="no column spread"):
-        softmax_sensitivity_figure(sampled().drop(columns="spread"), FIT, measured())
+        sampled_sensitivity_figure(sampled().drop(columns="spread"), FIT)
     with pytest.raises(InputError, match="has no rows"):
-        softmax_sensitivity_figure(sampled().iloc[:0], FIT, measured())
+        sampled_sensitivity_figure(sampled().iloc[:0], FIT)
     with pytest.raises(InputError, match="no values of"):
-        softmax_sensitivity_figure(sampled(), FIT, study({"metric": "rank_90", "value": 1.0}))
+        softmax_sensitivity_figure(study({"metric": "rank_90", "value": 1.0}))

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from tests.figures.drawn import bands, key, lines
+from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import training_curves_figure, versus_baseline_figure
+from workbench.figures import projection_by_attention_figure, training_curves_figure, versus_baseline_figure
 from workbench.figures.theme import NULL_BAND
 from workbench.figures.variants import look_of
 from workbench.studies.baselines import COLUMNS
@@ -106,6 +107,17 @@ def test_records_that_cannot_be_drawn_are_refused():
     twice = pd.concat([frame.assign(model=frame["model"].replace("m-plain", "m-other")), frame])
     with pytest.raises(InputError, match="m-other, m-plain"):
         training_curves_figure(twice)
+
+
+def test_the_projection_error_has_a_panel_per_variant_with_both_norms():
+    fig = projection_by_attention_figure(record(("projection_error", "h_norm2", "phi_norm2")))
+    assert titles(fig) == ["softmax", "bilateral", "token statistics"]
+    assert [trace.name for trace in lines(fig)][:3] == ["error J", "‖h‖²", "‖φ(q)‖²"]
+    assert len({axis.range for axis in fig.select_yaxes()}) == 1
+    np.testing.assert_allclose(lines(fig)[0].y, 2 * 2 / (np.arange(5) + 1))
+    assert key(fig)[3:] == ["median over 3 seeds", "range over 3 seeds"]
+    with pytest.raises(InputError, match="no test projection_error"):
+        projection_by_attention_figure(record())
 
 
 def results(**more):

@@ -41,6 +41,7 @@ from .marks import Band as Band
 from .marks import Dots as Dots
 from .marks import Line as Line
 from .marks import Null as Null
+from .marks import Points as Points
 from .marks import Published as Published
 from .marks import Rule as Rule
 from .membership import membership_agreement_figure as membership_agreement_figure
@@ -61,6 +62,7 @@ from .robustness import robustness_figure as robustness_figure
 from .robustness import robustness_models_figure as robustness_models_figure
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
+from .sensitivity import sampled_sensitivity_figure as sampled_sensitivity_figure
 from .sensitivity import softmax_sensitivity_figure as softmax_sensitivity_figure
 from .signal_noise import snr_depth_figure as snr_depth_figure
 from .signal_noise import snr_gain_figure as snr_gain_figure
@@ -73,6 +75,7 @@ from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .token_attention import token_attention_figure as token_attention_figure
 from .token_norms import token_norms_figure as token_norms_figure
+from .training import projection_by_attention_figure as projection_by_attention_figure
 from .training import training_curves_figure as training_curves_figure
 from .training import versus_baseline_figure as versus_baseline_figure
 from .trajectory import trajectory_figure as trajectory_figure

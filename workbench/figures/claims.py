@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.frames import short_name
+from workbench.figures.measuring import text_width, wrap
 from workbench.figures.theme import COLOURS, GREY, PAGE, RED
 
 # Verdict: colour and marker; the word always stands beside it.
@@ -22,12 +23,15 @@ VERDICTS = {
     "not tested at this scale": (GREY, "line-ew-open"),
 }
 _NEEDS = ("paper", "place", "claim", "published", "measured", "low", "high", "verdict", "model")
-_FONT, _LINE, _PAD = 10, 12.5, 6  # px; a table's layout follows its letters, so their size is fixed
+_FONT, _LINE, _PAD, _MARGIN = (
+    10,
+    12.5,
+    6,
+    8,
+)  # px; a table's layout follows its letters, so their size is fixed
 _WORDS, _WIDE_WORDS, _PUBLISHED = 238, 360, 58  # px; wide where one model leaves the room
+_INDENT, _MARK = 10, 11  # px, of an interpretation under its claim, and of a verdict's marker
 _MOST = 3  # models beside each other
-_LETTER = 4.9  # px that a letter takes on average
-_MARGIN = 8
-_PRIMARY = "Primary:"
 PAGE_HEIGHT = 850  # px, 8.9 in: what a printed page has room for above a caption
 
 
@@ -46,11 +50,43 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         UnknownName: a verdict that there is not.
     """
     frame, models = _checked(frame)
-    table = _Table(_edges(len(models)))
-    table.head(["Claim and interpretation", "Published", *(short_name(model) for model in models)])
-    for block in _blocks(frame, models):
-        table.block(block)
-    return table.figure()
+    edges = _edges(len(models))
+    heads = [
+        [f"<b>{name}</b>"] for name in ("Claim and interpretation", "Published", *map(short_name, models))
+    ]
+    notes, rules, marks = [*_set(heads, edges, 0)], [], []
+    top = _tall(heads)
+    for _, lines in _blocks(frame, models):
+        rules.append(
+            {"y0": top, "y1": top, "line": {"color": "#BBBBBB" if marks else "black", "width": 0.75}}
+        )
+        for cells, found in lines:
+            notes += _set(cells, edges, top, _INDENT if found else 0)
+            marks += [
+                (edge + 5, top + _PAD / 2 + _LINE * 0.55, row)
+                for edge, row in zip(edges[2:], found, strict=False)
+                if row is not None
+            ]
+            top += _tall(cells)
+    looks = [VERDICTS[row["verdict"]] for _, _, row in marks]
+    fig = go.Figure(
+        go.Scatter(
+            x=[x for x, _, _ in marks], y=[y for _, y, _ in marks], mode="markers", showlegend=False,
+            marker={
+                "size": 7, "symbol": [symbol for _, symbol in looks], "color": [colour for colour, _ in looks],
+                "line": {"width": [1.5 if "open" in symbol else 0 for _, symbol in looks]},
+            },
+            text=[row["verdict"] for _, _, row in marks],
+            customdata=["<br>".join(textwrap.wrap(str(row.get("why") or ""), 60)) for _, _, row in marks],
+            hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+        )
+    )  # fmt: skip
+    fig.update_xaxes(visible=False, range=[0, edges[-1]], fixedrange=True)
+    fig.update_yaxes(visible=False, range=[top + 2, 0], fixedrange=True)
+    return fig.update_layout(
+        annotations=notes, shapes=[{"type": "line", "x0": 0, "x1": edges[-1], **rule} for rule in rules],
+        width=PAGE, height=math.ceil(top + 2 + 2 * _MARGIN), margin=dict.fromkeys("lrtb", _MARGIN),
+    )  # fmt: skip
 
 
 def claim_pages(frame: pd.DataFrame, height: float = PAGE_HEIGHT) -> list[pd.DataFrame]:
@@ -61,12 +97,13 @@ def claim_pages(frame: pd.DataFrame, height: float = PAGE_HEIGHT) -> list[pd.Dat
     frame, models = _checked(frame)
     pages: list[list[pd.DataFrame]] = []
     used = math.inf
-    for block in _blocks(frame, models):
-        if used + block.height > height - 2 * _MARGIN - 2 or not pages:
+    for rows, lines in _blocks(frame, models):
+        tall = sum(_tall(cells) for cells, _ in lines)
+        if used + tall > height - 2 * _MARGIN - 2 or not pages:
             pages.append([])
             used = _PAD + _LINE  # the table's head
-        pages[-1].append(block.rows)
-        used += block.height
+        pages[-1].append(rows)
+        used += tall
     joined = [pd.concat(parts) for parts in pages]
     for page in joined:  # pandas keeps them only where it can tell that all parts agree
         page.attrs.update(frame.attrs)
@@ -99,39 +136,26 @@ def _edges(models: int) -> list[float]:
     return [0, words, *(words + _PUBLISHED + room * index for index in range(models + 1))]
 
 
-class _Block:
-    """One claim: its heading, and for each interpretation the cells of a line."""
+Lines = list[tuple[list[list[str]], list[pd.Series | None]]]  # cells of each line, and the row of each model
 
-    def __init__(self, rows: pd.DataFrame, models: list[str], several: bool) -> None:
-        self.rows = rows
-        first = rows.iloc[0]
-        edges = _edges(len(models))
-        place = f"{first['paper']} {first['place']}" if several else str(first["place"])
-        heading = _wrap(f"{place}: {first['claim']}", edges[-1] * 0.95)
-        self.heading = [f"<b>{line}</b>" for line in heading]
-        self.lines = []
+
+def _blocks(frame: pd.DataFrame, models: list[str]) -> Iterator[tuple[pd.DataFrame, Lines]]:
+    """Claim by claim its rows and lines: the heading, then a line for each interpretation."""
+    several, edges = frame["paper"].nunique() > 1, _edges(len(models))
+    for (paper, place, claim), rows in frame.groupby(["paper", "place", "claim"], sort=False, dropna=False):
+        heading = f"{paper} {place}: {claim}" if several else f"{place}: {claim}"
+        lines: Lines = [([_wrap(f"<b>{heading}</b>", edges[-1])], [])]
         interpretations = rows.groupby("interpretation", sort=False)
         for interpretation, own in interpretations:
             by_model = [own[own["model"] == model] for model in models]
             found = [None if part.empty else part.iloc[0] for part in by_model]
-            cells = [
-                _marked(
-                    str(interpretation), len(interpretations) > 1 and own["primary"].any(), edges[1] - 10
-                ),
-                _published(own["published"]),
-                *([] if row is None else _result(row, edges[3] - edges[2]) for row in found),
-            ]
-            self.lines.append((cells, found))
-
-    @property
-    def height(self) -> float:
-        return sum(map(_tall, [[self.heading], *(cells for cells, _ in self.lines)]))
-
-
-def _blocks(frame: pd.DataFrame, models: list[str]) -> Iterator[_Block]:
-    several = frame["paper"].nunique() > 1
-    for _, rows in frame.groupby(["paper", "place", "claim"], sort=False, dropna=False):
-        yield _Block(rows, models, several)
+            primary = len(interpretations) > 1 and own["primary"].any()
+            words = f"<b>Primary:</b> {interpretation}" if primary else str(interpretation)
+            # one published value, or each model's own, a line each
+            printed = [_number(value) for value in own["published"].dropna().unique()] or ["–"]
+            results = [[] if row is None else _result(row, edges[3] - edges[2]) for row in found]
+            lines.append(([_wrap(words, edges[1] - _INDENT), printed, *results], found))
+        yield rows, lines
 
 
 def _tall(cells: list[list[str]]) -> float:
@@ -139,15 +163,16 @@ def _tall(cells: list[list[str]]) -> float:
 
 
 def _wrap(text: str, width: float) -> list[str]:
-    return textwrap.wrap(text, max(int((width - 8) / _LETTER), 8))
+    """The lines of a cell; R_c^var as it is printed, and bold in every line what is bold in all."""
+    bold = text.startswith("<b>") and text.endswith("</b>")
+    text = text[3:-4] if bold else text
+    lines = wrap(text, (width - 8) / (1.08 if bold else 1.0), _FONT).split("<br>")
+    lines = [re.sub(r"\b([A-Z])_(\w)(\^(\w+))?", _raised, line) for line in lines]
+    return [f"<b>{line}</b>" if bold else line for line in lines]
 
 
-def _marked(interpretation: str, primary: bool, width: float) -> list[str]:
-    """The interpretation, which begins with a bold word where it is the one of several that counts."""
-    if not primary:
-        return _wrap(interpretation, width)
-    first, *rest = _wrap(f"{_PRIMARY} {interpretation}", width)
-    return [f"<b>{_PRIMARY}</b>{first.removeprefix(_PRIMARY)}", *rest]
+def _raised(found: re.Match) -> str:
+    return f"{found[1]}<sub>{found[2]}</sub>" + (f"<sup>{found[4]}</sup>" if found[4] else "")
 
 
 def _result(row: pd.Series, width: float) -> list[str]:
@@ -156,10 +181,10 @@ def _result(row: pd.Series, width: float) -> list[str]:
     The first line leaves room for the verdict's marker.
     """
     colour, _ = VERDICTS[row["verdict"]]
-    first = f'&nbsp;&nbsp;&nbsp;&nbsp;<b><span style="color:{colour}">{row["verdict"]}</span></b>'
+    word = f'<b><span style="color:{colour}">{row["verdict"]}</span></b>'
+    first = "&nbsp;" * round(_MARK / text_width("&nbsp;", _FONT)) + word
     measured = _with_band(row["measured"], row["low"], row["high"]) if pd.notna(row["measured"]) else ""
-    letters = 5 + len(row["verdict"]) * 1.1 + len(re.sub("<[^>]*>", "", measured))  # bold is wider
-    fits = letters * _LETTER < width or not measured
+    fits = text_width(f"{first} {measured}", _FONT) < width - 4 or not measured
     lines = [f"{first} {measured}"] if fits else [first, measured]
     if "null_mean" in row and pd.notna(row["null_mean"]):
         null_level = _with_band(row["null_mean"], row["null_low"], row["null_high"])
@@ -173,15 +198,8 @@ def _with_band(value: float, low: float, high: float) -> str:
     return f"{_number(value)} [{_number(low)}, {_number(high)}]"
 
 
-def _published(values: pd.Series) -> list[str]:
-    """The published value; one line each, in the order of the models, where a table lists each model's own."""
-    return [_number(value) for value in values.dropna().unique()] or [_number(math.nan)]
-
-
 def _number(value: float) -> str:
-    """Three digits, powers of ten as in print; a dash where there is none."""
-    if pd.isna(value):
-        return "–"
+    """Three digits, powers of ten as in print."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}".replace("-", "−").replace("inf", "∞")
     if 1e-3 <= abs(value) < 1e5:
@@ -190,88 +208,11 @@ def _number(value: float) -> str:
     return f"{digits}·10<sup>{int(power)}</sup>".replace("-", "−")
 
 
-class _Table:
-    """Text set in columns whose rows are as tall as their longest cell."""
-
-    def __init__(self, edges: list[float]) -> None:
-        self.edges = edges
-        self.height = 0.0
-        self.notes: list[dict] = []
-        self.rules: list[dict] = []
-        self.marks: list[tuple[float, float, pd.Series]] = []
-
-    def head(self, names: list[str]) -> None:
-        self._set([[f"<b>{name}</b>"] for name in names])
-        self._rule("black")
-
-    def block(self, block: _Block) -> None:
-        if self.marks:
-            self._rule("#BBBBBB")
-        self._set([block.heading])
-        for cells, found in block.lines:
-            for edge, row in zip(self.edges[2:], found, strict=False):
-                if row is not None:
-                    self.marks.append((edge + 5, self.height + _PAD / 2 + _LINE * 0.55, row))
-            self._set(cells, indent=10)
-
-    def _set(self, cells: list[list[str]], indent: float = 0) -> None:
-        for column, (edge, lines) in enumerate(zip(self.edges, cells, strict=False)):
-            for number, line in enumerate(lines):
-                self.notes.append(
-                    {
-                        "text": line,
-                        "x": edge + (indent if column == 0 else 0),
-                        "y": self.height + _PAD / 2 + number * _LINE,
-                        "xanchor": "left",
-                        "yanchor": "top",
-                        "align": "left",
-                        "showarrow": False,
-                        "borderpad": 0,
-                        "font": {"size": _FONT},
-                    }
-                )
-        self.height += _tall(cells)
-
-    def _rule(self, colour: str) -> None:
-        self.rules.append(
-            {
-                "type": "line",
-                "x0": 0,
-                "x1": self.edges[-1],
-                "y0": self.height,
-                "y1": self.height,
-                "line": {"color": colour, "width": 0.75},
-            }
-        )
-
-    def figure(self) -> go.Figure:
-        """Everything set so far; the markers carry the reason of their verdict."""
-        looks = [VERDICTS[row["verdict"]] for _, _, row in self.marks]
-        fig = go.Figure(
-            go.Scatter(
-                x=[x for x, _, _ in self.marks],
-                y=[y for _, y, _ in self.marks],
-                mode="markers",
-                marker={
-                    "size": 7,
-                    "symbol": [symbol for _, symbol in looks],
-                    "color": [colour for colour, _ in looks],
-                    "line": {"width": [1.5 if "open" in symbol else 0 for _, symbol in looks]},
-                },
-                text=[row["verdict"] for _, _, row in self.marks],
-                customdata=[
-                    "<br>".join(textwrap.wrap(str(row.get("why") or ""), 60)) for _, _, row in self.marks
-                ],
-                hovertemplate="%{text}<br>%{customdata}<extra></extra>",
-                showlegend=False,
-            )
-        )
-        fig.update_xaxes(visible=False, range=[0, self.edges[-1]], fixedrange=True)
-        fig.update_yaxes(visible=False, range=[self.height + 2, 0], fixedrange=True)
-        return fig.update_layout(
-            annotations=self.notes,
-            shapes=self.rules,
-            width=PAGE,
-            height=math.ceil(self.height + 2 + 2 * _MARGIN),
-            margin=dict.fromkeys("lrtb", _MARGIN),
-        )
+def _set(cells: list[list[str]], edges: list[float], top: float, indent: float = 0) -> Iterator[dict]:
+    """The annotations of a line of the table."""
+    place = {"xanchor": "left", "yanchor": "top", "align": "left", "showarrow": False, "borderpad": 0}
+    for column, (edge, lines) in enumerate(zip(edges, cells, strict=False)):
+        for number, line in enumerate(lines):
+            x = edge + (indent if column == 0 else 0)
+            y = top + _PAD / 2 + number * _LINE
+            yield {"text": line, "x": x, "y": y, **place, "font": {"size": _FONT}}

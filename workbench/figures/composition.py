@@ -30,13 +30,13 @@ class Axis:
     """What an axis shows: its title, its ends in the unit of the data, and how its ticks are chosen.
 
     ``names`` are categories at 0, 1, …, with ``steep`` written upwards; ``whole`` says that only whole numbers have a
-    meaning; a ``bare`` axis is the edge of a map, without ticks.
+    meaning; a ``bare`` axis is the edge of a map, without ticks. ``log`` 2 is a log axis with ticks at powers of 2.
     """
 
     title: str
     low: float
     high: float
-    log: bool = False
+    log: bool | int = False
     whole: bool = False
     names: tuple[str, ...] = ()
     bare: bool = False
@@ -96,7 +96,8 @@ def compose(
         key: traces that show nothing but their entry in the legend, in its order.
         width: a width of `workbench.figures.theme`.
         height: of the figure in pixels; by default the panels have a usual shape.
-        shared: "x", "y" or "xy": axes that are the same in all panels, and labelled at the edge only.
+        shared: "x", "y" or "xy": axes that are the same in all panels, and labelled at the edge only; with "c" in the
+            place of "x" they are the same down each column.
         letters: mark the panels a, b, c.
         right: room at the right edge, as of a colour bar.
         inner: height of a panel in pixels, for rows of a fixed size; or of each row.
@@ -161,7 +162,8 @@ class _Page:
         self.panels, self.key, self.theme, self.width = panels, key, theme, width
         self.columns = min(columns, len(panels))
         self.lines = -(-len(panels) // self.columns)
-        self.shared_x, self.shared_y = "x" in shared, "y" in shared
+        self.by_column, self.shared_y = "c" in shared, "y" in shared
+        self.shared_x = "x" in shared or self.by_column
         self.letters = letters and len(panels) > 1
         self.font, self.title_font = theme.font, theme.font * 9 / 8
         self.tick = theme.font / 3 + 4  # the tick and the gap between it and its label
@@ -350,8 +352,9 @@ class _Page:
         return {name: domains[name] for name in domains if shape.get(name) == "domain"}
 
     def _partner(self, letter: str, number: int) -> str | None:
-        """The axis that this one is linked with: of x the first of all, of y the first of its row."""
-        first = 0 if letter == "x" else number - number % self.columns
+        """The axis that this one is linked with: of x the first of all or of its column, of y of its row."""
+        column = number % self.columns
+        first = number - column if letter == "y" else column if self.by_column else 0
         return None if first == number else f"{letter}{first + 1 if first else ''}"
 
     def _end_words(self, panel: Panel, suffix: str, tall: float) -> list[dict[str, Any]]:
@@ -462,6 +465,10 @@ def _linear_ticks(axis: Axis, most: float) -> Any:
 def _log_ticks(axis: Axis) -> Any:
     """Digits of each power of ten where there are few decades, then powers, then every second or third of them."""
     low, high = math.log10(axis.low), math.log10(axis.high)
+    first, last = math.ceil(math.log2(axis.low) - 1e-9), math.floor(math.log2(axis.high) + 1e-9)
+    for step in (1, 2, 3, 4) if axis.log == 2 and last > first else ():
+        held = [2.0**power for power in range(last, first - 1, -step)][::-1]
+        yield _array(held, [f"{value:g}" for value in held])
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
     for digits in (*fine, (1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else ():

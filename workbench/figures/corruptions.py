@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import aupr_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of
 from workbench.figures.marks import Published, Rule
@@ -65,6 +66,8 @@ def corruptions_figure(
 def ood_figure(frame: pd.DataFrame) -> go.Figure:
     """AUPR of out-of-distribution images by the largest probability, a row per model; guessing gives 1/2.
 
+    Bars are 95 % intervals over as many out-of-distribution images as the model's own (Boyd et al. 2013).
+
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
 
@@ -72,14 +75,10 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no AUPR in the frame.
     """
     rows = rows_of(frame, "aupr", needs=("attention", "kind"))
-    known = rows[rows["kind"].isin([*_FOREIGN])]
-    shown = known.reindex(columns=[*dict.fromkeys([*known.columns, "low", "high"])])
-    title = "AUPR of out-of-distribution images<br>(↑ better)"
-    shown = shown.assign(panel="aupr")
-    forest = Forest(
-        shown, y="attention", x={"aupr": title}, panel="panel", color="kind", names=_FOREIGN
-    ).scale(row=1.6)
-    words = "95 % CI over images" if shown["low"].notna().any() else "one evaluation"
-    return forest.add(Interval(columns=("value", "low", "high"), words=words), Rule(0.5, "chance")).figure(
-        "column"
-    )
+    known = rows[rows["kind"].isin([*_FOREIGN])].drop(columns=["low", "high"], errors="ignore")
+    ends = [aupr_interval(value, n) for value, n in zip(known["value"], known["n"], strict=True)]
+    shown = known.assign(panel="aupr", low=[one.low for one in ends], high=[one.high for one in ends])
+    titles = {"aupr": "AUPR of out-of-distribution images<br>(↑ better)"}
+    forest = Forest(shown, y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN)
+    words = Interval(columns=("value", "low", "high"), words="95 % CI over images")
+    return forest.scale(row=2.1).add(words, Rule(0.5, "chance")).figure("column")

@@ -70,7 +70,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
         drawn, y="attention", x=titles, group="of", panel="panel", names=names,
         color="kind" if drawn["kind"].nunique() > 1 else None,
     )  # fmt: skip
-    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=1.5)
+    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=1.8)
     published = printed.assign(
         value=printed["ratio"], spread=np.nan, paper=printed["source"].str.split(" ").str[0]
     )

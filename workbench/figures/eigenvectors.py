@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import (
-    band,
-    legend_rows,
-    log_ticks,
-    null_traces,
-    rows_of,
-    series_labels,
-    series_of,
-)
-from workbench.figures.grammar import Plot
-from workbench.figures.levels import at_level, values_once
-from workbench.figures.marks import Line
-from workbench.figures.theme import COLOURS, GREY, translucent
+from workbench.figures.frames import rows_of, series_labels
+from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
+from workbench.figures.marks import Band, Dots, Line, Null
 
 CANDIDATES = {
     "true": "eigenvectors of K̃",
     "perturbed": "perturbed eigenvectors",
     "values": "from V",
 }
-_STYLES = {
-    "true": {"color": COLOURS[0], "dash": "solid"},
-    "perturbed": {"color": COLOURS[1], "dash": "dash"},
-    "values": {"color": COLOURS[2], "dash": "dot"},
+# Beside the absolute differences stand the size of what they are differences of, and what rounding makes of them.
+_REFERENCES = {"gamma_size": "mean |γ|", "gamma_floor": "round-off"}
+_PANELS = {
+    "gamma_abs": "|γ<sub>i</sub> − γ<sub>j</sub>|",
+    "gamma_rel": "|γ<sub>i</sub> − γ<sub>j</sub>| / max(|γ<sub>i</sub>|, |γ<sub>j</sub>|)",
+    "eigen_residual": "Eigen-residual",
 }
-# Metric, title of its panel, whether its axis is logarithmic.
-_PANELS = (
-    ("gamma_abs", "|γ<sub>i</sub> − γ<sub>j</sub>|", True),
-    ("gamma_rel", "|γ<sub>i</sub> − γ<sub>j</sub>| / max(|γ<sub>i</sub>|, |γ<sub>j</sub>|)", True),
-    ("eigen_residual", "Eigen-residual", False),
-)
 
 
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
-    """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate, a row per model.
+    """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
 
-    Lines are means over inputs, layers and heads; a band reaches one standard deviation over pairs of tokens above
-    its line. In the absolute panel the dash-dotted line is mean |γ| of the true axes, which the differences are to be
-    read against, and the grey dotted line what rounding alone gives. Grey bands in the last panel are the null
-    distribution.
+    Each model has a column. Lines are means over inputs, layers and heads; a band reaches one standard deviation over
+    pairs of tokens above its line. Among the absolute differences stand mean |γ| of the true axes, which they are to be
+    read against, and what rounding alone gives. The null distribution of the residual replaces V.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -54,51 +39,27 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
     Raises:
         InputError: no values of gamma_abs, gamma_rel and eigen_residual by rank over all inputs and layers.
     """
-    names = [name for name, _, _ in _PANELS]
-    needed = rows_of(frame, [*names, "gamma_floor", "gamma_size"], needs=("rank", "candidate"))
-    needed = _of_convention(needed, convention)
-    series = series_of(at_level(needed[needed["rank"].notna()], "overall"))
-    fig = make_subplots(
-        len(series),
-        3,
-        horizontal_spacing=0.1,
-        vertical_spacing=0.2 / len(series) if len(series) > 1 else 0,
-        subplot_titles=[title for _, title, _ in _PANELS],
-        row_titles=[label for label, _ in series] if len(series) > 1 else None,
+    needed = rows_of(frame, [*_PANELS, *_REFERENCES], needs=("rank", "candidate"))
+    rows = at_level(_of_convention(needed[needed["rank"].notna()], convention), "overall")
+    rows = rows.assign(
+        series=series_labels(rows), quantity=rows["candidate"].where(rows["metric"].isin(_PANELS))
     )
-    for line, (_, rows) in enumerate(series, start=1):
-        for column, (metric, _, logarithmic) in enumerate(_PANELS, start=1):
-            place = {"row": line, "col": column}
-            part = rows[rows["metric"] == metric]
-            if metric == "eigen_residual":  # the nulls replace V
-                for trace in null_traces(part[part["candidate"] == "values"], "rank", show=line == 1):
-                    fig.add_trace(trace, **place)
-            values = values_once(part)
-            drawn = [
-                _draw(fig, values[values["candidate"] == name], name, place, line + column == 2)
-                for name in CANDIDATES
-            ]
-            if metric == "gamma_abs":
-                drawn += _references(fig, rows, place, line == 1)
-            if logarithmic:
-                fig.update_yaxes(type="log", **log_ticks(pd.concat(drawn)), **place)
-            else:
-                fig.update_yaxes(range=[-0.04, 1.04], **place)
-    fig.update_xaxes(title_text="Axis", row=len(series))
-    fig.update_annotations(font={"size": None})
-    fig.update_layout(
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.0,
-            "yref": "container",
-            "yanchor": "top",
-        },
-        height=150 * len(series) + 54 + 18 * legend_rows(fig),
-        margin={"l": 50, "r": 24 if len(series) > 1 else 8, "t": 28 + 18 * legend_rows(fig), "b": 36},
+    rows["quantity"] = rows["quantity"].fillna(rows["metric"])
+    rows["metric"] = rows["metric"].where(rows["metric"].isin(_PANELS), "gamma_abs")
+    rows.loc[(rows["metric"] != "eigen_residual") | (rows["candidate"] != "values"), NULL_COLUMNS] = pd.NA
+    key = ["series", "metric", "quantity", "rank"]
+    spread = rows[rows["statistic"] == "std"].groupby(key)["value"].first().rename("above")
+    rows = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")].join(spread, on=key)
+    rows = rows.assign(
+        above=rows["value"] + rows["above"], candidate=pd.NA, convention=pd.NA, statistic=pd.NA
     )
-    return fig
+    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=CANDIDATES | _REFERENCES | _PANELS)
+    log, ends = dict.fromkeys(("gamma_abs", "gamma_rel"), True), {"eigen_residual": (-0.04, 1.04)}
+    plot = plot.metric(*_PANELS).scale(x_free=True, x_title="Axis", y_log=log, y_range=ends)
+    return plot.add(
+        Null(), Band(columns=("value", "above"), words="+ 1 SD over pairs of tokens"),
+        Line(markers=False, words="mean over inputs, layers and heads"),
+    ).figure("page", height=500)  # fmt: skip
 
 
 def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:
@@ -113,75 +74,13 @@ def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:
     return chosen
 
 
-def _draw(fig: go.Figure, rows: pd.DataFrame, candidate: str, place: dict, legend: bool) -> pd.Series:
-    """A candidate's line and band; returns what is drawn, to choose the ticks by."""
-    rows = rows[rows["candidate"] == candidate].sort_values("rank")
-    single = rows["statistic"].isna().all() if "statistic" in rows else True
-    mean = rows if single else rows[rows["statistic"] == "mean"]
-    if mean.empty:
-        return pd.Series(dtype=float)
-    style = _STYLES[candidate]
-    drawn = mean["value"]
-    if not single:
-        both = mean[["rank", "value"]].merge(
-            rows.loc[rows["statistic"] == "std", ["rank", "value"]], on="rank", suffixes=("", "_std")
-        )
-        above = both["value"] + both["value_std"]
-        if not both.empty:
-            fig.add_trace(
-                band(both["rank"], both["value"], above, translucent(style["color"], 0.18)), **place
-            )
-        drawn = pd.concat([drawn, above])
-    fig.add_trace(
-        go.Scatter(
-            x=mean["rank"],
-            y=mean["value"],
-            mode="lines",
-            line=style,
-            name=CANDIDATES[candidate],
-            legendgroup=candidate,
-            showlegend=legend,
-            hovertemplate=f"{CANDIDATES[candidate]}<br>axis %{{x}}<br>%{{y:.3g}}<extra></extra>",
-        ),
-        **place,
-    )
-    return drawn
-
-
-def _references(fig: go.Figure, rows: pd.DataFrame, place: dict, legend: bool) -> list[pd.Series]:
-    """Mean |γ| of the true axes, and what rounding alone makes of their differences."""
-    drawn = []
-    for metric, words, line in (
-        ("gamma_size", "mean |γ| of the eigenvectors", {"color": "#000000", "dash": "dashdot", "width": 1}),
-        ("gamma_floor", "round-off", {"color": GREY, "dash": "dot", "width": 1.2}),
-    ):
-        own = values_once(rows[rows["metric"] == metric]).sort_values("rank")
-        if own.empty:
-            continue
-        drawn.append(own["value"])
-        fig.add_trace(
-            go.Scatter(
-                x=own["rank"],
-                y=own["value"],
-                mode="lines",
-                line=line,
-                name=words,
-                legendgroup=metric,
-                showlegend=legend,
-                hovertemplate=f"{words}<br>axis %{{x}}<br>%{{y:.3g}}<extra></extra>",
-            ),
-            **place,
-        )
-    return drawn
-
-
 def eigenvector_layers_figure(
     frame: pd.DataFrame, metric: str = "gamma_abs", convention: str = "as_published"
 ) -> go.Figure:
-    """Differences of γ per axis in every layer (teo2024 Figs 2 right, 5): a column per candidate, a row per model.
+    """Differences of γ by layer (teo2024 Figs 2 right, 5): a row per candidate, a column per model.
 
-    Lines are means over pairs, inputs and heads, dark for the first layer to light for the last. Every panel has an
-    axis of its own: true axes differ by rounding alone, the others by ten powers of ten more.
+    A dot for each axis, mean over pairs of tokens, inputs and heads; the line is their median. Every row has a scale
+    of its own: true axes differ by rounding alone, the others by ten powers of ten more.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -191,20 +90,21 @@ def eigenvector_layers_figure(
     Raises:
         InputError: no such values by layer and rank, or another metric.
     """
-    titles = {name: title for name, title, _ in _PANELS}
-    if metric not in titles:
-        raise InputError(f"metric is {metric!r}; choose one of {', '.join(titles)}")
+    if metric not in _PANELS:
+        raise InputError(f"metric is {metric!r}; choose one of {', '.join(_PANELS)}")
     rows = _of_convention(rows_of(frame, metric, needs=("rank", "layer", "candidate")), convention)
     rows = at_level(rows, "layer")
     rows = values_once(rows[rows["statistic"].isna() | (rows["statistic"] == "mean")])
-    shown = rows[rows["candidate"].isin([*CANDIDATES])].assign(
-        convention=pd.NA, statistic=pd.NA, null_mean=pd.NA
+    shown = rows[rows["candidate"].isin([*CANDIDATES])].drop(
+        columns=[*NULL_COLUMNS, "convention", "statistic"]
     )
-    labels = series_labels(shown)
-    several = labels.nunique() > 1  # a row of panels each
-    words = {label: titles[metric] + (f"<br>{label}" if several else "") for label in dict.fromkeys(labels)}
-    plot = Plot(
-        shown.assign(metric=labels), x="rank", color="layer", panel="candidate", names=CANDIDATES | words
+    titles = {name: f"{_PANELS[metric]}<br>{words}" for name, words in CANDIDATES.items()}
+    shown = shown.assign(
+        metric=shown["candidate"], candidate=pd.NA, axis=pd.NA, eigenvector=shown["rank"], rank=pd.NA
     )
-    plot = plot.metric(*words).scale(y_free=True, y_log=metric != "eigen_residual", x_title="Axis")
-    return plot.add(Line(markers=False, words="mean over pairs, inputs and heads")).figure("page")
+    plot = Plot(shown, panel=SERIES, names=titles).metric(
+        *[name for name in titles if (shown["metric"] == name).any()]
+    )
+    line = Line("median", words="median over eigenvectors, each a mean over pairs, inputs and heads")
+    plot = plot.scale(x_free=True, y_log=metric != "eigen_residual")
+    return plot.add(Dots(by="eigenvector"), line).figure("page", height=480)

@@ -270,10 +270,10 @@ class _Drawing:
         style = series_style(self.colours.index(colour))
         if self.forest.color == "attention" and colour in LOOKS:
             style = look_of(colour).style
-        return {
-            "marker": {**style["marker"], "size": 5.5},
-            "line": {**style["line"], "dash": "solid", "width": 1.2},
-        }
+        marker = {**style["marker"], "size": 5.5}
+        if self.interval.hollow is not None:  # open means something else
+            marker |= {"symbol": marker["symbol"].removesuffix("-open"), "line": {"width": 0}}
+        return {"marker": marker, "line": {**style["line"], "dash": "solid", "width": 1.2}}
 
     def _panel(self, name: str) -> Panel:
         traces = [trace for number in range(len(self.colours)) for trace in self._dots(name, number)]
@@ -334,9 +334,20 @@ class _Drawing:
         if table.empty:
             return
         colour = self.colours[number]
-        beside = [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
-        shift = (beside.index(colour) - (len(beside) - 1) / 2) * 0.75 / len(beside)
+        shift = self._shifts(name)[self._beside(name).index(colour)]
         yield self._dot(table, self._look(colour), shift, "" if colour is None else self._label(colour))
+
+    def _beside(self, name: str) -> list[Any]:
+        """The colours that a panel holds."""
+        return [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
+
+    def _shifts(self, name: str) -> list[float]:
+        """Where in a row the colours of a panel stand, and last published numbers, under several colours."""
+        marks = [mark for mark in self.forest.marks if isinstance(mark, Published) and len(self.colours) > 1]
+        printed = any(True for mark in marks for _ in self._found(name, mark))
+        slots = max(len(self._beside(name)) + printed, 1)
+        shifts = [(place - (slots - 1) / 2) * 0.75 / slots for place in range(slots)]
+        return shifts if printed else [*shifts, 0.0]
 
     def _dot(self, table: pd.DataFrame, look: dict[str, Any], shift: float, name: str) -> go.Scatter:
         ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
@@ -359,7 +370,7 @@ class _Drawing:
             customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
             hovertemplate="%{text}<br>%{x:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>n = %{customdata[2]}"
             "<extra></extra>",
-            legendgroup=name, showlegend=False,
+            legendgroup=name, showlegend=False, cliponaxis="range" in self.forest.scales,
         )  # fmt: skip
 
     def _strokes(self, name: str, mark: Stroke) -> Iterator[go.Scatter]:
@@ -387,10 +398,10 @@ class _Drawing:
                         hovertemplate=f"{null_name(kind)}<br>%{{x:.4g}}<extra></extra>",
                     )  # fmt: skip
 
-    def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
-        """A diamond for each published number of a row, and its paper."""
+    def _found(self, name: str, mark: Published) -> dict[int, list[dict[str, Any]]]:
+        """The published numbers of each row in a panel, by its place."""
         if mark.rows is None:
-            return
+            return {}
         rows = (
             mark.rows[mark.rows[self.forest.panel] == name] if self.forest.panel in mark.rows else mark.rows
         )
@@ -400,10 +411,15 @@ class _Drawing:
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 found.setdefault(known[head, short_name(value)], []).append(row)
-        for place, own in found.items():
+        return found
+
+    def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
+        """A diamond for each published number of a row, and its paper."""
+        for place, own in self._found(name, mark).items():
             if mark.ranges and len(own) > 1:
                 own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
-            trace = published_trace([row["value"] for row in own], [place] * len(own), own)
+            y = place + self._shifts(name)[-1]
+            trace = published_trace([row["value"] for row in own], [y] * len(own), own)
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if mark.ranges and len(own) > 1:
                 trace.update(mode="lines+markers", line={"color": RED, "width": 1, "dash": "solid"})

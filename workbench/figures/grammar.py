@@ -90,8 +90,9 @@ class Plot:
     def scale(self, **scales: Any) -> Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
-        ``x_log`` and ``y_log`` (True, False), ``x_title``, ``y_title``, ``y_range``, ``y_zero`` (zero is shown). With
-        ``x_free`` and ``y_free`` each panel has its own axes; the title of x may then be a mapping by panel or metric.
+        ``x_log`` and ``y_log`` (True, False; 2 for ticks of x at powers of 2), ``x_title``, ``y_title``, ``y_range``,
+        ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` each panel has axes of its own, in a matrix each
+        column its x; the title of x may then be a mapping by panel or metric.
         """
         unknown = set(scales) - {*SCALES}
         if unknown:
@@ -245,7 +246,9 @@ class _Drawing:
         parts = {cell: self.series(*cell) for cell in cells}
         drawn = [series for own in parts.values() for series in own]
         marks = [
-            replace(mark, pooled=mark.pool([*parts.values()])) if isinstance(mark, Null) else mark
+            replace(mark, pooled=mark.pool([*parts.values()]), single=max(map(len, parts.values())) == 1)
+            if isinstance(mark, Null)
+            else mark
             for mark in marks
         ]
         traces = {
@@ -263,7 +266,7 @@ class _Drawing:
         }
         style = style if several else drawn[0].style
         key = (
-            [self._colour_entry(value) for value in self.colours]
+            [self._colour_entry(value, drawn) for value in self.colours]
             if several and not bar and not at_ends
             else []
         )
@@ -296,11 +299,16 @@ class _Drawing:
             for mark in marks
             if isinstance(mark, At)
         ]
+        matrix = len(self.panels) > 1 and across == len(self.panels)
+
+        def beneath(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
+            return one[1] == other[1] if matrix else one == other
+
         free, apart = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
         titled = self.plot.metrics if across != len(self.panels) else self.plot.metrics[:1]
         panels = [
             Panel(
-                own, self._x_axis([own] if free else [*traces.values()], cell),
+                own, self._x_axis([one for at, one in traces.items() if not free or beneath(at, cell)], cell),
                 self._y_axis(cell[0], [_reach(own, self._log(cell[0]))] if apart and own else by_metric[cell[0]]),
                 self._title(*cell, titled),
                 shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
@@ -308,7 +316,7 @@ class _Drawing:
             for cell, own in traces.items()
         ]  # fmt: skip
         together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not apart
-        shared = "x" * (not free) + "y" * together
+        shared = ("c" * matrix if free else "x") + "y" * together
         right = theme_of(width).font * 4.2 if bar else 0
         fig = compose(
             panels, across, key, width=width, height=height, shared=shared, right=right,
@@ -330,8 +338,9 @@ class _Drawing:
         room = 1 if room == 2 and len(self.panels) == 1 else room
         return -(-count // -(-count // room))
 
-    def _colour_entry(self, value: Any) -> go.Scatter:
+    def _colour_entry(self, value: Any, drawn: Sequence[Series]) -> go.Scatter:
         bare = all(not mark.markers for mark in self.plot.marks if isinstance(mark, Line))
+        bare = bare or all(series.many for series in drawn if series.group == str(value))
         mode = "lines" if bare else "lines+markers"
         return key_entry(self.labels[value], mode=mode, legendgroup=str(value), **self.styles[value])
 
@@ -355,7 +364,7 @@ class _Drawing:
 
     def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], cell: Sequence[Any]) -> Axis:
         places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
-        log = self.plot.scales.get("x_log", False) and bool((places > 0).any())
+        log = self.plot.scales.get("x_log", False) if (places > 0).any() else False
         places = places[places > 0] if log else places
         whole = bool((places == np.round(places)).all()) and not log
         title = self.plot.scales.get("x_title", {})

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures.frames import null_line
 
 Level = Literal["layer", "input", "overall"]
 _SET = {"layer": {"layer"}, "input": {"input"}, "overall": set()}
-_NULL = ("null", "null_mean", "null_low", "null_high", "z")
+NULL_COLUMNS = ["null", "null_mean", "null_low", "null_high", "z"]
 
 
 def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
@@ -36,29 +34,7 @@ def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
 
 def values_once(rows: pd.DataFrame) -> pd.DataFrame:
     """Each value once: a value with two null distributions stands in two rows, which differ in nothing else."""
-    return rows.drop_duplicates([name for name in rows.columns if name not in _NULL])
-
-
-def layer_traces(
-    part: pd.DataFrame, label: str, style: dict, null: str = "gaussian", show: bool = True
-) -> list[go.Scatter]:
-    """One metric of one model against the layer, mean over inputs and heads, and thin its mean under ``null``."""
-    rows = at_level(part, "layer").sort_values("layer")
-    level = values_once(rows)
-    line = go.Scatter(
-        x=level["layer"],
-        y=level["value"],
-        mode="lines+markers",
-        name=label,
-        legendgroup=label,
-        showlegend=show,
-        hovertemplate=f"{label}<br>layer %{{x}}<br>%{{y:.3g}}<extra></extra>",
-        **style,
-    )
-    null_level = rows[(rows["null"] == null) & rows["null_mean"].notna()]
-    if null_level.empty:
-        return [line]
-    return [line, null_line(null_level["layer"], null_level["null_mean"], style["line"]["color"])]
+    return rows.drop_duplicates([name for name in rows.columns if name not in NULL_COLUMNS])
 
 
 def interval(values: pd.Series) -> tuple[float, float, float]:

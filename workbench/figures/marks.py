@@ -216,6 +216,8 @@ class Null(Mark):
     pooled: Mapping[str | None, int] = field(default_factory=dict)
     """Every kind of the figure, so that each looks the same in all panels, and how many differing series share a band
     of it at most; a `Plot` finds them itself."""
+    single: bool = False
+    """Whether every panel has one series, so that the mean is drawn as well; a `Plot` finds it itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         for kind in self.kinds(panel):
@@ -268,7 +270,8 @@ class Null(Mark):
                 yield key_entry(null_name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
             many = f", over {several} series" if several > 1 else ""
-            yield as_null(key_swatch(f"{null_name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
+            entry = as_null(key_swatch(f"{null_name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
+            yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,39 @@ class Published(Mark):
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
             yield key_entry(f"published{named}", mode="+".join(sorted(drawn_as)), **look)
+
+
+@dataclass(frozen=True)
+class Points(Mark):
+    """Single values in grey over the lines: what was measured beside them, or where a curve ends.
+
+    ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
+    """
+
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+    words: str = ""
+    by: tuple[str, ...] = ("metric",)
+    symbol: str = "asterisk-open"
+    depth: ClassVar[int] = 5
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        own = self.rows
+        for name in self.by if len(own) else ():
+            own = own[own[name] == panel[0].rows[name].iloc[0]]
+        if len(own):
+            hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
+            yield go.Scatter(
+                x=own[panel[0].x], y=own["value"], mode="markers", marker=self._marker, name=self.words,
+                text=own.get("words"), cliponaxis=False, hovertemplate=hover,
+            )  # fmt: skip
+
+    @property
+    def _marker(self) -> dict[str, Any]:
+        return {"symbol": self.symbol, "size": 7, "color": GREY, "line": {"color": GREY, "width": 1.2}}
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        if len(self.rows):
+            yield key_entry(self.words, mode="markers", marker=self._marker)
 
 
 @dataclass(frozen=True)

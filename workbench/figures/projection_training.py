@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import LEGEND_ABOVE, band, legend_rows, log_ticks, rows_of
-from workbench.figures.levels import at_level, interval, values_once
-from workbench.figures.projection import BOUNDS, add_share, share_of_zero_predictor
-from workbench.figures.theme import COLOURS, GREY, batch_style, translucent
+from workbench.figures.frames import rows_of
+from workbench.figures.grammar import Plot
+from workbench.figures.levels import NULL_COLUMNS, at_level
+from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.projection import BOUNDS, FLOOR, SHARE, is_wide, share_of_zero_predictor
 
-_EXACT = ("exact J", COLOURS[0], "triangle-down")
-# metric → (convention, statistic, panel, words, colour, symbol)
-_TRAINING = {
-    "projection_error": (
-        ("saritas2025", None, (1, 1), "|‖φ‖² − ‖h‖²|", COLOURS[3], "square"),
-        ("teo2024_as_implemented", None, (1, 2), "teo2024, as implemented", COLOURS[5], "triangle-up"),
-    ),
-    "h_norm2": ((None, "mean", (1, 1), "‖h‖²", COLOURS[2], "diamond"),),
-    "phi_norm2": ((None, "mean", (1, 1), "‖φ‖²", COLOURS[0], "circle"),),
-    "projection_error_over_phi": (("saritas2025", None, (2, 2), "error over ‖φ‖²", COLOURS[0], "circle"),),
-    "projection_error_over_h": (("saritas2025", None, (2, 2), "error over ‖h‖²", COLOURS[2], "diamond"),),
-}
+_PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "error J"
+_NORMS, _LOGARITHM, _RELATIVE = (
+    "J of saritas2025, and norms",
+    "log J, teo2024's code",
+    "J of saritas2025 over each norm",
+)
+# What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
+_DRAWN = (
+    (_NORMS, _ERROR, "projection_error", "saritas2025", None),
+    (_NORMS, _PHI, "phi_norm2", None, "mean"),
+    (_NORMS, _H, "h_norm2", None, "mean"),
+    (_LOGARITHM, _ERROR, "projection_error", "teo2024_as_implemented", None),
+    (_RELATIVE, _PHI, "projection_error_over_phi", "saritas2025", None),
+    (_RELATIVE, _H, "projection_error_over_h", "saritas2025", None),
+)
 
 
 def projection_training_figure(
@@ -35,8 +37,8 @@ def projection_training_figure(
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
     Four panels against the epoch: saritas2025's error with both norms; the logarithm that teo2024's code plots; the
-    exact error over the zero predictor's, mean ‖φ‖², with floor and null; saritas2025's error over each norm. Bands are
-    95 % t intervals over inputs.
+    exact error over the zero predictor's, mean ‖φ‖², with the first batch's floor and null; saritas2025's error over
+    each norm. Bands are 95 % t intervals over inputs.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
@@ -49,102 +51,40 @@ def projection_training_figure(
     """
     if not frames:
         raise InputError("no batch to draw; give {'train': frame, 'test': frame}")
-    titles = [
-        "Errors and norms",
-        "log J, teo2024's code",
-        "Exact J over ‖φ‖²",
-        "|‖φ‖² − ‖h‖²| over each norm",
-    ]
-    fig = make_subplots(2, 2, horizontal_spacing=0.13, vertical_spacing=0.17, subplot_titles=titles)
-    drawn: dict[tuple[int, int], list[pd.Series]] = {}
+    parts = []
     for number, (batch, frame) in enumerate(frames.items()):
         known = epochs if epochs is not None else frame.attrs.get("epochs", {})
-        rows = rows_of(frame, [*_TRAINING, *BOUNDS], needs=("checkpoint",))
+        rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *BOUNDS], needs=("checkpoint",))
         unknown = sorted(set(rows["checkpoint"].dropna()) - set(known))
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
-        rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float))
-        share = share_of_zero_predictor(at_level(rows, "overall"), "epoch")
-        if number == 0:
-            add_share(fig, share, "epoch", {"row": 2, "col": 1}, legend=True)
-        for metric, choices in _TRAINING.items():
-            for convention, statistic, where, words, colour, symbol in choices:
-                part = rows[_is(rows, metric, convention, statistic)]
-                if part.empty:
-                    continue
-                curve = _through(part)
-                drawn.setdefault(where, []).extend([curve["value"], curve["low"], curve["high"]])
-                place = {"row": where[0], "col": where[1]}
-                if (curve["high"] > curve["low"]).any():
-                    floor = curve["value"] / 10 if where != (1, 2) else curve["low"]
-                    fig.add_trace(
-                        band(
-                            curve["epoch"],
-                            curve["low"].clip(lower=floor),
-                            curve["high"],
-                            translucent(colour, 0.16),
-                        ),
-                        **place,
-                    )
-                fig.add_trace(_curve(curve, words, batch, colour, symbol, number, unit), **place)
-        exact = share.rename(columns={"exact": "value"})
-        words, colour, symbol = _EXACT
-        fig.add_trace(
-            _curve(exact, words, batch, colour, symbol, number, unit).update(showlegend=False), row=2, col=1
-        )
-        fig.add_trace(  # the legend's key to the batches: a curve that is nowhere
-            go.Scatter(
-                x=[None],
-                y=[None],
-                mode="lines+markers",
-                **batch_style(number, GREY, "circle"),
-                name=f"{batch} batch",
-                legendrank=1001,
-            ),
-            row=1,
-            col=1,
-        )
-    for (row, col), values in drawn.items():
-        if (row, col) != (1, 2):
-            fig.update_yaxes(type="log", **log_ticks(pd.concat(values)), row=row, col=col)
-    fig.update_xaxes(title_text=unit, row=2)
-    fig.update_annotations(font={"size": None})
-    fig.update_layout(
-        height=430, legend=LEGEND_ABOVE, margin={"l": 50, "r": 8, "t": 24 + 18 * legend_rows(fig), "b": 36}
+        rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float), batch=batch)
+        overall = at_level(rows, "overall")
+        single = rows["input"].notna() & rows["layer"].isna() & rows["head"].isna()
+        plain = pd.concat([overall, rows[single]]).drop(columns=NULL_COLUMNS)
+        for panel, quantity, metric, convention, statistic in _DRAWN:
+            own = plain[plain["metric"] == metric]
+            own = own if convention is None else own[own["convention"].fillna(convention) == convention]
+            own = own if statistic is None else own[own["statistic"] == statistic]
+            parts.append(own.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
+        shares = share_of_zero_predictor(overall, "epoch").assign(batch=batch)
+        parts.append(shares.replace({"quantity": {"exact": _ERROR}}) if number == 0 else _exact(shares))
+    drawn = pd.concat([part for part in parts if len(part)], ignore_index=True).drop(
+        columns=["model", "checkpoint"]
     )
-    return fig
-
-
-def _is(rows: pd.DataFrame, metric: str, convention: str | None, statistic: str | None = None) -> pd.Series:
-    chosen = rows["metric"] == metric
-    if convention is not None:
-        chosen &= rows["convention"].fillna(convention) == convention
-    if statistic is not None:
-        chosen &= rows["statistic"] == statistic
-    return chosen
-
-
-def _through(rows: pd.DataFrame) -> pd.DataFrame:
-    """Overall value at each epoch, and the t interval over inputs around it."""
-    overall = values_once(at_level(rows, "overall")).set_index("epoch")["value"]
-    inputs = values_once(rows[rows["input"].notna() & rows["layer"].isna()])
-    found = []
-    for epoch, value in overall.sort_index().items():
-        _, low, high = interval(inputs.loc[inputs["epoch"] == epoch, "value"])
-        found.append((epoch, value, *((low, high) if np.isfinite(low) else (value, value))))
-    return pd.DataFrame(found, columns=["epoch", "value", "low", "high"])
-
-
-def _curve(
-    curve: pd.DataFrame, words: str, batch: str, colour: str, symbol: str, number: int, unit: str
-) -> go.Scatter:
-    return go.Scatter(
-        x=curve["epoch"],
-        y=curve["value"],
-        mode="lines+markers",
-        **batch_style(number, colour, symbol),
-        name=words,
-        legendgroup=words,
-        showlegend=number == 0,
-        hovertemplate=f"{words}, {batch}<br>{unit.lower()} %{{x}}<br>%{{y:.4g}}<extra></extra>",
+    names = {name: name for name in (_ERROR, _PHI, _H, FLOOR)} | {batch: f"{batch} batch" for batch in frames}
+    plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
+    shown = [name for name in (_NORMS, _LOGARITHM, SHARE, _RELATIVE) if (drawn["metric"] == name).any()]
+    plot = plot.metric(*shown).scale(
+        x_title=unit, y_log={_NORMS: True, _RELATIVE: True, SHARE: is_wide(drawn)}, y_zero={SHARE: True}
     )
+    line = Line(words="mean over layers, heads and inputs")
+    return plot.add(Null(), Band(over="input"), line, Rule(column="zero", name="zero predictor")).figure(
+        "page", columns=2
+    )
+
+
+def _exact(shares: pd.DataFrame) -> pd.DataFrame:
+    """The exact error alone, without null and floor."""
+    own = shares[shares["quantity"] == "exact"].drop(columns=NULL_COLUMNS, errors="ignore")
+    return own.assign(quantity=_ERROR)

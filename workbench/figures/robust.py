@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
 from workbench.figures.comparison import comparison_figure
-from workbench.figures.frames import LEGEND_ABOVE, rows_of
+from workbench.figures.frames import rows_of
+from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, image_panel, map_panel
+from workbench.figures.marks import At, Line, Rule
 from workbench.figures.overlays import OVERLAY
-from workbench.figures.theme import GREY, PAGE, series_style
 
 MOST_IMAGES = 3
 OUTLINE = "#004488"
@@ -100,7 +100,7 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     return fig
 
 
-_PARTS = {"sparse": "S", "low_rank": "L"}
+_PARTS = {"sparse": "Relative error of S", "low_rank": "Relative error of L"}
 
 
 def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) -> go.Figure:
@@ -125,32 +125,14 @@ def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) ->
     absent = [name for name, part in lines.items() if part.empty]
     if absent:
         raise InputError(f"the frame holds no rows of {absent[0]}; give the result of pursuit_recovery")
-    fig = make_subplots(1, len(_PARTS), horizontal_spacing=0.11)
-    for column, (part, words) in enumerate(_PARTS.items(), start=1):
-        for number, (name, rows) in enumerate(lines.items()):
-            own = rows[rows["part"] == part]
-            error = own.groupby(["weight", "steps"])["value"].median().groupby("steps").min()
-            fig.add_trace(
-                go.Scatter(
-                    x=error.index,
-                    y=error,
-                    name=name,
-                    mode="lines+markers",
-                    legendgroup=name,
-                    showlegend=column == 1,
-                    hovertemplate=f"{name}, %{{x}} steps<br>%{{y:.3g}}<extra></extra>",
-                    **series_style(number),
-                ),
-                row=1,
-                col=column,
-            )
-        fig.add_hline(y=1, line={"color": GREY, "width": 0.8, "dash": "dot"}, row=1, col=column)
-        fig.add_vline(x=steps, line={"color": GREY, "width": 0.8, "dash": "dot"}, row=1, col=column)
-        fig.update_yaxes(title_text=f"Relative error of {words}", row=1, col=column)
-    taken = sorted(frame["steps"].unique())
-    fig.update_xaxes(
-        title_text="Steps", type="log", tickvals=[step for step in taken if step & (step - 1) == 0]
-    )
-    fig.update_yaxes(type="log", exponentformat="power", dtick=3)
-    fig.update_layout(legend=LEGEND_ABOVE, margin={"l": 56, "r": 8, "t": 26, "b": 38}, height=230, width=PAGE)
-    return fig
+    parts = []
+    for name, rows in lines.items():
+        medians = rows.groupby(["part", "weight", "steps"])["value"].median()
+        parts.append(medians.groupby(level=["part", "steps"]).min().reset_index().assign(method=name))
+    drawn = pd.concat(parts).rename(columns={"part": "metric"})
+    plot = Plot(drawn, x="steps", color="method", names=_PARTS).metric(*_PARTS)
+    plot = plot.scale(x_log=2, x_title="Steps", y_log=True)
+    return plot.add(
+        Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "finding nothing"),
+        At(steps, f"the paper's {steps} steps"),
+    ).figure("page")  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -14,8 +12,7 @@ from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Mark, Rule, Series, key_entry
-from workbench.figures.theme import GREY
+from workbench.figures.marks import Band, Line, Points, Rule
 from workbench.figures.variants import in_order
 
 # Protocol: what its panel is called, in the order of the panels.
@@ -30,8 +27,6 @@ ATTACKS = {
 }
 _NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)"}
 _CORRUPTIONS = "Corruptions, mean of types"
-# What was evaluated in this run, over lines from the record.
-NOW = {"symbol": "asterisk-open", "size": 8, "color": GREY, "line": {"color": GREY, "width": 1.2}}
 _LAST = "corruptions"
 
 
@@ -79,29 +74,9 @@ def robustness_figure(
     if now is not None:
         own = now[now["metric"] == "accuracy_top1"]
         label = f"{model_label(now, now['model'].iloc[0])}, {now['n'].iloc[0]} images now"
-        plot = plot.add(_Now({name: _curve(own, name) for name in panels}, label))
+        stars = pd.concat([_curve(own, name).assign(protocol=name) for name in panels])
+        plot = plot.add(Points(stars, label, by=("protocol",)))
     return plot.figure("page")
-
-
-@dataclass(frozen=True)
-class _Now(Mark):
-    """What was evaluated in this run, as stars over the lines of its panel."""
-
-    curves: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    label: str = ""
-    depth: ClassVar[int] = 5
-
-    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        curve = self.curves[panel[0].rows["protocol"].iloc[0]]
-        if len(curve):
-            yield go.Scatter(
-                x=curve["x"], y=curve["value"], mode="markers", marker=NOW, name=self.label,
-                hovertemplate=f"{self.label}<br>%{{x:g}}: %{{y:.3f}}<extra></extra>",
-            )  # fmt: skip
-
-    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        if any(len(curve) for curve in self.curves.values()):
-            yield key_entry(self.label, mode="markers", marker=NOW)
 
 
 def robustness_models_figure(

@@ -63,7 +63,7 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
 def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     """How often Prop. III.1 applies: share of blocks and inputs, a row per model, a panel per kind of noise.
 
-    A block is one layer of one input; shares are means over all severities.
+    A block is one layer of one input; shares are means over all severities, with 95 % intervals over inputs.
 
     Args:
         frame: the analysis ``snr`` of several models by `workbench.analyze_grid`.
@@ -73,18 +73,11 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     """
     metrics = tuple(dict.fromkeys(metric for metric, _ in _SHARES))
     rows = rows_of(frame, metrics, needs=("noise",))
-    rows = _named(rows[rows["input"].isna() & rows["layer"].isna()], _SHARES)
-    rows = rows.assign(model=series_labels(rows))
-    means = rows.groupby(["noise", "model", "quantity"], sort=False)["value"].mean().reset_index()
-    forest = Forest(
-        means.assign(low=float("nan"), high=float("nan")), x=_noises(rows), panel="noise", color="quantity"
-    )
-    words = "share of blocks, mean over inputs and severities"
-    return (
-        forest.add(Interval(columns=("value", "low", "high"), words=words))
-        .scale(range=(-0.03, 1.03))
-        .figure()
-    )
+    rows = _named(rows[rows["layer"].isna()], _SHARES)
+    rows = rows.assign(model=series_labels(rows), metric="share", candidate=pd.NA, severity=pd.NA)
+    titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
+    forest = Forest(rows, x=titles, panel="noise", color="quantity")
+    return forest.add(Interval(over="input")).figure()
 
 
 def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:

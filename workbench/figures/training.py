@@ -12,7 +12,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.figures.forest import Forest, Interval, Stroke, Verdict
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null, Rule
-from workbench.figures.variants import in_order
+from workbench.figures.variants import in_order, look_of
 
 # metric of a training record → what its axis says, factor, logarithmic
 _AXES = {
@@ -26,6 +26,8 @@ _AXES = {
     "phi_norm2": ("‖φ(q)‖², all layers", 1, True),
     "phi_norm2_last": ("‖φ(q)‖², last layer", 1, True),
 }
+_NORMS = {"projection_error": "error J", "h_norm2": "‖h‖²", "phi_norm2": "‖φ(q)‖²"}
+_SIZE = "Mean over layers"
 _SCALED = ["value", "low", "high", "floor", "null_low", "null_high"]
 
 
@@ -65,6 +67,27 @@ def training_curves_figure(
         .scale(y_title=titles, y_log=logs)
     )
     return plot.add(Band(quantiles=(0, 100), alpha=0.13), Line("median")).figure("page", columns=columns)
+
+
+def projection_by_attention_figure(frame: pd.DataFrame, split: str = "test") -> go.Figure:
+    """Projection error J of saritas2025 through training with the norms it compares, a panel per variant of attention.
+
+    Medians over seeds, bands from least to largest. Where J lies on ‖h‖² it says no more than that norm.
+
+    Args:
+        frame: rows of `training_record` with one model per variant of attention.
+        split: "test" or "train".
+
+    Raises:
+        InputError: no projection errors, or two models with the same attention.
+    """
+    rows = frame[(frame["split"] == split) & frame["metric"].isin(_NORMS) & frame["value"].notna()]
+    order = _one_model_each(rows, f"the frame has no {split} projection_error")
+    names = _NORMS | {name: look_of(name).label for name in order}
+    rows = rows.assign(quantity=rows["metric"], metric=_SIZE).drop(columns="unit", errors="ignore")
+    plot = Plot(rows, x="epoch", color="quantity", panel="attention", names=names).metric(_SIZE)
+    plot = plot.scale(y_log=True).add(Band(quantiles=(0, 100)), Line("median"))
+    return plot.figure("page", columns=min(5, len(order)))
 
 
 def versus_baseline_figure(

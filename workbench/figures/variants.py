@@ -45,6 +45,7 @@ _BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
 
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
+    "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon-open"),
     "softmax+boost": _boosted(_SOFTMAX),
     "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
     "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
