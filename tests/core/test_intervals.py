@@ -11,6 +11,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 
 from workbench.core.intervals import (
     Finding,
+    aupr_interval,
     half_width,
     mean_interval,
     newcombe_interval,

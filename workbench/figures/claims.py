@@ -142,7 +142,8 @@ Lines = list[tuple[list[list[str]], list[pd.Series | None]]]  # cells of each li
 def _blocks(frame: pd.DataFrame, models: list[str]) -> Iterator[tuple[pd.DataFrame, Lines]]:
     """Claim by claim its rows and lines: the heading, then a line for each interpretation."""
     several, edges = frame["paper"].nunique() > 1, _edges(len(models))
-    for (paper, place, claim), rows in frame.groupby(["paper", "place", "claim"], sort=False, dropna=False):
+    for _, rows in frame.groupby(["paper", "place", "claim"], sort=False, dropna=False):
+        paper, place, claim = rows.iloc[0][["paper", "place", "claim"]]
         heading = f"{paper} {place}: {claim}" if several else f"{place}: {claim}"
         lines: Lines = [([_wrap(f"<b>{heading}</b>", edges[-1])], [])]
         interpretations = rows.groupby("interpretation", sort=False)

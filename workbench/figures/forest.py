@@ -270,7 +270,7 @@ class _Drawing:
         style = series_style(self.colours.index(colour))
         if self.forest.color == "attention" and colour in LOOKS:
             style = look_of(colour).style
-        marker = {**style["marker"], "size": 5.5}
+        marker: dict[str, Any] = {**style["marker"], "size": 5.5}
         if self.interval.hollow is not None:  # open means something else
             marker |= {"symbol": marker["symbol"].removesuffix("-open"), "line": {"width": 0}}
         return {"marker": marker, "line": {**style["line"], "dash": "solid", "width": 1.2}}
