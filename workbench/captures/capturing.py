@@ -181,6 +181,8 @@ def capture(
         raise InputError(
             f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
         )
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        module = module.module  # one process may capture while the others do not, and wait for nobody
     module = getattr(
         module, "_orig_mod", module
     )  # torch.compile's wrapper; its compiled code hides the attention

@@ -192,10 +192,7 @@ class Recorder:
         self.gaps.setdefault(self.frames[-1].visit.path, reason)
 
     def owns(self, tensor: Tensor) -> bool:
-        try:
-            return _address(tensor) in self.weights
-        except RuntimeError:  # tensors without a storage of their own, as those of some quantisations
-            return False
+        return _address(tensor) in self.weights
 
     def note_attention(self) -> None:
         for frame in self.frames if self.mixers else ():
@@ -604,7 +601,10 @@ class Keeper:
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # tensors without a storage of their own, as those of some quantisations
+        return 0
 
 
 def _view(tensor: Tensor) -> tuple[object, ...]:

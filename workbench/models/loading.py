@@ -321,7 +321,10 @@ def quantized(module: nn.Module, how: str) -> nn.Module:
         raise UnknownName("quantization", how, names)
     require(f"quantization={how!r}", "torchao")
     torchao: Any = importlib.import_module("torchao.quantization")
-    torchao.quantize_(module, getattr(torchao, names[how])())
+    try:
+        torchao.quantize_(module, getattr(torchao, names[how])())
+    except ImportError as error:  # kernels of 4 bits come in packages of their own
+        raise MissingResource(f"quantization={how!r} does not run here: {error}") from error
     return module
 
 
