@@ -9,7 +9,7 @@ FLAGS ?=
 # which tests run on one worker, and in which order: tests/conftest.py
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup figures test check lab lint format bench pictures train records scaling docs chrome wheel clean
+.PHONY: help setup figures test check lab lint format bench pictures train records scaling docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -66,6 +66,11 @@ scaling: $(READY) ## measure the attention operators again: time, memory, expone
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+site: docs ## put the site of this version beside earlier ones, on the branch gh-pages: make site VERSION=0.1
+	@test -n "$(VERSION)" || { echo "say which version: make site VERSION=0.1"; exit 2; }
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	@$(BIN)/mike set-default latest
 
 chrome: $(READY) ## fetch a Chrome for static export where the system has none
 	@$(BIN)/plotly_get_chrome -y

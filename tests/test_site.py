@@ -13,6 +13,7 @@ import threading
 import zlib
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import nbformat
 import pytest
 
 from tests.pages import ROOT
@@ -150,19 +151,105 @@ def test_a_paper_s_page_holds_every_claim_and_no_verdict(site, paper):
     assert "<!-- claims" not in built
 
 
-def test_a_notebook_s_page_shows_what_was_drawn(tmp_path):
+def executed(tmp_path, name="gram_spectra", **changed):
+    """A copy of a notebook as a render leaves it: its first cell of code has printed something."""
+    held = nbformat.read(bundled_notebooks()[name], as_version=4)
+    code = [cell for cell in held.cells if cell.cell_type == "code"]
+    code[1].outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="head 0 | says\n"),
+        nbformat.v4.new_output("stream", name="stderr", text="a warning of no interest"),
+        nbformat.v4.new_output(
+            "execute_result",
+            {
+                "text/html": '<style>td {}</style><table border="1" class="dataframe">\n\n<tr><td>7</td></tr></table>'
+            },
+        ),
+    ]
+    place = held.cells.index(code[0]) + 1
+    injected = nbformat.v4.new_code_cell(
+        'n = 3\nout = "/home/me"', metadata={"tags": ["injected-parameters"], "papermill": {"a": 1}}
+    )
+    held.cells.insert(place, injected)
+    held.metadata["papermill"] = {"output_path": "/home/me"}
+    for cell in code[1:2]:
+        cell.source += changed.get("more", "")
+    nbformat.write(held, tmp_path / f"{name}.ipynb")
+    return tmp_path / f"{name}.ipynb"
+
+
+def test_a_notebook_s_page_shows_what_its_cells_gave_and_the_copy_names_no_place_here(tmp_path):
+    source = bundled_notebooks()["gram_spectra"]
+    run = notebooks._as_run(source, executed(tmp_path))
+    assert "/home/me" not in nbformat.writes(run)
+    drawn = {tmp_path / "gram_spectra.png": {"alt": "a", "caption": "c", "width_px": 300}}
+    page = notebooks._page(source, drawn, run)
+    assert "```text\nhead 0 | says\n```" in page
+    assert '<div class="output" markdown="0">\n<table>\n<tr><td>7</td></tr></table>\n</div>' in page
+    assert "no interest" not in page
+    assert (
+        page.index('"gram_spectra"')
+        < page.index("![a](figures/gram_spectra.png)")
+        < page.index("## What it says")
+    )
+    assert "Not run when" not in page
+    assert "(run/gram_spectra.ipynb)" in page
+    assert notebooks._as_run(source, executed(tmp_path, more="\nprint(1)")) is None  # of an older source
+    assert "(run/" not in notebooks._page(source, drawn)
+
+
+def test_links_that_need_a_public_repository_are_there_with_its_address_alone():
+    path = bundled_notebooks()["gram_spectra"]
+    opened = notebooks._ways_to_open(path, False, "https://github.com/me/workbench")
+    assert (
+        "https://colab.research.google.com/github/me/workbench/blob/main/notebooks/gram_spectra.ipynb"
+        in opened
+    )
+    assert "https://vscode.dev/github/me/workbench/blob/main/notebooks/gram_spectra.ipynb" in opened
+    for absent in ("", "https://codeberg.org/me/workbench"):
+        opened = notebooks._ways_to_open(path, False, absent)
+        assert "https" not in opened
+        assert ".venv/bin/jupyter lab notebooks/gram_spectra.ipynb" in opened
+        assert "(stored/gram_spectra.ipynb)" in opened
+
+
+def test_every_notebook_has_a_picture_in_the_table(site):
+    pictures = ROOT / "docs" / "notebooks" / "pictures"
+    assert {path.stem for path in pictures.iterdir()} == set(bundled_notebooks())
+    assert sum(path.stat().st_size for path in pictures.iterdir()) < 1_000_000
+    table = (site / "notebooks" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in bundled_notebooks() if f'src="pictures/{name}.png"' not in table] == []
+
+
+def test_formulas_of_notebooks_are_mathematics_without_a_script(site):
+    shown = notebooks._with_formulas("of $x_i$ and\n\n$$\\Big\\lVert x \\Big\\rVert$$\n\nfor 3 $ or `$x$`")
+    assert shown.count("<math") == 2
+    assert shown.endswith("for 3 $ or `$x$`")
+    left = {
+        name: found
+        for name in bundled_notebooks()
+        if (
+            found := re.findall(
+                r"\$\$|\\[a-zA-Z]+\{",
+                (site / "notebooks" / name / "index.html").read_text(encoding="utf-8").split("<code")[0],
+            )
+        )
+    }
+    assert left == {}
+
+
+def test_a_notebook_s_page_shows_what_wasdrawn_by_notebook(tmp_path):
     (tmp_path / "gram.png").write_bytes(b"")
     about = {
         "notebook": {"name": "gram_spectra"},
-        "figure": {"alt": "Lines [falling].", "caption": "Spectra of 3 inputs."},
+        "figure": {"alt": "Lines [falling].", "caption": "Spectra of 3 inputs.", "width_px": 312},
     }
     (tmp_path / "gram.json").write_text(json.dumps(about))
     (tmp_path / "stray.png").write_bytes(b"")
-    drawn = notebooks._drawn(tmp_path)
+    drawn = notebooks.drawn_by_notebook(tmp_path)
     assert {name: [image.name for image in held] for name, held in drawn.items()} == {
         "gram_spectra": ["gram.png"]
     }
     page = notebooks._page(bundled_notebooks()["gram_spectra"], drawn["gram_spectra"])
-    assert "![Lines falling.](figures/gram.png)\n\n*gram.* Spectra of 3 inputs." in page
+    assert "![Lines falling.](figures/gram.png){ width=468 }\n\n*gram.* Spectra of 3 inputs." in page
     assert "```sh\nworkbench render gram_spectra\n```" in page
     assert "make figures" in notebooks._page(bundled_notebooks()["gram_spectra"], {})

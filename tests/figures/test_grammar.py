@@ -12,6 +12,7 @@ from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
+from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
@@ -223,6 +224,16 @@ def test_every_colour_is_named_once_in_the_key_or_at_the_end_of_its_line():
     at_ends = plot.figure("nature", labels="ends")
     assert key(at_ends) == ["mean over 5 inputs × 3 heads"]
     assert all(any(name in note.text for note in at_ends.layout.annotations) for name in names)
+
+
+def test_names_at_the_ends_of_lines_are_as_high_as_the_ends():
+    ends = [("low", 0.3, "#000000"), ("middle", 0.5, "#000000"), ("high", 0.7, "#000000")]
+    panel = Panel([go.Scatter(x=[0, 1], y=[0, 1])], Axis("x", 0, 1), Axis("y", 0, 1), ends=ends)
+    page = measure_figure(compose([panel], 1))
+    upper, lower = page.panels[0].box[1::2]
+    shown = {words.text: (words.box[1] + words.box[3]) / 2 for words in page.words}
+    for name, value, _ in ends:
+        assert shown[name] == pytest.approx(lower - value * (lower - upper), abs=2.5)
 
 
 def test_colours_of_attention_variants_are_theirs_in_every_figure():

@@ -374,7 +374,10 @@ class _Page:
                 "xanchor": "left",
                 "xshift": self.font * 0.4,
             }
-            | {"borderpad": 0}
+            | {
+                "yanchor": "middle",
+                "borderpad": 0,
+            }  # "auto" hangs the words of the upper third from their place
             for (words, _, colour), place in zip(panel.ends, places, strict=True)
         ]
 
