@@ -6,8 +6,8 @@ import pytest
 from tests.figures.drawn import key
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.figures import comparison_figure, with_range
-from workbench.figures.levels import interval
 
 INPUTS = (0.31, 0.35, 0.42)
 
@@ -44,7 +44,7 @@ def test_every_quantity_has_a_panel():
 
 def test_the_dot_is_the_overall_value_and_its_bar_the_interval_over_inputs():
     dot = dots(comparison_figure(similarities()))[0]
-    _, low, high = interval(pd.Series(INPUTS))
+    _, low, high, _ = mean_interval(pd.Series(INPUTS))
     assert list(dot.x) == [0.36]
     assert dot.error_x.array[0] == pytest.approx(high - 0.36)
     assert dot.error_x.arrayminus[0] == pytest.approx(0.36 - low)

@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.figures import model_pages, page_name
-from workbench.figures.levels import at_level, deviation, interval, values_once
+from workbench.figures.levels import at_level, deviation, values_once
 
 
 def frame():
@@ -36,18 +35,15 @@ def test_a_value_with_two_nulls_counts_once():
     assert len(values_once(twice)) == 2
 
 
-def test_the_interval_is_students():
+def test_the_deviation_is_that_of_a_sample():
     values = pd.Series([0.3, 0.1, 0.7, 0.4, 0.9])
-    low, high = scipy.stats.t.interval(0.95, 4, values.mean(), scipy.stats.sem(values))
-    assert interval(values) == pytest.approx((values.mean(), low, high))
     assert deviation(values) == pytest.approx(
         (values.mean(), values.mean() - np.std(values, ddof=1), values.mean() + np.std(values, ddof=1))
     )
 
 
-@pytest.mark.parametrize("spread", [interval, deviation])
-def test_one_input_has_no_spread(spread):
-    assert spread(pd.Series([0.3])) == (0.3, 0.3, 0.3)
+def test_one_input_has_no_spread():
+    assert deviation(pd.Series([0.3])) == (0.3, 0.3, 0.3)
 
 
 def test_many_models_are_cut_into_pages():

@@ -12,12 +12,7 @@ from workbench.figures.marks import Published, Rule
 from workbench.figures.variants import LOOKS
 
 # Panels have room for about ten letters a line.
-_TITLES = {
-    "parameters": "Parameters",
-    "macs": "MACs",
-    "seconds_per_sample": "Time",
-    "peak_memory": "Memory",
-}
+_TITLES = {"parameters": "Parameters", "macs": "MACs", "seconds_per_sample": "Time", "peak_memory": "Memory"}
 _CONDITIONS = ("", "training", "test")
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
 

@@ -11,11 +11,7 @@ from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
 from workbench.figures.marks import Band, Dots, Line, Null
 
-CANDIDATES = {
-    "true": "eigenvectors of K̃",
-    "perturbed": "perturbed eigenvectors",
-    "values": "from V",
-}
+CANDIDATES = {"true": "eigenvectors of K̃", "perturbed": "perturbed eigenvectors", "values": "from V"}
 # Beside the absolute differences stand the size of what they are differences of, and what rounding makes of them.
 _REFERENCES = {"gamma_size": "mean |γ|", "gamma_floor": "round-off"}
 _PANELS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,9 +9,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.measuring import legend_entry
-from workbench.figures.theme import GREY, NULL_BAND, PAGE, THEMES
-from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS
 
 UNTRAINED = "(random weights)"
@@ -46,13 +42,6 @@ def without_provenance(frame: pd.DataFrame) -> pd.DataFrame:
     plain = frame.copy(deep=False)
     plain.attrs = {}
     return plain
-
-
-def axis_title(metric: str, letters: int = 30) -> str:
-    """Label and unit of a metric, as its axis shows them, broken into lines of at most about `letters`."""
-    text = METRICS[metric].axis_title if metric in METRICS else metric
-    # A line break, since plotly lets a title that is longer than its axis run off the page.
-    return "<br>".join(textwrap.wrap(text, letters, break_long_words=False))
 
 
 def short_name(model: object) -> str:
@@ -116,14 +105,6 @@ def page_name(name: str, page: int) -> str:
     return name if page == 1 else f"{name}_{page}"
 
 
-def spread(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Mean, median and quartiles of the value at each place of `by`, and how many values they come from."""
-    groups = rows.groupby(by, sort=True)["value"]
-    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
-    quartiles.columns = ["low", "high"]
-    return groups.agg(["mean", "median", "count"]).join(quartiles).reset_index()
-
-
 def quartiles(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
     """Columns low, median and high at each place of `by`: the interquartile range of the rows.
 
@@ -158,116 +139,3 @@ def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object
         showlegend=False,
         **more,
     )
-
-
-def null_traces(rows: pd.DataFrame, by: str, show: bool = True, **more: object) -> list[go.Scatter]:
-    """The null distribution: a grey band from null_low to null_high, a dotted line at null_mean.
-
-    Empty where the frame carries no null. Several rows at one place are averaged.
-    """
-    columns = [
-        name for name in ("null_mean", "null_low", "null_high") if name in rows and rows[name].notna().any()
-    ]
-    if not columns:
-        return []
-    level = rows.groupby(by, sort=True)[columns].mean().reset_index()
-    traces = []
-    if {"null_low", "null_high"} <= set(columns):
-        traces.append(band(level[by], level["null_low"], level["null_high"], NULL_BAND, **more))
-    if "null_mean" in columns:
-        traces.append(
-            go.Scatter(
-                x=level[by],
-                y=level["null_mean"],
-                mode="lines",
-                line={"color": GREY, "dash": "dot"},
-                name="null distribution",
-                legendgroup="null distribution",
-                showlegend=show,
-                **more,
-            )
-        )
-    return traces
-
-
-def null_line(x: Iterable, y: Iterable, colour: str) -> go.Scatter:
-    """The mean of one of several models' null distribution, thin in its colour: bands would hide each other."""
-    return go.Scatter(
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": colour, "dash": "solid", "width": 0.75},
-        showlegend=False,
-        hovertemplate="null distribution<br>%{x}: %{y:.3g}<extra></extra>",
-    )
-
-
-def name_null(fig: go.Figure) -> None:
-    """The legend's key to the lines of `null_line`: a curve that is nowhere."""
-    style = {"color": GREY, "dash": "solid", "width": 0.75}
-    fig.add_trace(
-        go.Scatter(x=[None], y=[None], mode="lines", line=style, name="null distribution", legendrank=1001),
-        row=1,
-        col=1,
-    )
-
-
-def whole_numbers(count: int, first: int = 0) -> dict:
-    """Axis settings for layers or heads: whole numbers, at most about eight of them."""
-    return {"tickmode": "linear", "tick0": first, "dtick": max(1, -(-count // 8))}
-
-
-# A horizontal legend along the top edge of the whole figure, above every panel.
-LEGEND_ABOVE = {
-    "orientation": "h",
-    "x": 0.01,
-    "xref": "container",
-    "xanchor": "left",
-    "y": 1,
-    "yref": "container",
-    "yanchor": "top",
-}
-
-
-def legend_rows(fig: go.Figure, width: float = PAGE, legend: str = "legend") -> int:
-    """How many rows a horizontal legend of the figure takes at a printed width, so that a margin can hold it.
-
-    Plotly sets entries that do not fit one row in columns, all as wide as the widest.
-    """
-    size = THEMES["paper"].font
-    entries = [
-        legend_entry(trace.name, size) + 5
-        for trace in fig.data
-        if trace.name and trace.showlegend is not False and (trace.legend or "legend") == legend
-    ]
-    if sum(entries) <= width - 16:
-        return 1
-    return -(-len(entries) // max(1, int((width - 16) // max(entries))))
-
-
-def log_ticks(values: pd.Series, most: int = 6, digits: Iterable[float] = (1, 2, 5)) -> dict:
-    """Axis settings for a log scale that holds these values: about `most` ticks, whatever the number of decades.
-
-    Where there is hardly more than one decade, its multiples in `digits` are labelled.
-    """
-    positive = values[values > 0]
-    if positive.empty:
-        raise InputError("no value is positive and finite: there is nothing to draw on a log scale")
-    low, high = np.log10(positive.min()), np.log10(positive.max())
-    if high - low < 1.6:  # powers of ten alone would leave one tick, or none
-        powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
-        ticks = [(digit, power) for power in powers for digit in digits]
-        return {
-            "tickmode": "array",
-            "tickvals": [digit * 10.0**power for digit, power in ticks],
-            "ticktext": [_decimal(digit, power) for digit, power in ticks],
-        }
-    step = max(1, int(np.ceil((high - low) / most)))
-    return {"dtick": step, **({"minor": {"ticks": "outside", "ticklen": 2}} if step == 1 else {})}
-
-
-def _decimal(digit: float, power: int) -> str:
-    if -3 < power < 4:
-        return f"{digit * 10.0**power:g}"
-    times = "" if digit == 1 else f"{digit}·"
-    return f"{times}10<sup>{power}</sup>".replace("-", "−")

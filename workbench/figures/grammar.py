@@ -28,13 +28,7 @@ from workbench.figures.estimates import input_count, quantity
 from workbench.figures.frames import UNTRAINED, series_labels, short_name, without_provenance
 from workbench.figures.marks import NEUTRAL, At, Band, Dots, Line, Mark, Null, Series, key_entry
 from workbench.figures.measuring import cut, widest
-from workbench.figures.theme import (
-    WIDTHS,
-    depth_colours,
-    depth_scale,
-    series_style,
-    theme_of,
-)
+from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.results import RANDOM_WEIGHTS

@@ -1,4 +1,4 @@
-"""Rows of one level of averaging: per layer, per input, or over everything; and the interval over inputs."""
+"""Rows of one level of averaging: per layer, per input, or over everything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 import pandas as pd
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
 
 Level = Literal["layer", "input", "overall"]
 _SET = {"layer": {"layer"}, "input": {"input"}, "overall": set()}
@@ -35,12 +34,6 @@ def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
 def values_once(rows: pd.DataFrame) -> pd.DataFrame:
     """Each value once: a value with two null distributions stands in two rows, which differ in nothing else."""
     return rows.drop_duplicates([name for name in rows.columns if name not in NULL_COLUMNS])
-
-
-def interval(values: pd.Series) -> tuple[float, float, float]:
-    """Mean and its 95 % confidence interval over independent values; the interval is the mean for one value."""
-    found = mean_interval(values.dropna())
-    return (found.value, *((found.value, found.value) if found.n == 1 else found[1:3]))
 
 
 def deviation(values: pd.Series) -> tuple[float, float, float]:

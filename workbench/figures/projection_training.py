@@ -15,11 +15,7 @@ from workbench.figures.marks import Band, Line, Null, Rule
 from workbench.figures.projection import BOUNDS, FLOOR, SHARE, is_wide, share_of_zero_predictor
 
 _PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "error J"
-_NORMS, _LOGARITHM, _RELATIVE = (
-    "J of saritas2025, and norms",
-    "log J, teo2024's code",
-    "J of saritas2025 over each norm",
-)
+_NORMS, _LOGARITHM, _RELATIVE = ("J of saritas2025, and norms", "log J, teo2024's code", "J over each norm")
 # What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
 _DRAWN = (
     (_NORMS, _ERROR, "projection_error", "saritas2025", None),

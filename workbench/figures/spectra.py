@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import rows_of, series_labels, whole_numbers
+from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.marks import Band, Line, Rule
-from workbench.figures.theme import depth_scale, even_choice
+from workbench.figures.theme import even_choice
 
 MAX_PANELS = 12
 
@@ -80,25 +80,3 @@ def round_off(part: pd.DataFrame) -> float:
     if not np.isfinite(largest) or largest <= 0:
         raise InputError("no eigenvalue is positive and finite: there is nothing to draw on a log scale")
     return largest * float(np.finfo(np.float64).eps) * max(int(part["rank"].max()), 1)
-
-
-def depth_key(layers: list[int]) -> tuple[go.Scatter, dict]:
-    """A colour bar for depth, readable at 48 layers: a trace that is nowhere, and the colour axis that it names."""
-    trace = go.Scatter(
-        x=[None],
-        y=[None],
-        mode="markers",
-        showlegend=False,
-        hoverinfo="skip",
-        marker={"color": [layers[0]], "coloraxis": "coloraxis"},
-    )
-    return trace, {
-        "colorscale": depth_scale(),
-        "cmin": layers[0],
-        "cmax": layers[-1],
-        "colorbar": {
-            "title": {"text": "Layer", "side": "right"},
-            "len": 1,
-            **whole_numbers(layers[-1] - layers[0] + 1, layers[0]),
-        },
-    }

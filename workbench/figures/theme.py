@@ -53,13 +53,7 @@ PUBLISHED = {"symbol": "diamond-open", "size": 7, "color": RED, "line": {"width"
 
 SEQUENTIAL = "Cividis"
 # Blue to orange through near-white; both arms darken equally, so that magnitude survives in grey.
-DIVERGING = [
-    [0.0, "#00366E"],
-    [0.25, "#5B8DB8"],
-    [0.5, "#F5F5F2"],
-    [0.75, "#D08A4A"],
-    [1.0, "#7A3300"],
-]
+DIVERGING = [[0.0, "#00366E"], [0.25, "#5B8DB8"], [0.5, "#F5F5F2"], [0.75, "#D08A4A"], [1.0, "#7A3300"]]
 
 PANEL_LETTER = "panel-letter"  # the annotation name by which a theme recognises a panel letter
 
@@ -151,11 +145,7 @@ def _template(
         font={"family": FONTS, "size": font, "color": "black"},
         title={"font": {"size": title}, "x": 0.5, "xanchor": "center"},
         colorway=COLOURS,
-        colorscale={
-            "sequential": SEQUENTIAL,
-            "sequentialminus": SEQUENTIAL,
-            "diverging": DIVERGING,
-        },
+        colorscale={"sequential": SEQUENTIAL, "sequentialminus": SEQUENTIAL, "diverging": DIVERGING},
         coloraxis={"colorbar": bar},
         paper_bgcolor="white",
         plot_bgcolor="rgba(0,0,0,0)",
@@ -355,20 +345,6 @@ def series_style(index: int) -> dict:
     return {
         "line": {"color": COLOURS[slot], "dash": dash},
         "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot], "line": {"width": outline}},
-    }
-
-
-def batch_style(number: int, colour: str, symbol: str) -> dict:
-    """Solid lines and filled markers for the first batch, dashed and open for the second."""
-    opened = number % 2 == 1
-    return {
-        "line": {"color": colour, "dash": "dash" if opened else "solid"},
-        "marker": {
-            "color": colour,
-            "symbol": f"{symbol}-open" if opened else symbol,
-            "size": 5,
-            "line": {"width": 1.2 if opened else 0, "color": colour},
-        },
     }
 
 
