@@ -92,3 +92,70 @@ def vit_folder(folder: Path) -> Path:
     size = {"height": 20, "width": 20}
     ViTImageProcessor(size=size, image_mean=[0.4] * 3, image_std=[0.2] * 3).save_pretrained(folder)
     return folder
+
+
+def several_kinds_folder(folder: Path, name: str) -> Path:
+    """A model of `tests.captures.multimodal` with its tokenizer, or with the processor of its images and texts."""
+    import transformers
+
+    from tests.captures.multimodal import MODELS
+
+    next(model for model in MODELS if model.name == name).build().save_pretrained(folder)
+    tokenizer = _tokenizer_of_sixty()
+    size = {"height": 32, "width": 32}
+    if name in ("t5", "bart", "whisper"):
+        tokenizer.save_pretrained(folder)
+    elif name in ("clip", "siglip"):
+        images = transformers.CLIPImageProcessor(size=size, crop_size=size, do_center_crop=False)
+        transformers.CLIPProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
+    elif name == "llava":
+        images = transformers.CLIPImageProcessor(size=size, crop_size=size, do_center_crop=False)
+        transformers.LlavaProcessor(
+            image_processor=images, tokenizer=tokenizer, patch_size=8, vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        ).save_pretrained(folder)  # fmt: skip
+    elif name == "smolvlm":
+        options = {
+            "size": {"longest_edge": 32},
+            "max_image_size": {"longest_edge": 32},
+            "do_image_splitting": False,
+        }
+        images, videos = transformers.SmolVLMImageProcessor(**options), transformers.SmolVLMVideoProcessor()
+        transformers.SmolVLMProcessor(
+            image_processor=images, tokenizer=tokenizer, video_processor=videos, image_seq_len=4
+        ).save_pretrained(folder)
+    elif name.startswith("qwen"):
+        options = {
+            "patch_size": 4,
+            "merge_size": 2,
+            "temporal_patch_size": 2,
+            "size": {"shortest_edge": 64, "longest_edge": 900},
+        }
+        images = transformers.Qwen2VLImageProcessor(**options)
+        videos = transformers.Qwen2VLVideoProcessor(**options)
+        kind = transformers.Qwen2VLProcessor if name == "qwen2-vl" else transformers.Qwen2_5_VLProcessor
+        kind(image_processor=images, tokenizer=tokenizer, video_processor=videos).save_pretrained(folder)
+    return folder
+
+
+def _tokenizer_of_sixty():
+    """Sixty words, among them the places of images that `tests.captures.multimodal` has."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    marks = {
+        0: "<s>", 1: "<pad>", 2: "</s>", 3: "<unk>", 50: "<image>", 51: "<video>", 52: "<start>", 53: "<end>",
+        54: "<fake>", 55: "<whole>", 56: "<end_of_utterance>",
+    }  # fmt: skip
+    words = iter(dict.fromkeys(word.strip(",.") for sentence in SENTENCES for word in sentence.split()))
+    vocabulary = {marks.get(number) or next(words, f"word{number}"): number for number in range(60)}
+    whole = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    whole.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=whole, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>",
+        extra_special_tokens={
+            "image_token": "<image>", "video_token": "<video>", "vision_start_token": "<start>",
+            "vision_end_token": "<end>", "fake_image_token": "<fake>", "global_image_token": "<whole>",
+            "end_of_utterance_token": "<end_of_utterance>",
+        },
+    )  # fmt: skip

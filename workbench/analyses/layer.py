@@ -64,14 +64,19 @@ class Layer:
 
         Raises `NotApplicable` where it does not measure this layer.
         """
-        held = next(
-            (len(x) for x in (self.record.q, self.record.k, self.record.v) if x is not None), len(self.ids)
-        )
-        if self.ids and self.record.origin is None and held != len(self.ids) and self.record.kind == "token":
+        record = self.record
+        sites = (record.q, record.k, record.v, record.attn, record.head_out)
+        held = next((len(value) for value in sites if value is not None), len(self.ids))
+        if self.ids and record.kind == "token" and record.origin is None and held != len(self.ids):
             raise NotApplicable(
                 f"holds {held} images or windows of {len(self.ids)} inputs, so its rows are no inputs"
             )
-        if self.record.source == "self" or cross == "both":
+        if any(
+            value is not None and value.ndim == 2
+            for value in (record.input, record.resid_mid, record.resid_post)
+        ):
+            raise NotApplicable("packs the tokens of all inputs into one sequence")
+        if record.source == "self" or cross == "both":
             return self
         if not cross:
             raise NotApplicable(

@@ -102,6 +102,11 @@ class TokenInfo:
         """These tokens without what is said of others."""
         return replace(self, streams={}, joined=(), keys=None) if self.streams or self.keys else self
 
+    def first(self, count: int) -> TokenInfo:
+        """The first so many tokens of every input."""
+        labels, kinds = ([row[:count] for row in rows] for rows in (self.labels, self.kinds))
+        return replace(self, labels=labels, kinds=kinds, mask=self.mask[:, :count])
+
     def _named(self, stream: str) -> TokenInfo:
         return self.streams.get(stream, self)
 
@@ -109,6 +114,10 @@ class TokenInfo:
         found = self._named(stream)
         if found.count == count:
             return found.alone()
+        if (
+            found.count > count and not found.mask[:, count:].any()
+        ):  # of a part of the inputs the padding is less
+            return found.alone().first(count)
         parts = [self._named(name).alone() for name in self.joined]
         if sum(part.count for part in parts) == count:
             return join_tokens(parts)

@@ -478,9 +478,11 @@ def _add_pairs(made: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
     made.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
     ids = batch["input_ids"]
     _check_vocabulary(model, ids)
-    special = torch.isin(ids, torch.tensor(processor.tokenizer.all_special_ids, device=ids.device))
+    tokenizer = processor.tokenizer
+    marks = [number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]
+    special = torch.isin(ids, torch.tensor(marks, device=ids.device))
     mask = batch.get("attention_mask", torch.ones_like(ids))
-    words = _word_tokens(processor.tokenizer, ids, mask, special)
+    words = _word_tokens(tokenizer, ids, mask, special)
     made.tokens = with_images(words, model.module, batch)
     made.tokens.streams = other_streams(model.module, batch, made.tokens)
 
@@ -492,8 +494,7 @@ def _with_place(processor: Any, text: str) -> str:
         return processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True
         )
-    around = [getattr(processor, name, "") or "" for name in ("vision_start_token", "vision_end_token")]
-    return f"{around[0]}{processor.image_token}{around[1]} {text}"
+    return f"{processor.image_token} {text}"
 
 
 def _text_limit(model: LoadedModel) -> int | None:
@@ -582,10 +583,13 @@ def _check_vocabulary(model: LoadedModel, ids: Tensor) -> None:
         )
 
 
-def _vocabulary(module: nn.Module) -> int | None:
+def _vocabulary(module: Any) -> int | None:
     """How many tokens the model has embeddings for; None where it does not say."""
     get = getattr(module, "get_input_embeddings", None)
-    embeddings = get() if callable(get) else None
+    try:
+        embeddings = get() if callable(get) else None
+    except NotImplementedError:  # of two towers
+        return getattr(module.config.get_text_config(), "vocab_size", None)
     return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
 
 
