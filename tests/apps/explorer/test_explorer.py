@@ -92,7 +92,7 @@ def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
     about = {"architecture": sizes, "preprocessing": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}
     write_checkpoint(path, build(sizes), about)
     with pytest.raises(
-        InputError, match="takes neither images nor texts alone, and the explorer shows those"
+        InputError, match="takes neither images nor texts, nor both together, and the explorer shows those"
     ):
         Explorer(f"file:{path}").figure()
 
