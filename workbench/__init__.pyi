@@ -5,6 +5,7 @@ from .apps.rendering import reproduce as reproduce
 from .attention import replace_attention as replace_attention
 from .captures import Capture as Capture
 from .captures import capture as capture
+from .captures import capture_generation as capture_generation
 from .captures import capture_steps as capture_steps
 from .captures import compare as compare
 from .core.errors import WorkbenchError as WorkbenchError

@@ -66,7 +66,7 @@ SCHEME = {
     "--no-browser": (None, None), "--shards": (None, "NUMBER"), "--backend": (None, None),
     "--scheduler": (None, "ADDRESS"), "--attention": (None, "NAME"), "--boost": (None, None),
     "--data": (None, "FILE-OR-FOLDER"), "--recipe": (None, "NAME-OR-FILE"), "--epsilon": (None, "LIST"),
-    "--reference": (None, "SPEC"), "--install": (None, None), "--per": (None, None),
+    "--reference": (None, "SPEC"), "--install": (None, None), "--per": (None, None), "--generate": (None, "NUMBER"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",

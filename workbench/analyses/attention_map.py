@@ -306,13 +306,14 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     asking = _asking(layer, kept, real)
     visible = visible_of(layer, kept)
     square = kept.shape[-2] == kept.shape[-1] and record.source == "self"
-    positions = layer.positions(kept.shape[-1]) if square else None
+    stepwise = layer.step is not None and record.source == "self"  # its query is the last token
+    positions = layer.positions(kept.shape[-1]) if square or stepwise else None
     maps = head_maps(
         kept,
         visible=visible,
         queries=asking,
         keys=real,
-        query_positions=positions,
+        query_positions=positions if positions is None or square else positions[-1:],
         key_positions=positions,
     )
     windows = layer.window_column
@@ -400,20 +401,24 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
         if layer.record.source == "cross":
             asked = np.array(layer.token_labels(queries, number), dtype=object)
             asking = _real_places(layer, number, queries, keys=False)
-        chosen = asking if options.query is None else [options.query]
-        if not {*chosen} <= {*asking}:
+        if layer.step is not None:
+            chosen = [layer.query] if options.query in (None, layer.query) else []
+        else:
+            chosen = asking if options.query is None else [options.query]
+        if layer.step is None and not {*chosen} <= {*asking}:
             raise InputError(
                 f"input {name!r} has no token {options.query}: its tokens are {asking[0]} to {asking[-1]}"
             )
-        if queries == 1:
+        if queries == 1 and layer.step is None:
             chosen = [0]
         axes = {"head": layer.heads, "query": chosen, "key": real}
         rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
         rows.insert(0, "layer", layer.index)
         rows.insert(0, "input", name)
+        step_label = None if layer.step is None or layer.tokens is None else layer.tokens.labels[number][-1]
         yield rows.assign(
-            value=attn[number][:, chosen][..., real].numpy().ravel(),
-            query_label=asked[rows["query"]],
+            value=attn[number][:, [0] * len(chosen) if queries == 1 else chosen][..., real].numpy().ravel(),
+            query_label=asked[rows["query"]] if layer.step is None else step_label,
             key_label=labels[rows["key"]],
         )
 
@@ -539,6 +544,7 @@ ANALYSIS = Analysis(
     notes,
     counts_nonfinite=True,
     cross="both",
+    of_steps=True,
     finer=(
         Analysis(
             "attention-map",
@@ -549,6 +555,7 @@ ANALYSIS = Analysis(
             PairOptions,
             counts_nonfinite=True,
             cross="both",
+            of_steps=True,
             per="pair",
         ),
     ),

@@ -47,6 +47,10 @@ class Layer:
     """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
     """The captured layers of this batch before this one, in call order."""
+    step: int | None = None
+    """Which generated token this is of: its one query is that of the last token, and keys are those until then."""
+    query: int | None = None
+    """Where that query stands in its text."""
     perturbed: LayerRecord | None = None
     """The same layer of the inputs as an analysis perturbed them, for those that compare the two."""
 

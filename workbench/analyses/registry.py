@@ -110,6 +110,8 @@ class Analysis:
     """What to run the model on beside the inputs: of (inputs, options, seed)."""
     together: Callable[[Any], bool] = lambda options: False
     """Whether a layer is measured beside others of its batch, which are then all in memory at once."""
+    of_steps: bool = False
+    """Whether it says something of a single query, and so of each token that a model generates."""
     per: Per | None = None
     """What a row is of, where it yields rows."""
     finer: tuple[Analysis, ...] = ()

@@ -11,13 +11,14 @@
 - ``source`` says whether it is self or cross attention, ``labelling`` what the ``tokens`` are, ``positions`` what the
   position embedding brings to them;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
-- ``steps`` captures a model that a loop runs again and again.
+- ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step.
 """
 
 import workbench.captures.families  # noqa: F401  (they register themselves)
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
+from workbench.captures.generation import capture_generation
 from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import (
     attention_geometry,
@@ -27,7 +28,15 @@ from workbench.captures.layout import (
     token_mixers,
 )
 from workbench.captures.projections import PROJECTIONS, Projection, head_projection
-from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, LayerRecord, WindowOrigin
+from workbench.captures.records import (
+    DEFAULT_SITES,
+    SITES,
+    STREAM,
+    Call,
+    Generated,
+    LayerRecord,
+    WindowOrigin,
+)
 from workbench.captures.registry import (
     Adapter,
     Reading,
@@ -52,7 +61,9 @@ from workbench.captures.weights import attention_output, attention_weights
 
 __all__ = [
     "capture",
+    "capture_generation",
     "Capture",
+    "Generated",
     "capture_steps",
     "Steps",
     "LayerRecord",

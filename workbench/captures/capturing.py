@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
-from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord
+from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord
 from workbench.captures.registry import class_path
 from workbench.captures.routes import (
     fused_kernels,
@@ -49,7 +49,8 @@ class Capture:
     ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
     iteration goes in layer order. ``result`` is the model's own output; ``not_run`` names attention modules
     that the forward pass never entered (a cross-attention without an encoder, say);
-    ``notes`` say what was kept unchecked.
+    ``notes`` say what was kept unchecked, and what of the model was switched off to be seen. ``generated`` is there
+    where the model continued its inputs (see `capture_generation`): a query is then a step.
     """
 
     layers: list[LayerRecord]
@@ -59,6 +60,7 @@ class Capture:
     result: Any = None
     not_run: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    generated: Generated | None = None
     identity: Callable[..., dict[str, Any]] = field(default=lambda whole=True: {}, repr=False)
     """What `model` is; with ``whole=False`` without the fingerprint, which takes its time to compute."""
 
@@ -125,7 +127,8 @@ class Capture:
         named = self.identity(whole=False)
         model = " ".join(filter(None, [named.get("spec") or named.get("class"), named.get("checkpoint")]))
         count = f"{len(self.layers)} layer" + "s" * (len(self.layers) != 1)
-        return f"Capture of {count}" + (f" of {model}" if model else "")
+        steps = f", {self.generated.steps} generated tokens" if self.generated else ""
+        return f"Capture of {count}" + (f" of {model}" if model else "") + steps
 
     def __repr__(self) -> str:
         tokens = f", {len(self.tokens)} × {self.tokens.summary}" if self.tokens else ""
@@ -176,19 +179,10 @@ def capture(
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
     with ``check``, for NaN or infinite values unless they are kept. Attention is computed in float32 or wider.
     """
-    module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
-    if not isinstance(module, nn.Module):
-        raise InputError(
-            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
-        )
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        module = module.module  # one process may capture while the others do not, and wait for nobody
-    module = getattr(
-        module, "_orig_mod", module
-    )  # torch.compile's wrapper; its compiled code hides the attention
-    sites = _check_sites(sites)
+    module = module_of(model)
+    sites = check_sites(sites)
     chosen = parse_numbers("layer", layers)
-    arguments = _place(getattr(batch, "batch", batch), module)
+    arguments = place_batch(getattr(batch, "batch", batch), module)
     given = tensors_in(arguments)
     if given and not any(tensor.numel() for tensor in given):
         raise InputError(f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in given)}")
@@ -203,16 +197,8 @@ def capture(
     give = None if each is None else lambda record, count: each(record, tokens(count).of(record))
     handed: set[int] = set()
 
-    modules = dict(module.named_modules())
-    for path, child in modules.items():
-        if isinstance(child, torch.jit.ScriptModule) and attends_compiled(child):
-            raise InputError(
-                f"{name}: {path or 'it'} is a ScriptModule, and attention inside one cannot be seen; "
-                "capture the module that it was scripted from"
-            )
-    owned = [
-        t for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None
-    ]
+    modules = visible_modules(module, name)
+    owned = owned_tensors(modules)
 
     def run(copy: bool) -> Recorder:
         keeper = Keeper([*owned, *given], copy)
@@ -242,9 +228,40 @@ def capture(
         inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
-        notes=recorder.notes,
-        identity=_identity(model, module),
+        notes=[*recorder.notes, *switched(model, modules)],
+        identity=identity_of(model, module),
     )
+
+
+def module_of(model: Any) -> nn.Module:
+    """The module of what ``load`` returned, or the module itself, without torch.compile's wrapper."""
+    module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
+        )
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        module = module.module  # one process may capture while the others do not, and wait for nobody
+    return getattr(module, "_orig_mod", module)  # the wrapper's compiled code hides the attention
+
+
+def visible_modules(module: nn.Module, name: str) -> dict[str, nn.Module]:
+    """A model's modules by path; an InputError where one that attends cannot be seen into."""
+    modules = dict(module.named_modules())
+    for path, child in modules.items():
+        if isinstance(child, torch.jit.ScriptModule) and attends_compiled(child):
+            raise InputError(
+                f"{name}: {path or 'it'} is a ScriptModule, and attention inside one cannot be seen; "
+                "capture the module that it was scripted from"
+            )
+    return modules
+
+
+def owned_tensors(modules: Mapping[str, nn.Module]) -> list[Tensor]:
+    """The parameters and buffers of all modules."""
+    return [
+        t for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None
+    ]
 
 
 def read_qkv(path: str | Path) -> Capture:
@@ -260,7 +277,8 @@ def read_qkv(path: str | Path) -> Capture:
     return Capture(**read_capture(path))
 
 
-def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
+def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
+    """The sites in their order; an error for one that does not exist, or for none."""
     asked = [sites] if isinstance(sites, str) else list(sites)
     known = (*SITES, POSITION)
     for site in asked:
@@ -272,7 +290,7 @@ def _check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     return tuple(site for site in known if site in asked)
 
 
-def _place(batch: Any, module: nn.Module) -> Any:
+def place_batch(batch: Any, module: nn.Module) -> Any:
     """The batch on the model's device; float inputs of a half-precision model in its precision."""
     if isinstance(batch, Placed):
         return batch
@@ -297,7 +315,7 @@ def _place(batch: Any, module: nn.Module) -> Any:
     )
 
 
-def _identity(model: Any, module: nn.Module) -> Any:
+def identity_of(model: Any, module: nn.Module) -> Any:
     """What names the model, with its fingerprint left to be computed on demand while the model is alive."""
     fixed = {key: getattr(model, key, None) for key in ("spec", "checkpoint")}
     alive, kind = weakref.ref(model), type(module)
@@ -312,46 +330,88 @@ def _identity(model: Any, module: nn.Module) -> Any:
     return identity
 
 
-def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
-    """Run the recorder's model once, seen by every route."""
-    module, children = recorder.module, list(recorder.modules.values())
+@contextmanager
+def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Generator[None]:
+    """Have the recorder told of every pass of its model by every route; ``cached`` leaves the model its cache."""
+    children = list(recorder.modules.values())
     with ExitStack() as stack:
         # Inference tensors could not be used later in place or with gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
-        stack.enter_context(_eager(children))
+        stack.enter_context(_eager(children, cached))
         stack.enter_context(fused_kernels(children))
-        if not (isinstance(arguments, dict) and arguments.get("position_ids") is not None):
-            # whether a cache is there decides how models read positions that start anew
+        if not cached:
             stack.enter_context(no_cache(children))
         stack.enter_context(recorder.watch_places())
         if POSITION in recorder.sites:
-            recorder.positions = stack.enter_context(watch_positions(module, recorder.name))
+            recorder.positions = stack.enter_context(watch_positions(recorder.module, recorder.name))
         stack.enter_context(watch_modules(children, recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(zero_padding(children))
         stack.enter_context(watch_attention(recorder, children))
-        try:
-            if isinstance(arguments, Tensor):
-                recorder.result = module(arguments)
-            elif isinstance(arguments, dict):
-                recorder.result = module(**arguments)
-            else:
-                recorder.result = module(*arguments)
-        except WorkbenchError:
-            raise
-        except Exception as error:
-            # What a model says of a batch that it cannot take is its own affair; what the batch was is ours.
-            given = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
-            error.add_note(f"{recorder.name} was given: {given}")
-            raise
+        yield
+
+
+def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
+    """Run the recorder's model once, seen by every route."""
+    module = recorder.module
+    # whether a cache is there decides how models read positions that start anew
+    cached = isinstance(arguments, dict) and arguments.get("position_ids") is not None
+    with watching(recorder, grad, cached), saying_what_was_given(recorder.name, arguments):
+        if isinstance(arguments, Tensor):
+            recorder.result = module(arguments)
+        elif isinstance(arguments, dict):
+            recorder.result = module(**arguments)
+        else:
+            recorder.result = module(*arguments)
     if recorder.failure is not None:
         raise recorder.failure
 
 
-def _eager(modules: list[nn.Module]) -> Any:
-    """Run compiled submodules as plain Python."""
-    compiled = any(
-        "_orig_mod" in m._modules or vars(m).get("_compiled_call_impl") is not None for m in modules
-    )
+@contextmanager
+def saying_what_was_given(name: str, arguments: Any) -> Generator[None]:
+    """Add types and shapes of a batch to what a model says when it cannot take it; that is the model's own affair."""
+    try:
+        yield
+    except WorkbenchError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
+        error.add_note(f"{name} was given: {given}")
+        raise
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None
+
+
+def _eager(modules: list[nn.Module], cached: bool) -> Any:
+    """Run compiled submodules as plain Python; off the CPU a model with a static cache compiles itself to generate."""
+    compiled = any(map(_is_compiled, modules))
+    if cached:
+        parameter = next(modules[0].parameters(), None)
+        compiled |= parameter is not None and parameter.device.type != "cpu"
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
+def switched(model: Any, modules: Mapping[str, nn.Module]) -> list[str]:
+    """What a capture ran otherwise than the model would by itself, because attention cannot be seen there."""
+    notes = []
+    compiled = [path or "the model" for path, child in modules.items() if _is_compiled(child)]
+    given = model if isinstance(model, nn.Module) else model.module
+    given = given.module if isinstance(given, nn.parallel.DistributedDataParallel) else given
+    if not compiled and given is not modules[""]:
+        compiled = ["the model"]
+    if compiled:
+        more = f" and {len(compiled) - 1} more" if len(compiled) > 1 else ""
+        notes.append(
+            f"compiled code is not entered: {compiled[0]}{more} ran as plain Python, which may round otherwise"
+        )
+    packed = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    if torch.backends.mha.get_fastpath_enabled() and any(
+        isinstance(child, packed) and not child.training for child in modules.values()
+    ):
+        notes.append(
+            "torch's fast path for nn.TransformerEncoder and nn.MultiheadAttention was off during the capture"
+        )
+    return notes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import InputError
@@ -73,6 +73,29 @@ class Call:
     recompute: Callable[[Call, Tensor], Tensor] | None = None
     # (rebuilt, module's own) pairs that an adapter wants compared as well.
     reproduced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+@dataclass
+class Generated:
+    """What a model continued its inputs with, a token at each of ``steps``.
+
+    ``sequences`` (batch, token) are the prompts and what was generated, ``prompt_tokens`` how many of them are the
+    prompt's; the last one was chosen and never read. ``logits`` (batch, step, vocabulary) are those that a step's token
+    was chosen from, before any temperature or penalty; None where they were not asked for. ``real`` (batch, step) is
+    false for what fills up an input that ended before others. ``batch`` is what `capture` takes to see the same text
+    in one pass.
+    """
+
+    sequences: Int[Tensor, "batch token"]
+    prompt_tokens: int
+    real: Bool[Tensor, "batch step"]
+    logits: Float[Tensor, "batch step vocabulary"] | None = None
+    batch: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def steps(self) -> int:
+        """How many tokens were generated."""
+        return self.sequences.shape[1] - self.prompt_tokens
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from workbench._version import __version__
 from workbench.captures.qkv import check_values, layers_of
-from workbench.captures.records import SITES, LayerRecord, WindowOrigin
+from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
 from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
@@ -90,6 +90,11 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
         tensors["tokens.mask"] = capture.tokens.mask
         for name, others in capture.tokens.streams.items():
             tensors[f"tokens.{name}.mask"] = others.mask
+    if capture.generated is not None:
+        tensors["generated.sequences"] = capture.generated.sequences
+        tensors["generated.real"] = capture.generated.real
+        if capture.generated.logits is not None:
+            tensors["generated.logits"] = capture.generated.logits
     # A file holds no views and nothing of a device or a graph.
     return {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -132,6 +137,7 @@ def _metadata(capture: Capture) -> dict[str, Any]:
         "inputs": capture.inputs,
         "not_run": capture.not_run,
         "notes": capture.notes,
+        "generated": capture.generated and {"prompt_tokens": capture.generated.prompt_tokens},
         "tokens": tokens and _of_tokens(tokens),
     }
 
@@ -209,6 +215,12 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         layers.append(record)
     tokens = metadata.get("tokens")
     identity = dict(metadata["model"])
+    generated = metadata.get("generated")
+    if generated:
+        generated = Generated(
+            tensors["generated.sequences"], generated["prompt_tokens"], tensors["generated.real"],
+            tensors.get("generated.logits"),
+        )  # fmt: skip
     return {
         "layers": layers,
         "sites": tuple(metadata["sites"]),
@@ -216,6 +228,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         "inputs": metadata["inputs"],
         "not_run": metadata["not_run"],
         "notes": metadata.get("notes", []),
+        "generated": generated,
         "identity": lambda whole=True: dict(identity),
     }
 

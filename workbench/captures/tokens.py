@@ -234,3 +234,12 @@ def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
     labels = [[str(i) for i in row] for row in ids.tolist()]
     kinds = [[kind if keep else "padding" for keep in row] for row in real.tolist()]
     return TokenInfo(labels, kinds, None, real)
+
+
+def readable_token(tokenizer: Any, piece: str, number: int) -> str:
+    """A byte-level piece ("Ġtea") as the text it stands for (" tea"); other pieces as they are."""
+    if number in tokenizer.all_special_ids or not any(mark in piece for mark in "ĠĊÃâ"):
+        return piece
+    text = tokenizer.decode([number])
+    # Part of a character of several bytes has no text of its own.
+    return piece if "\ufffd" in text else text.replace("\n", "⏎")

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from workbench.captures.labelling import other_streams, token_info, with_images
-from workbench.captures.tokens import TokenInfo
+from workbench.captures.tokens import TokenInfo, readable_token
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.showing import card, fold, shape, shortened, table, thumbnail
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
@@ -599,7 +599,7 @@ def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor
     for row, real, marked in zip(ids.tolist(), attention.tolist(), special.tolist(), strict=True):
         pieces = tokenizer.convert_ids_to_tokens(row)
         labels.append(
-            [_readable(tokenizer, piece, number) for piece, number in zip(pieces, row, strict=True)]
+            [readable_token(tokenizer, piece, number) for piece, number in zip(pieces, row, strict=True)]
         )
         kinds.append(
             [
@@ -611,12 +611,3 @@ def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor
             ]
         )  # fmt: skip
     return TokenInfo(labels, kinds, None, attention.bool())
-
-
-def _readable(tokenizer: Any, piece: str, number: int) -> str:
-    """A byte-level piece ("Ġtea") as the text it stands for (" tea"); other pieces as they are."""
-    if number in tokenizer.all_special_ids or not any(mark in piece for mark in "ĠĊÃâ"):
-        return piece
-    text = tokenizer.decode([number])
-    # Part of a character of several bytes has no text of its own.
-    return piece if "\ufffd" in text else text.replace("\n", "⏎")

@@ -26,6 +26,8 @@ COLUMNS = (
 )  # fmt: skip
 LABELS = ("axis", "statistic", "convention", "standardize", "candidate", "unit", "null")
 """Columns that tell one quantity from another, beside its layer and metric."""
+STEP = "step"
+"""The column of results over the tokens that a model generated, or over steps of a loop; others have none."""
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
 _NULL = ("null_mean", "null_low", "null_high", "z")
@@ -69,6 +71,9 @@ class MeasuredLayer(Protocol):
     """Names of the inputs."""
     heads: list[int]
     """Numbers of the heads that were measured."""
+
+    step: int | None
+    """Number of the generated token, where a model generated."""
 
     @property
     def index(self) -> int:
@@ -135,6 +140,8 @@ class Accumulator:
         """Take one measurement of one batch of inputs."""
         self._check(measurement, layer)
         labels = {"metric": measurement.name, "unit": measurement.unit, **measurement.columns}
+        if layer.step is not None:
+            labels[STEP] = layer.step
         ranked = "rank" in measurement.axes
         if self._aggregate:
             quantity = self._quantity(labels, lambda: Means(labels, ranked, self._per_input))
@@ -561,7 +568,13 @@ def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: A
 
 
 def conform(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null."""
-    frame = frame.assign(version=__version__).reindex(columns=list(COLUMNS))
-    kinds: dict[str, Any] = dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_NUMBERS, "float64")
-    return frame.astype({name: kinds.get(name, "string") for name in COLUMNS})
+    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null.
+
+    Where a row has a step, there is a column of steps too.
+    """
+    columns = list(COLUMNS)
+    if STEP in frame and frame[STEP].notna().any():
+        columns.insert(columns.index("layer") + 1, STEP)
+    frame = frame.assign(version=__version__).reindex(columns=columns)
+    kinds: dict[str, Any] = dict.fromkeys((*_INTEGERS, STEP), "Int64") | dict.fromkeys(_NUMBERS, "float64")
+    return frame.astype({name: kinds.get(name, "string") for name in columns})

@@ -14,7 +14,7 @@ import pandas as pd
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 from workbench.core.renamed import RENAMED, new_settings
-from workbench.frames.measurement import COLUMNS, conform
+from workbench.frames.measurement import COLUMNS, STEP, conform
 from workbench.frames.tables import is_overall, latex_table
 
 SCHEMA_VERSION = (
@@ -155,7 +155,7 @@ def _read_text(path: Path) -> pd.DataFrame:
     """A CSV or JSON result; a name such as "NA" or "007" stays a name, and an empty field is null."""
     try:
         if path.suffix == ".json":
-            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")), columns=list(COLUMNS))
+            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")), columns=[*COLUMNS, STEP])
         else:
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])

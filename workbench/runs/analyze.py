@@ -135,7 +135,7 @@ def _source(
             raise InputError(
                 "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
             )
-        return file_source(qkv, analysis.reads(options), settings)
+        return file_source(qkv, analysis.reads(options), settings, analysis.of_steps)
     if qkv is not None or model is None or inputs is None:
         raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
     return analysis_source(analysis, options, settings)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from workbench.analyses.layer import Layer, NotApplicable, visible_keys
-from workbench.analyses.registry import Analysis
+from workbench.analyses.registry import ANALYSES, Analysis
 from workbench.captures import (
     Capture,
     LayerRecord,
@@ -26,9 +27,10 @@ from workbench.captures import (
     token_mixers,
 )
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
+from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
-from workbench.frames.measurement import Accumulator, Counts, Measurement
+from workbench.frames.measurement import STEP, Accumulator, Counts, Measurement
 from workbench.runs.settings import RunSettings
 
 Progress = Callable[[float], None]
@@ -46,6 +48,10 @@ class Batch:
     """Runs the model, and hands every layer over as soon as it is complete; it is freed unless the function keeps it.
     With True all layers are held until the model has run: what the function keeps stays as it is."""
     images: Sequence[np.ndarray] | None = None
+    step: int | None = None
+    """Which generated token it is of, where a model generated."""
+    query: int | None = None
+    """Where the query that it was chosen by stands in its text."""
 
 
 @dataclass
@@ -103,6 +109,8 @@ def accumulate(
             layer = layer.seen_by(analysis.cross)
             for measurement in analysis.measured(layer, options):
                 if isinstance(measurement, pd.DataFrame):
+                    if layer.step is not None:
+                        measurement.insert(list(measurement.columns).index("layer") + 1, STEP, layer.step)
                     into.rows.append(measurement)
                     continue
                 if measurement.form != "intermediate":
@@ -162,7 +170,7 @@ def each_layer(
         ) -> None:
             layer = Layer(
                 record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
-                images=batch.images, before=tuple(before), perturbed=perturbed,
+                images=batch.images, before=tuple(before), step=batch.step, query=batch.query, perturbed=perturbed,
             )  # fmt: skip
             use(layer)
             if hold:
@@ -227,7 +235,7 @@ def model_source(
             beside = (lambda number: None) if perturbed is None else (lambda number: perturbed[number])
             each = None if hold else (lambda record, tokens: on_layer(record, tokens, beside(record.index)))
             captured = seen(_what(part), keep_nonfinite, each)
-            source.notes += captured.notes
+            source.notes += [note for note in captured.notes if note not in source.notes]
             for record in captured:
                 on_layer(record, captured.tokens_of(record.index), beside(record.index))
 
@@ -245,8 +253,8 @@ def model_source(
     return source
 
 
-def _loaded_inputs(settings: RunSettings) -> tuple[Any, dict[str, Any], Any]:
-    """The model, its identity, and its inputs."""
+def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any, dict[str, Any], Any]:
+    """The model, its identity, and its inputs; with ``room`` texts that so many tokens can be added to."""
     loaded, spec, identity = _loaded(settings)
     given: Any = settings.inputs
     if isinstance(given, str):
@@ -254,9 +262,23 @@ def _loaded_inputs(settings: RunSettings) -> tuple[Any, dict[str, Any], Any]:
             raise InputError(
                 f"inputs {given!r} need a model that load() returned; give {spec} its batch itself"
             )
+        from workbench.data.batches import DEFAULT_MAX_LENGTH
         from workbench.data.batches import inputs as choose
 
-        given = choose(given, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing)
+        most = getattr(loaded, "max_length", None)
+        if room is not None and most is not None and room > most - 2:
+            raise InputError(
+                f"{loaded.spec} reads {most} tokens: generate at most {most - 2}, after a prompt"
+            )
+        longest = None if room is None or most is None else min(DEFAULT_MAX_LENGTH, most - room)
+        given = choose(
+            given,
+            loaded,
+            n=settings.n,
+            seed=settings.seed,
+            preprocessing=settings.preprocessing,
+            max_length=longest,
+        )
     return loaded, identity, given if hasattr(given, "batches") else _Plain(given)
 
 
@@ -290,12 +312,21 @@ def weights_source(settings: RunSettings) -> Source:
 
 def _stored_batch(ids: Sequence[str], records: Sequence[LayerRecord], tokens: TokenInfo | None) -> Batch:
     """A batch whose layers are there already."""
+    return Batch(
+        ids, _handing_over([(record, None if tokens is None else tokens.of(record)) for record in records])
+    )
+
+
+def _handing_over(
+    layers: Sequence[tuple[LayerRecord, TokenInfo | None]],
+) -> Callable[[OnLayer, bool], None]:
+    """How a batch runs whose layers, with the tokens of each, are there already."""
 
     def run(on_layer: OnLayer, hold: bool) -> None:
-        for record in records:
-            on_layer(record, None if tokens is None else tokens.of(record), None)
+        for record, tokens in layers:
+            on_layer(record, tokens, None)
 
-    return Batch(ids, run)
+    return run
 
 
 def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
@@ -353,8 +384,10 @@ class _Plain:
                 yield _Plain(self.batch[cut], start)
 
 
-def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunSettings) -> Source:
-    """Cut a file of q, k, v (or a capture in memory) into batches.
+def file_source(
+    file: str | Path | Capture, sites: Sequence[str], settings: RunSettings, of_steps: bool = False
+) -> Source:
+    """Cut a file of q, k, v (or a capture in memory) into batches; what was generated, step by step.
 
     Raises `InputError` where it lacks what ``sites`` ask for and q, k, v cannot give: attention is computed
     from q, k, scale and mask, the heads' output from it and v, hidden states from nothing.
@@ -409,7 +442,31 @@ def file_source(file: str | Path | Capture, sites: Sequence[str], settings: RunS
             yield _stored_batch(ids, records, _without_unseen(tokens, records))
 
     content = captured if isinstance(file, Capture) else inputs["qkv"]
-    return Source(identity, inputs, size, batches, notes, depth=max(1, len(numbers)), content=content)
+    depth, generated = max(1, len(numbers)), captured.generated
+    if generated is None:
+        return Source(identity, inputs, size, batches, notes, depth=depth, content=content)
+    if not of_steps:
+        raise InputError(
+            f"{name} holds a query for each generated token, and this analysis is one of whole texts; capture the text "
+            "in one pass, capture(model, captured.generated.batch), or take "
+            + ", ".join(name for name, analysis in ANALYSES.items() if analysis.of_steps)
+        )
+    chosen = replace(captured, layers=[captured[number] for number in numbers])
+    inputs["steps"] = generated.steps
+
+    def steps() -> Iterator[Batch]:
+        for start in range(0, size, settings.batch_size):
+            for step in range(generated.steps):
+                places = torch.arange(start, min(start + settings.batch_size, size))
+                rows = places[generated.real[places, step]]  # of an input that ended nothing more is measured
+                if len(rows):
+                    held = steps_of(chosen, step, rows)
+                    ids, query = [str(row) for row in rows.tolist()], generated.prompt_tokens + step - 1
+                    yield Batch(ids, _handing_over(held), step=step, query=query)
+
+    measured = max(1, int(generated.real.sum()))
+    notes += captured.notes
+    return Source(identity, inputs, measured, steps, notes, depth=depth, content=content)
 
 
 def _pick(captured: Capture, layers: Any) -> list[int]:
@@ -435,14 +492,25 @@ def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) ->
 
 
 def capture_inputs(
-    model: Any, inputs: Any, *, sites: Sequence[str] = ("q", "k", "v"), **settings: Any
+    model: Any,
+    inputs: Any,
+    *,
+    sites: Sequence[str] = ("q", "k", "v"),
+    generate: int | None = None,
+    **settings: Any,
 ) -> Capture:
     """Capture all inputs, a batch at a time, as one capture (what ``workbench capture`` writes).
 
-    ``settings`` are those of `workbench.RunSettings`. Sites are held in memory for all inputs at once.
+    ``settings`` are those of `workbench.RunSettings`. Sites are held in memory for all inputs at once. With
+    ``generate`` the model continues all inputs, in one batch, by so many tokens, and each of these is captured.
     """
     chosen = RunSettings(model=model, inputs=inputs, **settings)
-    loaded, _, given = _loaded_inputs(chosen)
+    loaded, _, given = _loaded_inputs(chosen, room=generate)
+    if generate is not None:
+        whole = next(given.batches(max(1, len(given))))
+        captured = capture_generation(loaded, _what(whole), generate, layers=chosen.layers, sites=sites)
+        captured.inputs = given.identity
+        return captured
     parts = [
         capture(loaded, _what(part), layers=chosen.layers, sites=sites)
         for part in given.batches(chosen.batch_size)

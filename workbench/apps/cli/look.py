@@ -188,18 +188,28 @@ def analyze(
 @run_settings(required=True, without=("heads",))
 @click.option("--sites", type=SITES, metavar="LIST", default="q,k,v", show_default=True,
               help="Which tensors of every layer, separated by commas.")  # fmt: skip
+@click.option("--generate", type=click.IntRange(min=1), metavar="NUMBER",
+              help="Continue the texts by so many tokens, and capture each of these, and its logits.")  # fmt: skip
 @out_file("Where the capture goes: a .safetensors file.", required=True)
-def capture(settings: dict[str, Any], sites: list[str], out: str) -> None:
+def capture(settings: dict[str, Any], sites: list[str], generate: int | None, out: str) -> None:
     """Write the queries, keys and values (or other sites) of every layer to a file.
 
     \b
     workbench capture -m bundled:digits-vit -i bundled:digits -n 4 -o qkv.safetensors
+    workbench capture -m gpt2 -i bundled:prose -n 2 --generate 20 --sites attn -o steps.safetensors
     """
     from workbench.runs.analyze import capture_inputs
 
     check_out(out, "a capture is", ".safetensors")
     model, spec = settings.pop("model"), settings.pop("inputs")
-    captured = capture_inputs(model, spec, sites=tuple(sites), **settings)
+    try:
+        captured = capture_inputs(model, spec, sites=tuple(sites), generate=generate, **settings)
+    except KeyboardInterrupt as stopped:
+        partial = getattr(stopped, "captured", None)
+        if partial is not None:
+            partial.save(out)
+            click.echo(f"{partial.notes[-1]}; these were written to {out}", err=True)
+        raise
     captured.save(out)
     own = dict.fromkeys(site for record in captured for site in record.extra)
     written = [*(site for site in captured.sites if _layers_with(captured, site)), *own]
