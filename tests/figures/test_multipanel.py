@@ -4,6 +4,7 @@ import itertools
 import json
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
@@ -20,11 +21,11 @@ def line(*names):
     return go.Figure([go.Scatter(x=[0, 1], y=[index, 1], name=name) for index, name in enumerate(names)])
 
 
-def curve(width):
-    frame = make_frame(
-        np.ones((3, 2)) * [[1], [2], [3]], "attention_entropy", {"input": range(3), "layer": [0, 1]}
-    )
-    return Plot(frame.assign(model="m")).metric("attention_entropy").add(Line(), Band()).figure(width)
+def curve(width, *metrics):
+    axes = {"input": range(3), "layer": [0, 1]}
+    metrics = metrics or ("attention_entropy",)
+    frame = pd.concat([make_frame(np.ones((3, 2)) * [[1], [2], [3]], metric, axes) for metric in metrics])
+    return Plot(frame.assign(model="m")).metric(*metrics).add(Line(), Band()).figure(width)
 
 
 def heat():
@@ -170,6 +171,16 @@ def test_a_figure_of_the_grammar_keeps_its_size_and_its_key_above_its_own_panel(
     for axis, whole in (("xaxis", "width"), ("yaxis", "height")):
         before, after = (np.diff(one.layout[axis].domain) * one.layout[whole] for one in (alone, fig))
         assert before == pytest.approx(after, abs=1e-6)
+
+
+def test_letters_of_several_panels_go_on_from_figure_to_figure():
+    two = curve("page", "attention_entropy", "attention_distance")
+    fig = multipanel([two, curve("page"), two], columns=1)
+    assert letters(fig) == [f"<b>{letter}</b>" for letter in "abcde"]
+    page = measure_figure(fig)
+    titles = sorted(round(one.box[1]) for one in page.words if one.text == "Layer")
+    bottoms = sorted(round((1 - axis.domain[0]) * fig.layout.height) for axis in fig.select_yaxes())
+    assert all(0 < title - bottom < 30 for title, bottom in zip(titles, bottoms, strict=True))
 
 
 def test_no_words_overlap_or_leave_the_page():

@@ -54,7 +54,8 @@ def measured(model="bundled:a"):
         for metric, layer in itertools.product(("coherence_inside", "coherence_between"), range(3))
     ]  # fmt: skip
     rows += [
-        rows[0] | {"metric": "subspace_angle", "layer": layer, "rank": rank, "value": rank + layer, "axis": axis}
+        rows[0]
+        | {"metric": "subspace_angle", "layer": layer, "rank": rank, "value": rank + layer, "axis": axis}
         for layer, rank, axis in itertools.product(range(3), (1, 2), ("head 1", "head 2"))
     ]
     return pd.DataFrame(rows)

@@ -372,6 +372,7 @@ class _Page:
                 "xref": f"x{suffix} domain",
                 "yref": f"y{suffix} domain",
                 "xanchor": "left",
+                "yanchor": "middle",  # else plotly takes the top or the bottom of words near an end
                 "xshift": self.font * 0.4,
             }
             | {

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.measuring import in_rows, legend_row
-from workbench.figures.theme import apply_theme, panel_letter, theme_of
+from workbench.figures.theme import PANEL_LETTER, apply_theme, panel_letter, theme_of
 
 _NUMBERED = re.compile(r"(x|y|coloraxis|legend)(?:axis)?(\d*)")
 _REFERENCE = re.compile(r"([xy]\d*)( domain)?")
@@ -27,7 +27,7 @@ _BAR_ROOM = 62  # px at the right of a panel for a colour bar that plotly places
 def multipanel(
     figures: Sequence[go.Figure], columns: int = 2, letters: str | None = "a", width: str = "page"
 ) -> go.Figure:
-    """One figure whose panels are `figures`, row by row, each marked with a bold letter.
+    """One figure whose panels are `figures`, row by row, marked with bold letters, also those of several panels.
 
     Nothing is scaled: a figure that was made for a printed width (`Plot.figure`, every figure function) keeps its size,
     its key, and its letters of 8 pt, so that the figures of two columns are made for a column's width. Any other plotly
@@ -52,21 +52,28 @@ def multipanel(
         raise InputError(f"letters is {letters!r}; give the first letter, such as 'a' or 'A', or None")
     theme, columns = theme_of(width), min(columns, len(figures))
     whole = theme.widths[width]
-    across, lettered = whole / columns, _LETTER_ROOM if letters else 0
+    across = whole / columns
     parts = [_part(figure, across, columns) for figure in figures]
     rows = [parts[first : first + columns] for first in range(0, len(parts), columns)]
-    heights = [max(part["layout"]["height"] for part in row) + lettered for row in rows]
+    lettered = [_LETTER_ROOM if letters and any(not _letters(part) for part in row) else 0 for row in rows]
+    heights = [
+        max(part["layout"]["height"] for part in row) + room for row, room in zip(rows, lettered, strict=True)
+    ]
     layout: dict[str, Any] = {
         "template": theme.template, "width": whole, "height": round(sum(heights)), "showlegend": True,
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
     }  # fmt: skip
     traces: list[dict[str, Any]] = []
+    given = itertools.count(ord(letters or "a"))
     count = dict.fromkeys(("x", "y", "coloraxis", "legend"), 0)
     for number, part in enumerate(parts):
         row, column = divmod(number, columns)
         left, above = column * across, sum(heights[:row])
         _rename(part, count)
-        _place(part, left, above + lettered, whole, sum(heights))
+        _place(part, left, above + lettered[row], whole, sum(heights))
+        own = _letters(part)
+        for letter in own if letters else ():
+            letter["text"] = f"<b>{chr(next(given))}</b>"
         traces += part["data"]
         for key, value in part["layout"].items():
             if key in _LISTS:
@@ -75,10 +82,16 @@ def multipanel(
                 layout[key] = value
             elif key in _COMMON:
                 layout.setdefault(key, value)
-        if letters:
-            letter = panel_letter(chr(ord(letters) + number), left / whole, 1 - above / sum(heights))
-            layout["annotations"].append(letter)
+        if letters and not own:
+            layout["annotations"].append(
+                panel_letter(chr(next(given)), left / whole, 1 - above / sum(heights))
+            )
     return go.Figure({"data": traces, "layout": layout})
+
+
+def _letters(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """The panel letters that a figure has."""
+    return [note for note in part["layout"].get("annotations") or () if note.get("name") == PANEL_LETTER]
 
 
 def _part(figure: go.Figure, across: float, columns: int) -> dict[str, Any]:
@@ -196,6 +209,9 @@ def _place(part: dict[str, Any], left: float, above: float, width: float, height
                     whole[axis] if value.get(f"{axis}ref") == "container" else (start[axis], size[axis])
                 )
                 value[axis] = first + value.get(axis, 1.0) * share
+                value[f"{axis}ref"] = (
+                    "paper"  # in the lower half of a container plotly would keep titles above it
+                )
         elif key in _LISTS:
             for item in value:
                 _move(item, paper, size)

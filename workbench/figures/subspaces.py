@@ -101,7 +101,7 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         InputError: the frame holds none of them.
     """
     rows = rows_of(frame, metrics)
-    rows = rows.rename(columns={"axis": "pair"})  # of an angle: the other head
+    rows = rows.rename(columns={"axis": "other", "head": "one"})  # an angle is of a pair
     rows = rows.assign(place=rows["rank"].where(rows["metric"] == ANGLE, rows["layer"]))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     titles = dict.fromkeys(present, "Layer") | {ANGLE: "Angle, smallest first"}
