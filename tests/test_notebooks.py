@@ -95,6 +95,25 @@ def test_a_study_says_first_what_it_draws_and_how_that_is_made_again(path):
     assert ("committed record" in first) == bool(makes)
 
 
+TO_REWRITE = {"tost_training", "training_curves"}
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=[path.stem for path in STUDIES])
+def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
+    cells = nbformat.read(path, as_version=4).cells
+    code = [cell.source.rstrip() for cell in cells if cell.cell_type == "code"]
+    facts = {
+        "at least 3 text cells": sum(cell.cell_type == "markdown" for cell in cells) >= 3,
+        "the frame shown": any(source.endswith(".head()") for source in code),
+        "a table shown": any(
+            f"{table}(" in source for source in code for table in (".pivot_table", "pd.crosstab")
+        ),
+        "findings of the library": re.search(r"_findings\(|count_verdicts\(", "\n".join(code)),
+    }
+    lacking = [fact for fact, holds in facts.items() if not holds]
+    assert bool(lacking) == (path.stem in TO_REWRITE), lacking
+
+
 def keeps_the_form(cells):
     """What a notebook of an analysis lacks: a question, few lines, the same by hand, a shown frame, findings."""
     text = [cell.source for cell in cells if cell.cell_type == "markdown"]

@@ -17,7 +17,7 @@ from workbench.core.errors import InputError, MissingResource
 from workbench.core.intervals import Finding, newcombe_interval, paired_interval, welch_interval
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, stated_claims
-from workbench.papers.verdicts import COLUMNS, Term
+from workbench.papers.verdicts import COLUMNS, FAILS, HOLDS, NOT_TESTED, UNDECIDED, Term
 from workbench.studies.records import (
     OPERATORS,
     evaluation_record,
@@ -93,6 +93,16 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     frame.attrs["provenance"] = [run for source in sources for run in source.attrs["provenance"]]
     frame.attrs["records"] = [file for source in sources for file in source.attrs["records"]]
     return frame
+
+
+def count_verdicts(claims: pd.DataFrame) -> list[str]:
+    """How many claims hold, fail, are undecided or not tested, a sentence for each model of a table of claims."""
+    words = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are undecided", NOT_TESTED: NOT_TESTED}
+    counts = pd.crosstab(claims["model"], claims["verdict"])
+    return [
+        f"{model}: {', '.join(f'{row[verdict]} {said}' for verdict, said in words.items() if row.get(verdict))}."
+        for model, row in counts.iterrows()
+    ]
 
 
 def _names(options: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from workbench.core.intervals import half_width
+from workbench.core.intervals import Finding, half_width
+from workbench.frames.results import provenance_of
 from workbench.papers.operators import SWEEPS
 from workbench.papers.published import published
 
@@ -62,6 +63,47 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
+
+
+def measured_on(frame: pd.DataFrame) -> str:
+    """The device, number format and threads of a study."""
+    (run, *_) = provenance_of(frame)
+    return f"{run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
+
+
+def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
+    """How time and memory of a forward pass grow by operator, and token statistics attention beside the others.
+
+    Exponents are those of `scaling_exponents` with 95 % confidence intervals of their slopes; where wu2025's Fig. 6
+    measures, at the largest size that both operators of a pair were run at.
+    """
+    forward = frame[(frame["condition"] == "forward") & (frame["sweep"] == sweep)]
+    exponents = scaling_exponents(forward).query("source == 'measured'")
+    sentences = []
+    for quantity in ("time", "memory"):
+        rows = exponents[exponents["metric"].str.startswith(quantity)]
+        grows = [
+            f"{row.operator} n^{Finding(row.value, row.low, row.high, row.points).words()}"
+            for row in rows.itertuples()
+        ]
+        if grows:
+            sentences.append(
+                f"{measured_on(frame)}: {quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} as "
+                f"{', '.join(grows)} (95 % CI of the slope)."
+            )
+    values = forward.pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
+    for other in ("softmax", "softmax-eager"):
+        parts = []
+        for metric, words in (("seconds_per_sample", "of the time"), ("device_memory", "of the memory")):
+            if (metric, "tssa") in values and (metric, other) in values:
+                both = values[metric][["tssa", other]].dropna()
+                if len(both):
+                    parts.append(
+                        f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.3f} {words} (n = {both.index[-1]})"
+                    )
+        if parts:
+            sentences.append(f"tssa takes {' and '.join(parts)} of {other}.")
+    return sentences
 
 
 def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "runs": ["train"],
         "folder": ["TrainResult"],
-        "efficiency": ["variant_costs", "published_costs", "papers_counts"],
+        "efficiency": ["cost_findings", "papers_counts", "published_costs", "variant_costs"],
         "recipes": ["Recipe", "load_recipe", "recipe_names"],
     },
 )

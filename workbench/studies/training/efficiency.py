@@ -332,3 +332,71 @@ def _as_quantities(found: Mapping[str, float]) -> dict[tuple[str, str], float]:
         ("macs", "training"): found["macs"],
         ("macs", "test"): found["macs_inference"],
     }
+
+
+def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFrame) -> list[str]:
+    """Which variant costs most, bilateral and RPC-Attention beside what the papers print, and counts at their size.
+
+    Of the frames of `variant_costs`, `published_costs` and `papers_counts`.
+    """
+    dearest = []
+    for metric, condition, words in _TOLD:
+        found = _ratios(costs, metric, condition)
+        dearest.append(f"{words} {found.idxmax()} ({found.max():.2f}×)")
+    told = [f"The most costly, as multiples of softmax attention: {', '.join(dearest)}."]
+    table_5, table_13 = (printed[printed["source"] == table] for table in _TABLES)
+    if "bilateral" in set(costs["attention"]):
+        ours, theirs = (
+            {form: _ratios(frame, "macs", form).get("bilateral") for form in ("training", "test")}
+            for frame in (costs, table_5)
+        )
+        batch = _ratios(costs, "macs", "training, in a batch")["bilateral"]
+        seconds = _ratios(costs, "seconds_per_sample", "test")["bilateral"]
+        told.append(
+            f"Bilateral attention takes {ours['training']:.3f} times softmax's multiply–accumulates in training, for "
+            f"an image by itself (Table V: {theirs['training']:.2f}), {batch:.3f} in a batch, whose images share the "
+            f"position term; in a test, with that term computed beforehand, {ours['test']:.3f} (Table V: "
+            f"{theirs['test']:.2f}), and {seconds:.2f} times its time."
+        )
+    for metric, condition, words in _TOLD[:3]:
+        both = [_ratios(frame, metric, condition, SYMMETRIC) for frame in (costs, table_13)]
+        shared = [name for name in both[1].index if name != SYMMETRIC and name in both[0]]
+        if shared:
+            ours, theirs = (f"{part[shared].min():.2f} to {part[shared].max():.2f}" for part in both)
+            told.append(
+                f"RPC-Attention, {words}, of symmetric softmax: {ours} here, {theirs} printed (Table 13)."
+            )
+    for source, count in _TABLES.items():
+        at_size = [
+            frame[
+                (frame["source"] == name) & (frame["metric"] == "macs") & (frame["condition"] == "training")
+            ]
+            for frame, name in ((counted, count), (printed, source))
+        ]
+        times = at_size[0].set_index("attention")["value"] / at_size[1].set_index("attention")["value"]
+        giga = ", so giga are meant where it prints mega" if times.between(900, 1100).all() else ""
+        told.append(
+            f"Multiply–accumulates counted here at the size of {source}: {times.min():.4g} to {times.max():.4g} times "
+            f"what it prints{giga}."
+        )
+    return told
+
+
+_TOLD = (
+    ("macs", "training", "multiply–accumulates in training"),
+    ("seconds_per_sample", "training", "time of training"),
+    ("seconds_per_sample", "test", "time of a test"),
+    ("peak_memory", "training", "memory of training"),
+)
+_TABLES = {
+    "abdullaev2025 Table V": "counted as in abdullaev2025",
+    "teo2024 Table 13": "counted as in teo2024",
+}
+
+
+def _ratios(frame: pd.DataFrame, metric: str, condition: str, baseline: str = SOFTMAX) -> pd.Series:
+    """By attention, the multiple of the baseline."""
+    rows = frame[
+        (frame["metric"] == metric) & (frame["condition"] == condition) & (frame["baseline"] == baseline)
+    ]
+    return rows.set_index("attention")["ratio"]

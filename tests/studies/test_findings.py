@@ -1,0 +1,95 @@
+"""What records say in sentences, of small frames whose numbers are known."""
+
+import pandas as pd
+
+from workbench.core.intervals import Finding
+from workbench.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from workbench.studies import findings
+from workbench.studies.claims import count_verdicts
+from workbench.studies.scaling import scaling_findings
+
+
+def test_effects_tell_what_is_decided_beside_what_is_published():
+    rows = [
+        ("a over b", "clean", "here", 1.2, 1.1, 1.3, HOLDS),
+        ("a over b", "attacked", "here", 0.9, 0.8, 1.1, UNDECIDED),
+        ("a over b", "clean", "published", 1.05, None, None, None),
+        ("a over b", "clean", "published", 1.4, None, None, None),
+        ("a over c", "clean", "here", 0.5, 0.4, 0.6, FAILS),
+    ]
+    frame = pd.DataFrame(rows, columns=["group", "label", "source", "value", "low", "high", "verdict"])
+    assert findings.effect_findings(frame, " pp") == [
+        "Of 3 comparisons 1 are undecided.",
+        "a over b, clean: 1.2 [1.1, 1.3] pp, published 1.05 to 1.4: the claim holds.",
+        "a over c, clean: 0.5 [0.4, 0.6] pp, published nothing that our copy shows: the claim fails.",
+    ]
+
+
+def test_medians_are_of_the_last_epoch_and_growth_is_from_clean_to_the_largest_share():
+    trained = pd.DataFrame(
+        [("x", 0, 1, 0.5), ("x", 0, 2, 0.7), ("x", 1, 2, 0.9), ("x", 2, 2, 0.8)],
+        columns=["model", "seed", "epoch", "value"],
+    ).assign(metric="accuracy", split="test")
+    assert findings.median_findings(trained, "accuracy", ".0%") == [
+        "Test accuracy, median of 3 seeds: x 80%."
+    ]
+    assert findings.median_findings(trained, "loss", ".2f") == []
+    swapped = pd.DataFrame(
+        [("x", 0.0, 4.0), ("x", 0.2, 8.0), ("y", 0.0, 5.0), ("y", 0.2, 6.0)],
+        columns=["model", "epsilon", "value"],
+    ).assign(metric="perplexity")
+    (told,) = findings.growth_findings(swapped)
+    assert told.endswith("of all characters grows 1.20 times (y) to 2.00 times (x).")
+
+
+def test_differences_and_learning_tell_what_their_intervals_decide():
+    versus = pd.DataFrame(
+        [
+            ("m", "digits", "tssa", "accuracy", 0.02, 0.01, 0.03, 3, "higher"),
+            ("m", "digits", "tssa", "mean_loss", 0.5, -0.1, 1.1, 3, "not significant"),
+            ("m", "digits", "tssa", "epochs_to_threshold", None, None, None, 3, "not reached"),
+        ],
+        columns=[
+            "model", "task", "attention", "quantity", "difference", "difference_low", "difference_high", "n", "finding",
+        ],
+    )  # fmt: skip
+    (told,) = findings.difference_findings(versus, "accuracy", "Accuracy in points", 100)
+    change = Finding(2.0, 1.0, 3.0, 3).words("+.3g")
+    assert (
+        told == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
+    )
+    assert findings.difference_findings(versus, "loss", "Loss") == []
+    loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
+    assert "lower than the baseline's in none; higher in none" in loss
+    assert "epochs to 90% accuracy fewer in none; more in none; not reached in tssa." in speed
+    assert end == "digits: at the end more accurate tssa; less accurate none."
+
+
+def test_corruptions_and_verdicts_are_counted():
+    ratios = pd.DataFrame(
+        {"kind": ["a", "b", "c", None], "ratio": [0.5, 2.0, 1.0, 1.1], "low": [0.4, 1.5, 0.8, 1.0],
+         "high": [0.6, 2.5, 1.2, 1.3]}
+    )  # fmt: skip
+    (told,) = findings.corruption_findings(ratios)
+    assert told.startswith(
+        "Of 3 errors by model and corruption, 1 have a 95 % CI below the baseline's, 1 above;"
+    )
+    claims = pd.DataFrame({"model": ["x", "x", "y"], "verdict": [HOLDS, HOLDS, UNDECIDED]})
+    assert count_verdicts(claims) == ["x: 2 hold.", "y: 1 are undecided."]
+
+
+def test_growth_of_cost_is_told_by_operator():
+    sizes = [512, 1024, 2048, 4096]
+    rows = [
+        ("tokens", operator, "forward", "seconds_per_sample", size, size**power / 1e6)
+        for operator, power in (("tssa", 1), ("softmax", 2))
+        for size in sizes
+    ]
+    frame = pd.DataFrame(rows, columns=["sweep", "operator", "condition", "metric", "tokens", "value"])
+    frame.attrs["provenance"] = {"device": "a CPU", "dtype": "float32", "threads": 1}
+    grows, beside = scaling_findings(frame)
+    assert grows.startswith(
+        "a CPU, float32, 1 thread: time of a forward pass grows with the tokens as tssa n^1.00 ["
+    )
+    assert "softmax n^2.00 [2.00, 2.00]" in grows
+    assert beside == f"tssa takes {1 / 4096:.3f} of the time (n = 4096) of softmax."

@@ -1,0 +1,133 @@
+"""What committed records say, in sentences: estimates with their 95 % confidence intervals, and what those decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from workbench.core.intervals import Finding
+from workbench.papers.verdicts import FAILS, HOLDS
+from workbench.studies.baselines import UNREACHED
+
+
+def median_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
+    """A test metric at the end of training, of every model of a training record: median over its seeds."""
+    rows = trained[(trained["metric"] == metric) & (trained["split"] == "test")]
+    rows = rows[rows["epoch"] == rows.groupby("model")["epoch"].transform("max")]
+    if rows.empty:
+        return []
+    medians = rows.groupby("model", sort=False)["value"].median()
+    values = ", ".join(f"{model} {value:{format}}" for model, value in medians.items())
+    return [f"Test {metric}, median of {rows['seed'].nunique()} seeds: {values}."]
+
+
+def effect_findings(effects: pd.DataFrame, unit: str = "") -> list[str]:
+    """How many comparisons with a baseline decide a claim, and which: measured and published effects side by side.
+
+    Of an `effects_frame`; an effect is a ratio, or a difference in percentage points.
+    """
+    measured = effects[(effects["source"] == "here") & effects["value"].notna()]
+    published = effects[effects["source"] == "published"].groupby(["group", "label"])["value"]
+    printed = {place: (values.min(), values.max()) for place, values in published}
+    decided = measured[measured["verdict"].isin([HOLDS, FAILS])]
+    sentences = [f"Of {len(measured)} comparisons {len(measured) - len(decided)} are undecided."]
+    for row in decided.itertuples():
+        found = Finding(row.value, row.low, row.high, 0)
+        ends = [*dict.fromkeys(printed.get((row.group, row.label), []))]
+        beside = " to ".join(f"{end:.3g}" for end in ends) or "nothing that our copy shows"
+        sentences.append(
+            f"{row.group}, {row.label}: {found.words('.3g')}{unit}, published {beside}: the claim {row.verdict}."
+        )
+    return sentences
+
+
+def growth_findings(swapped: pd.DataFrame) -> list[str]:
+    """How much the perplexity grows with the largest share of swapped words: of which model least and most."""
+    words = {"perplexity": "all characters", "perplexity_kept": "characters left alone"}
+    sentences = []
+    for metric, which in words.items():
+        rows = swapped[swapped["metric"] == metric].set_index(["model", "epsilon"])["value"]
+        if len(rows):
+            top = swapped["epsilon"].max()
+            growth = (rows.xs(top, level="epsilon") / rows.xs(0.0, level="epsilon")).sort_values()
+            sentences.append(
+                f"With {top:.0%} of words swapped the perplexity of {which} grows {growth.iloc[0]:.2f} times "
+                f"({growth.index[0]}) to {growth.iloc[-1]:.2f} times ({growth.index[-1]})."
+            )
+    return sentences
+
+
+def attack_findings(evaluated: pd.DataFrame, budgets: Mapping[str, float]) -> list[str]:
+    """Accuracy under attacks of one budget each: of the least and the most robust model, with intervals over images."""
+    rows = evaluated[evaluated["metric"] == "accuracy_top1"]
+    sentences = []
+    for protocol, budget in budgets.items():
+        known = rows[(rows["protocol"] == protocol) & (rows["epsilon"] == budget)].sort_values("value")
+        if len(known):
+            ends = [
+                f"{row.model} {Finding(row.value, row.low, row.high, int(row.n)).words('.1%')}"
+                for row in known.iloc[[0, -1]].itertuples()
+            ]
+            sentences.append(f"Accuracy under {protocol} at {budget:g}, from {ends[0]} to {ends[1]}.")
+    return sentences
+
+
+def agreement_findings(now: pd.DataFrame, evaluated: pd.DataFrame) -> list[str]:
+    """At how many budgets an evaluation of now and the record of the same model have intervals apart."""
+    keys = ["model", "protocol", "epsilon", "metric"]
+    both = now.merge(evaluated, on=keys, suffixes=("", "_record"))
+    if both.empty:
+        return []
+    apart = (both["low"] > both["high_record"]) | (both["high"] < both["low_record"])
+    return [f"Measured now and on record: intervals apart at {apart.sum()} of {len(both)} budgets."]
+
+
+def corruption_findings(ratios: pd.DataFrame) -> list[str]:
+    """In how many pairs of model and corruption the error differs from the baseline's, and in how many by chance."""
+    kinds = ratios[ratios["kind"].notna() & ratios["ratio"].notna()]
+    if kinds.empty:
+        return []
+    low, high = (kinds["high"] < 1).sum(), (kinds["low"] > 1).sum()
+    return [
+        f"Of {len(kinds)} errors by model and corruption, {low} have a 95 % CI below the baseline's, {high} above; of "
+        f"as many without any difference about {0.05 * len(kinds):.0f} would be in one of the two."
+    ]
+
+
+def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor: float = 1) -> list[str]:
+    """A quantity less that of the baseline, of every model of a `versus_baseline` frame; Welch's CI over seeds."""
+    rows = versus[(versus["quantity"] == quantity) & versus["difference"].notna()]
+    told = [
+        f"{row.model} "
+        + Finding(
+            *(factor * x for x in (row.difference, row.difference_low, row.difference_high)), row.n
+        ).words("+.3g")
+        + f" ({row.finding})"
+        for row in rows.itertuples()
+    ]
+    return [f"{words} less the baseline's, mean over seeds with 95 % CI: {'; '.join(told)}."] if told else []
+
+
+def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> list[str]:
+    """By task, which variants significantly learn faster or slower than the baseline, and end better or worse.
+
+    Of `versus_baseline` of `ends_and_speed`; ``thresholds`` are the accuracies whose epochs are compared.
+    """
+    sentences = []
+    for task, own in ends.groupby("task", sort=False):
+
+        def those(quantity: str, finding: str, own: pd.DataFrame = own) -> str:
+            chosen = own[(own["quantity"] == quantity) & (own["finding"] == finding)]
+            return ", ".join(sorted(chosen["attention"])) or "none"
+
+        loss, speed = "mean_loss", "epochs_to_threshold"
+        sentences += [
+            f"{task}: mean test loss through training lower than the baseline's in {those(loss, 'lower')}; higher in "
+            f"{those(loss, 'higher')} ({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",
+            f"{task}: epochs to {thresholds[str(task)]:.0%} accuracy fewer in {those(speed, 'lower')}; more in "
+            f"{those(speed, 'higher')}; not reached in {those(speed, UNREACHED)}.",
+            f"{task}: at the end more accurate {those('accuracy', 'higher')}; less accurate "
+            f"{those('accuracy', 'lower')}.",
+        ]
+    return sentences
