@@ -111,8 +111,8 @@ def test_a_folder_that_is_a_file(tmp_path):
 
 
 def test_unknown_endings(tmp_path):
-    with pytest.raises(InputError, match=r"ends in .safetensors or .npz, not '.pt'"):
-        read_qkv(tmp_path / "qkv.pt")
+    with pytest.raises(InputError, match=r"ends in .safetensors or .npz, not '.bin'"):
+        read_qkv(tmp_path / "qkv.bin")
 
 
 # Anyone's file -------------------------------------------------------------------------------------

@@ -265,12 +265,16 @@ def owned_tensors(modules: Mapping[str, nn.Module]) -> list[Tensor]:
 
 
 def read_qkv(path: str | Path) -> Capture:
-    """Read a capture, or anyone's q, k, v, from ``.safetensors`` or ``.npz``.
+    """Read a capture, or anyone's q, k, v, from ``.safetensors``, ``.npz``, or tensors that ``torch.save`` wrote.
 
     q, k and v have 3 to 5 axes ending in (token, head_dim): (head, …), (batch, head, …) or (layer, batch,
     head, …); k and v may have fewer heads than q, and their own number of tokens. Optional: ``scale``
     (default 1/√head_dim), one number or one per layer; ``mask``, true = attend, (batch, token) or (batch,
     head, query, key).
+
+    What other tools keep is known by its names: a cache of TransformerLens (``blocks.0.attn.hook_q`` …), transformers'
+    ``attentions``, with ``q.0``, ``k.0``, ``v.0`` where given, and outputs of projections by their paths, as nnsight
+    saves them, with ``num_heads``.
 
     Raises InputError saying which tensor and axis is wrong, or where a value is NaN or infinite.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 import re
 import zipfile
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from workbench._version import __version__
+from workbench.captures.others import others_layers
 from workbench.captures.qkv import check_values, layers_of
 from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
 from workbench.captures.tokens import TokenInfo
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2  # 2 has new names of sites; files of format 1 are read
 _KEY = "workbench"
+_PICKLED = (".pt", ".pth")
 
 
 def write_capture(path: str | Path, capture: Capture) -> Path:
@@ -42,7 +45,8 @@ def read_capture(path: str | Path) -> dict[str, Any]:
     source = Path(path)
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
-        return dict(zip(("layers", "sites", "tokens"), layers_of(source, tensors), strict=True))
+        known = others_layers(source, tensors) or (*layers_of(source, tensors), [])
+        return dict(zip(("layers", "sites", "tokens", "notes"), known, strict=True))
     version = metadata.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
@@ -271,6 +275,8 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[s
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The tensors of a file, and the note that `write_tensors` left in it; None in anyone else's file."""
+    if path.suffix in _PICKLED:
+        return _read_pickled(path), None
     suffix = _suffix(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -300,9 +306,38 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     return tensors, metadata if isinstance(metadata, dict) else None
 
 
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors that ``torch.save`` wrote, in plain containers alone; "attentions.0" is the first of a tuple."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        # torch's own message advises weights_only=False: the one thing not to do with an unknown file
+        raise InputError(
+            f"{path}: not a file of tensors in dicts and tuples, the only one that is read; save dict(cache) of an "
+            "object of another kind, or write .safetensors"
+        ) from error
+    tensors: dict[str, Tensor] = {}
+
+    def flatten(name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            tensors[name] = value.detach()
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            tensors[name] = torch.tensor(value)
+        elif isinstance(value, (dict, list, tuple)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                flatten(f"{name}.{key}".lstrip("."), item)
+
+    flatten("", held)
+    return tensors
+
+
 def _suffix(path: Path) -> str:
     if path.suffix not in (".safetensors", ".npz"):
         raise InputError(
-            f"{path}: a file of q, k, v ends in .safetensors or .npz, not {path.suffix or 'nothing'!r}"
+            f"{path}: a file of q, k, v ends in .safetensors or .npz, not {path.suffix or 'nothing'!r}; what "
+            f"torch.save wrote is read from {' and '.join(_PICKLED)}"
         )
     return path.suffix

@@ -26,7 +26,7 @@ from workbench.captures import (
     read_qkv,
     token_mixers,
 )
-from workbench.captures.batches import cut_layer, inputs_in, join_captures
+from workbench.captures.batches import cut_layer, inputs_in, join_captures, with_float64
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
@@ -168,6 +168,7 @@ def each_layer(
             batch=batch,
             before=before,
         ) -> None:
+            record, perturbed = with_float64(record), perturbed and with_float64(perturbed)
             layer = Layer(
                 record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
                 images=batch.images, before=tuple(before), step=batch.step, query=batch.query, perturbed=perturbed,
@@ -442,6 +443,7 @@ def file_source(
             yield _stored_batch(ids, records, _without_unseen(tokens, records))
 
     content = captured if isinstance(file, Capture) else inputs["qkv"]
+    notes += [note for note in captured.notes if note not in notes]
     depth, generated = max(1, len(numbers)), captured.generated
     if generated is None:
         return Source(identity, inputs, size, batches, notes, depth=depth, content=content)
@@ -465,7 +467,6 @@ def file_source(
                     yield Batch(ids, _handing_over(held), step=step, query=query)
 
     measured = max(1, int(generated.real.sum()))
-    notes += captured.notes
     return Source(identity, inputs, measured, steps, notes, depth=depth, content=content)
 
 
