@@ -7,6 +7,7 @@ import pytest
 from tests.figures.drawn import key, lines
 from tests.figures.study import named, titles
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.intervals import mean_interval
 from workbench.figures import corruptions_figure, ood_figure, robustness_figure, robustness_models_figure
 from workbench.figures.corruptions import ALL
 from workbench.figures.variants import look_of
@@ -136,15 +137,17 @@ def test_what_is_not_on_record_has_no_panel(frame):
     assert panels(frame[:0], {"fgsm": 0.02}) == ["Clean, each seed"]
 
 
-def test_accuracy_under_corruptions_is_one_less_the_mean_error(frame):
+def test_accuracy_under_corruptions_is_one_less_the_mean_error_with_its_interval_over_types(frame):
+    wrong = {"fog": 0.3, "snow": 0.5, "pixelate": 0.4}
     errors = [
-        row("digits-vit", "corruptions", 0.3, metric="corruption_error"),
-        row("digits-vit", "corruptions", 0.9, metric="corruption_error", kind="fog"),
+        row("digits-vit", "corruptions", value, metric="corruption_error", kind=kind)
+        for kind, value in wrong.items()
     ]
     both = pd.concat([frame, pd.DataFrame(errors)])
     fig = robustness_models_figure(both, training(**{"digits-vit": (0.99,)}), {})
     (dot,) = [trace for trace in named(fig, "softmax") if trace.xaxis == "x2"]
-    assert list(dot.x) == pytest.approx([0.7])
+    assert list(dot.x) == pytest.approx([0.6])
+    assert dot.error_x.array[0] == pytest.approx(mean_interval(pd.Series([0.3, 0.5, 0.4])).high - 0.4)
 
 
 def test_without_a_test_accuracy_there_is_nothing_to_list(frame):

@@ -8,6 +8,7 @@ import pytest
 from tests.figures.drawn import key, lines
 from tests.figures.study import named
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.figures import snr_depth_figure, snr_gain_figure, snr_share_figure
 
 NOISES, SEVERITIES, LAYERS = ("gaussian-noise", "defocus-blur"), (1, 3, 5), 3
@@ -58,6 +59,18 @@ def test_shares_are_means_over_severities_with_a_row_for_each_model():
     assert len(first.x) == 1
     assert abs(first.y[0] - 1) < 0.5  # beside the lower of the two rows
     assert key(fig).count("SNR rises: stream + attention") == 1
+
+
+def test_shares_have_their_interval_over_inputs_within_0_and_1():
+    one = frame().query("layer.isna() and metric == 'snr_raised'")
+    shares = {"a": 0.0, "b": 0.0, "c": 0.3}
+    inputs = [one.assign(input=name, value=value) for name, value in shares.items()]
+    fig = snr_share_figure(pd.concat([one.assign(value=0.1), *inputs]))
+    dot = named(fig, "SNR rises: stream + attention")[0]
+    assert list(dot.x) == pytest.approx([0.1])
+    assert dot.error_x.arrayminus[0] == pytest.approx(0.1)  # to 0, and not below
+    assert dot.error_x.array[0] == pytest.approx(mean_interval(pd.Series(shares)).high - 0.1)
+    assert "mean over 3 inputs, 95 % CI" in key(fig)
 
 
 def test_depth_starts_at_one_and_takes_a_block_in_two_steps():

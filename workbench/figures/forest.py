@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.estimates import UNITS, Sample, null_kinds, quantity
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
@@ -196,10 +196,19 @@ class _Drawing:
         self.places = self._places(everything)
         self.interval = next((mark for mark in forest.marks if isinstance(mark, Interval)), Interval())
         self.tables = {
-            (name, colour): self.interval.table(own if colour is None else own[own[forest.color] == colour])
+            (name, colour): self._table(own if colour is None else own[own[forest.color] == colour])
             for name, own in self.rows.items()
             for colour in self.colours
         }
+
+    def _table(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Value and ends of each row; an interval reaches no further than its metric can."""
+        table = self.interval.table(rows)
+        if self.interval.columns is None:
+            known = [METRICS[name] for name in rows["metric"].unique() if name in METRICS]
+            low, high = (known[0].low, known[0].high) if len(known) == 1 else (None, None)
+            table[["low", "high"]] = table[["low", "high"]].astype(float).clip(low, high)
+        return table
 
     def _keys(self, rows: pd.DataFrame) -> list[Any]:
         """What row of the forest each row of the frame belongs to."""
@@ -305,6 +314,7 @@ class _Drawing:
         x = metric_axis(
             known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )
+        x = x if ends else with_room(x, 0.03)  # for the markers
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID)
         return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name)])
 

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import Plot
@@ -85,7 +86,8 @@ def robustness_models_figure(
     """A row per model: clean test accuracy of every training seed, and accuracy under attacks of one budget each.
 
     The last panel is accuracy under corruptions, mean over types and severities. Bars are 95 % intervals over
-    images. What the frame says nothing about has no panel; a model's row is empty where it did not undergo the attack.
+    images, there over types. What the frame says nothing about has no panel; a model's row is empty where it did not
+    undergo the attack.
 
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
@@ -106,10 +108,12 @@ def robustness_models_figure(
     for protocol, budget in budgets.items():
         chosen = (frame["metric"] == "accuracy_top1") & (frame["protocol"] == protocol)
         parts[f"{ATTACKS[protocol]}, ε = {budget:g}"] = frame[chosen & (frame["epsilon"] == budget)]
-    errors = frame[(frame["metric"] == "corruption_error") & frame["kind"].isna()]
-    parts["Corruptions"] = errors.assign(
-        value=1 - errors["value"].astype(float), low=1 - errors["high"], high=1 - errors["low"]
-    )
+    types = frame[(frame["metric"] == "corruption_error") & frame["kind"].notna()]
+    found = [
+        {"attention": name, **mean_interval(1 - own["value"].astype(float))._asdict()}
+        for name, own in types.groupby("attention", sort=False)
+    ]
+    parts["Corruptions,<br>CI over types"] = pd.DataFrame(found)
     shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
     rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
     titles = {title: title for title in parts if (rows["panel"] == title).any()}

@@ -74,7 +74,7 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     metrics = tuple(dict.fromkeys(metric for metric, _ in _SHARES))
     rows = rows_of(frame, metrics, needs=("noise",))
     rows = _named(rows[rows["layer"].isna()], _SHARES)
-    rows = rows.assign(model=series_labels(rows), metric="share", candidate=pd.NA, severity=pd.NA)
+    rows = rows.assign(model=series_labels(rows), metric="snr_raised", candidate=pd.NA, severity=pd.NA)
     titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
     forest = Forest(rows, x=titles, panel="noise", color="quantity")
     return forest.add(Interval(over="input")).figure()
