@@ -420,7 +420,7 @@ def test_a_folder_is_trained_on_and_its_model_captured(task, make, attention, tm
     assert (kinds[padding.numpy()] == "padding").all()
     assert "padding" not in kinds[~padding.numpy()]
     if task == "series":
-        with pytest.raises(InputError, match="takes neither images nor texts alone"):
+        with pytest.raises(InputError, match="takes neither images nor texts, nor both together"):
             workbench.inputs("bundled:prose", model)
     else:
         inputs = workbench.inputs("bundled:prose", model, n=2, max_length=5)
