@@ -396,6 +396,10 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
         labels = np.array(layer.token_labels(keys, number, keys=True), dtype=object)
         if len(labels) != keys:
             raise NotApplicable(f"attends to {keys} tokens that are not those of the input")
+        if layer.record.source == "self" and layer.step is None and queries not in (1, keys):
+            raise NotApplicable(
+                f"has {queries} queries that are none of the {keys} tokens (pooled ones, say)"
+            )
         real = _real_places(layer, number, keys, keys=True)
         asking, asked = real, labels
         if layer.record.source == "cross":

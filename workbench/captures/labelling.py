@@ -53,6 +53,9 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
 
 def _main(module: nn.Module, named: Mapping[str, Any], batch: Any, token_count: int | None) -> TokenInfo:
     """The tokens that the model reads first."""
+    for make in IMAGE_TOKENS.of(type(module)):
+        if (packed := make(module, named)) is not None:
+            return packed
     ids, mask = named.get("input_ids"), named.get("attention_mask")
     if _are_ids(ids):
         words = tokens_by_id(ids, mask)

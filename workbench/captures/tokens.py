@@ -92,7 +92,7 @@ class TokenInfo:
         own = self._stream(stream, queries)
         if layer.source == "self":
             return own
-        if queries != self._named(stream).count:
+        if queries != self._named(stream).count and own.grid is None:
             own = self._numbered(queries)  # learned queries that gather from the tokens
         others = [tokens for tokens in (self, *self.streams.values()) if tokens.count == keys]
         others.sort(key=lambda tokens: tokens is self._named(stream))  # its own tokens last
@@ -175,6 +175,19 @@ def stack_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
     )
 
 
+def video_tokens(size: int, frames: int, grid: tuple[int, int]) -> TokenInfo:
+    """TokenInfo of ``size`` videos: patches labelled "frame:row,column", frame by frame in reading order."""
+    each = [f"{row},{column}" for row in range(grid[0]) for column in range(grid[1])]
+    labels = [f"{frame}:{label}" for frame in range(frames) for label in each] if frames > 1 else each
+    mask = torch.ones(size, len(labels), dtype=torch.bool)
+    kinds = ["patch"] * len(labels)
+    grids = [[grid] * frames for _ in range(size)]
+    return TokenInfo(
+        [list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid if frames == 1 else None, mask,
+        [] if frames == 1 else grids,
+    )  # fmt: skip
+
+
 def join_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
     """Tokens one after another on one axis."""
     return TokenInfo(
@@ -219,8 +232,8 @@ def _special_tokens(module: nn.Module) -> dict[str, Tensor]:
 def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int] | None:
     """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
     for child in module.modules():
-        size = getattr(child, "patch_size", None)
-        if size is None or not any(hasattr(child, name) for name in _EMBEDS):
+        size = vars(child).get("patch_size", getattr(type(child), "patch_size", None))
+        if not isinstance(size, (int, Sequence)) or not any(hasattr(child, name) for name in _EMBEDS):
             continue
         height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
         return image_size[0] // height, image_size[1] // width

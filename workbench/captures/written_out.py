@@ -322,6 +322,17 @@ class Reading:
             places, number, zero if self.bias is None else additive(self.bias, self.dtype)
         )
 
+    def hide(self, places: Tensor) -> None:
+        """Weights that are set to 0: whether they are those of keys that were hidden before, the weights tell."""
+        if not self.compute or not self.exact:
+            return
+        if self.bias is None or self.bias.dtype == torch.bool:
+            allowed = places.logical_not()
+            self.bias = allowed if self.bias is None else self.bias & allowed
+        else:
+            self.bias = self.bias.masked_fill(places, -math.inf)
+        self.filled = True
+
     def _goes_on(self) -> bool:
         """Whether scale and bias are still worth computing; what is done to weights ends that."""
         self.exact &= not self.weighted
@@ -673,6 +684,14 @@ class WrittenOut:
         if trace.softmax and name not in _SAME | _DROPOUT | _LIMITS:
             if _unchanged(result, tensor):
                 go_on(None)
+                return
+            if (
+                name == "masked_fill"
+                and is_first
+                and (args[2] if len(args) > 2 else kwargs.get("value")) == 0
+            ):
+                places = args[1] if len(args) > 1 else kwargs["mask"]
+                go_on(lambda reading: reading.hide(places), held=places)
                 return
             products = {id(t.steps()[0].product) for _, t in found if t.softmax and t.steps()[0].product}
             go_on(Reading.combine if len(products) > 1 else Reading.replace, plain=False)

@@ -12,6 +12,7 @@ from workbench.analyses.registry import find_analysis
 from workbench.captures import Capture, capture_steps
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
+from workbench.frames.measurement import STEP, conform
 from workbench.frames.results import join_frames
 from workbench.runs.analyze import analyze
 
@@ -43,7 +44,9 @@ def analyze_steps(
 
     def measure(step: int, captured: Capture) -> None:
         frame = analyze(name, qkv=captured, heads=heads, seed=seed, **asked)
-        frames.append(frame.assign(step=pd.array([step] * len(frame), dtype="Int64")))
+        named = conform(frame.assign(**{STEP: step}))
+        named.attrs = frame.attrs
+        frames.append(named)
 
     sites = tuple(dict.fromkeys((*analysis.reads(options), *analysis.also)))
     taken = capture_steps(model, run, steps=steps, layers=layers, sites=sites, each=measure)

@@ -76,7 +76,9 @@ def _bool(mask: Tensor | None, count: int) -> Tensor:
 
 def _in_squares(vision: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
     """Patches in the order of the squares that become one token, those of windows (Qwen2.5-VL) together."""
-    sizes = batch.get("image_grid_thw")
+    sizes = batch.get(
+        "image_grid_thw", batch.get("grid_thw")
+    )  # the latter is what the vision model itself is given
     if not isinstance(sizes, Tensor):
         return None
     side = vision.spatial_merge_size
