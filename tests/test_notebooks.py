@@ -95,9 +95,6 @@ def test_a_study_says_first_what_it_draws_and_how_that_is_made_again(path):
     assert ("committed record" in first) == bool(makes)
 
 
-TO_REWRITE = {"tost_training", "training_curves"}
-
-
 @pytest.mark.parametrize("path", STUDIES, ids=[path.stem for path in STUDIES])
 def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
     cells = nbformat.read(path, as_version=4).cells
@@ -111,7 +108,7 @@ def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
         "findings of the library": re.search(r"_findings\(|count_verdicts\(", "\n".join(code)),
     }
     lacking = [fact for fact, holds in facts.items() if not holds]
-    assert bool(lacking) == (path.stem in TO_REWRITE), lacking
+    assert lacking == []
 
 
 def keeps_the_form(cells):

@@ -235,6 +235,27 @@ def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.D
     return _results(rows)
 
 
+def compared(
+    tasks: Iterable[str], kinds: Mapping[str, str], reference: str
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Training records of the bundled models TASK-KIND, their ends by seed, and these versus the kind ``reference``.
+
+    ``kinds`` are labels by kind, which all three frames have in a column ``label``. A model without a record is left
+    out (``attrs["absent"]`` of the first), a task without its reference from the comparison; frames may be empty.
+    """
+    frame = recorded([f"{task}-{kind}" for task in tasks for kind in kinds], "training")
+    if frame.empty:
+        return frame, frame, frame
+    by_seed = ends_and_speed(frame)
+    known = set(frame["model"])
+    baselines = {task: f"{task}-{reference}" for task in tasks if f"{task}-{reference}" in known}
+    versus = versus_baseline(by_seed[by_seed["task"].isin(baselines)], baselines)
+    for part in (frame, by_seed, versus):
+        names = zip(part["model"], part["task"], strict=True)
+        part["label"] = [kinds[model.removeprefix(f"{task}-")] for model, task in names]
+    return frame, by_seed, versus
+
+
 def change_in_training(
     frame: pd.DataFrame, baseline: str, metric: str, *, first: int | None = None, split: str = "test"
 ) -> pd.DataFrame:

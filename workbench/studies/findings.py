@@ -131,3 +131,17 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
             f"{those('accuracy', 'lower')}.",
         ]
     return sentences
+
+
+def recall_findings(checked: pd.DataFrame, trained: pd.DataFrame) -> list[str]:
+    """The accuracy of a model measured now, with its interval over images, beside that at the end of its training."""
+    row = checked[checked["metric"] == "accuracy_top1"].iloc[0]
+    now = Finding(row["value"], row["low"], row["high"], int(row["n"]))
+    test = trained[(trained["metric"] == "accuracy") & (trained["split"] == "test")]
+    test = test[test["seed"] == test["seed"].min()]
+    recorded = (
+        f"; on record, of all test images: {test.loc[test['epoch'].idxmax(), 'value']:.2%}"
+        if len(test)
+        else ""
+    )
+    return [f"{row['model']} classifies {now.words('.2%')} of {now.n} images now{recorded}."]
