@@ -108,7 +108,7 @@ def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
 
 def test_agreement_by_two_conventions_is_refused():
     both = pd.concat([agreement(), agreement().assign(convention="as_implemented")])
-    with pytest.raises(InputError, match="several conventions"):
+    with pytest.raises(InputError, match="several values of convention"):
         membership_agreement_figure(both)
     with pytest.raises(InputError, match="no values of membership_ari"):
         membership_agreement_figure(agreement().assign(metric="membership_share"))

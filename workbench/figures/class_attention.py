@@ -14,9 +14,10 @@ from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.attention_matrix import SMALL
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import model_label, rows_of
-from workbench.figures.layer_marks import layer_marks_figure
+from workbench.figures.grammar import Plot
+from workbench.figures.levels import null_of_means
 from workbench.figures.maps import Maps, add_scale
-from workbench.figures.marks import key_entry
+from workbench.figures.marks import Band, Line, Null, key_entry
 from workbench.figures.overlays import need_columns
 from workbench.figures.theme import COLOURS, GREY, theme_of
 from workbench.figures.tokens import distinct, readable_label
@@ -153,5 +154,7 @@ def class_attention_summary_figure(
         InputError: the frame holds none of them.
     """
     rows = frame[frame["candidate"].isna() | (frame["candidate"] == "head")]
-    rows = rows_of(rows, metrics)
-    return layer_marks_figure(rows, [name for name in metrics if (rows["metric"] == name).any()])
+    rows = null_of_means(rows_of(rows, metrics))
+    present = [name for name in metrics if (rows["metric"] == name).any()]
+    plot = Plot(rows).metric(*present).add(Null(), Band(over="input"), Line())
+    return plot.figure("page" if len(present) > 1 else "column")

@@ -41,3 +41,10 @@ def deviation(values: pd.Series) -> tuple[float, float, float]:
     mean = float(values.mean())
     half = float(values.std(ddof=1)) if values.count() > 1 else 0.0
     return mean, mean - half, mean + half
+
+
+def null_of_means(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows by layer with the null distribution of the means alone: those of single inputs beside them are wider."""
+    rows = rows[rows["layer"].notna()]
+    ends = [name for name in NULL_COLUMNS if name in rows]
+    return rows.assign(**{name: rows[name].where(rows["input"].isna()) for name in ends})

@@ -15,7 +15,7 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import short_name, without_provenance
 from workbench.figures.measuring import line_count, widest, wrap
-from workbench.figures.overlays import OVERLAY, cells, data_uri, need_columns, shared_scale, under_cells
+from workbench.figures.overlays import OVERLAY, cells, data_uri, need_columns, under_cells
 from workbench.figures.theme import theme_of
 
 _NEEDS = ("row", "column", "value")
@@ -246,15 +246,11 @@ def add_scale(
     """The figure with the colour bar of all its panels beside them, as tall as they are."""
     heights = [end for axis in fig.select_yaxes() for end in axis.domain]
     low, high = min(heights), max(heights)
-    colours = shared_scale(
-        scale, ends[1], wrap(title, max((high - low) * fig.layout.height, 5 * font), font), ends[0]
-    )
-    colours["colorbar"] |= {
-        "x": max(axis.domain[1] for axis in fig.select_xaxes()),
-        "len": high - low,
-        "y": (low + high) / 2,
-    }
-    return fig.update_layout(coloraxis=colours)
+    bar = {
+        "title": {"text": wrap(title, max((high - low) * fig.layout.height, 5 * font), font), "side": "right"},
+        "x": max(axis.domain[1] for axis in fig.select_xaxes()), "len": high - low, "y": (low + high) / 2,
+    }  # fmt: skip
+    return fig.update_layout(coloraxis=_colour_axis(ends, scale, bar))
 
 
 @dataclass(frozen=True)
@@ -289,14 +285,18 @@ def over_bars(
     bottom = min(axis.domain[0] for axis in fig.select_yaxes())
     for name, scale, own, title in zip(names, scales, places, titles, strict=True):
         left, right = axes[min(own)].domain[0], axes[max(own)].domain[1]
-        axis = shared_scale(scale.colours, scale.ends[1], title, scale.ends[0])
-        axis["colorbar"] |= {
-            "orientation": "h", "x": (left + right) / 2, "len": right - left - 3 * font / whole, "xpad": 0,
-            "y": bottom, "yanchor": "top", "ypad": 0.5 * font, **scale.ticks,
+        bar = {
+            "title": {"text": title, "side": "bottom"}, "orientation": "h", "x": (left + right) / 2, "xpad": 0,
+            "len": right - left - 3 * font / whole, "y": bottom, "yanchor": "top", "ypad": 0.5 * font,
         }  # fmt: skip
-        axis["colorbar"]["title"]["side"] = "bottom"
-        fig.layout[name] = axis
+        fig.layout[name] = _colour_axis(scale.ends, scale.colours, {**bar, **scale.ticks})
     return fig
+
+
+def _colour_axis(ends: tuple[float, float], colours: Any, bar: Mapping[str, Any]) -> dict[str, Any]:
+    """Colours, by default the theme's, from one end to the other, and their bar."""
+    own = {"colorscale": colours} if colours else {}
+    return {**own, "cmin": ends[0], "cmax": ends[1] or 1.0, "colorbar": {"nticks": 5, **bar}}
 
 
 def _scale_of(trace: Any) -> str | None:

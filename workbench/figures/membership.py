@@ -11,8 +11,10 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
 from workbench.figures.frames import model_label, rows_of
-from workbench.figures.layer_marks import layer_marks_figure
+from workbench.figures.grammar import Plot
+from workbench.figures.levels import null_of_means
 from workbench.figures.maps import Scale
+from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import OVERLAY, need_columns
 from workbench.figures.token_panels import Numbers, page, word_panels
 from workbench.figures.tokens import text_view
@@ -123,4 +125,5 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no agreement with masks, or several conventions of one layer.
     """
-    return layer_marks_figure(rows_of(frame, AGREEMENTS), AGREEMENTS)
+    plot = Plot(null_of_means(rows_of(frame, AGREEMENTS))).metric(*AGREEMENTS)
+    return plot.add(Null(), Band(over="input"), Line()).figure("page")

@@ -37,16 +37,6 @@ def cells(values: np.ndarray | list[list[None]], label: str, **more: Any) -> go.
     return go.Heatmap(**{"z": values, "coloraxis": "coloraxis", "name": label, "hovertemplate": said, **more})
 
 
-def shared_scale(scale: Any, highest: float, title: str, lowest: float = 0.0) -> dict:
-    """The colour axis of all maps, from `lowest` to `highest`, with its bar; `scale` None is theme's own."""
-    return {
-        **({"colorscale": scale} if scale else {}),
-        "cmin": lowest,
-        "cmax": highest or 1.0,
-        "colorbar": {"title": {"text": title, "side": "right"}, "len": 1, "ypad": 0, "nticks": 5},
-    }
-
-
 def data_uri(image: np.ndarray, fade: bool = False) -> str:
     """The image as PNG in a data address; faded to light greys to carry an overlay.
 

@@ -64,7 +64,6 @@ class Theme:
 
     name: str
     widths: dict[str, int]
-    aspect: dict[str, float]  # height over width where nothing else says
     font: float
     letter: float
     fixed_height: bool  # slides have one shape; a paper figure is as tall as it needs to be
@@ -76,22 +75,8 @@ class Theme:
 
 
 THEMES = {
-    "paper": Theme(
-        "paper",
-        WIDTHS,
-        {name: 0.72 if pixels < 400 else 0.42 for name, pixels in WIDTHS.items()},
-        font=8 / 0.75,
-        letter=10 / 0.75,
-        fixed_height=False,
-    ),
-    "talk": Theme(
-        "talk",
-        dict.fromkeys([*WIDTHS, SLIDES], 1280),
-        dict.fromkeys([*WIDTHS, SLIDES], 9 / 16),
-        font=24,
-        letter=30,
-        fixed_height=True,
-    ),
+    "paper": Theme("paper", WIDTHS, font=8 / 0.75, letter=10 / 0.75, fixed_height=False),
+    "talk": Theme("talk", dict.fromkeys([*WIDTHS, SLIDES], 1280), font=24, letter=30, fixed_height=True),
 }
 
 
@@ -260,9 +245,9 @@ def apply_theme(
         raise InputError(f"height is {height!r} pixels (1/96 in); give between 20 and 10000")
     pixels = look.widths[width]
     if look.fixed_height:
-        tall = look.aspect[width] * pixels
+        tall = pixels * 9 / 16
     else:
-        tall = height or fig.layout.height or look.aspect[width] * pixels
+        tall = height or fig.layout.height or pixels * (0.72 if pixels < 400 else 0.42)
     # Built with its template at once: to copy the figure first would check the large template it came with again.
     size = {"width": pixels, "height": round(tall), "autosize": False}
     layout = {**fig.layout.to_plotly_json(), "template": look.template, **size}
