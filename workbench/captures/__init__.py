@@ -44,6 +44,7 @@ from workbench.captures.registry import (
     register_adapter,
     register_block,
     register_heads,
+    register_image_tokens,
     register_inner_site,
     register_joined,
     register_mixer,
@@ -106,6 +107,7 @@ __all__ = [
     "register_more_tokens",
     "register_source",
     "register_joined",
+    "register_image_tokens",
     "split_heads",
     "merge_heads",
 ]
