@@ -9,11 +9,11 @@ FLAGS ?=
 # which tests run on one worker, and in which order: tests/conftest.py
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup figures test check lab lint format bench pictures train records scaling docs site chrome wheel clean
+.PHONY: help setup figures test check lab lint format bench pictures train records scaling conformance docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install the package and its development tools
 
@@ -39,7 +39,7 @@ lint: $(READY) ## style, types, spelling, notebooks without outputs
 	@$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m ty check workbench
 	@$(BIN)/lint-imports --no-cache --config pyproject.toml >.venv/imports.log || { cat .venv/imports.log; exit 1; }
-	@$(BIN)/python -m codespell_lib workbench tests benchmarks docs notebooks scripts *.md
+	@$(BIN)/python -m codespell_lib workbench tests benchmarks conformance docs notebooks scripts *.md
 	@$(BIN)/python -m nbstripout --verify --keep-metadata-keys "metadata.workbench cell.metadata.tags" notebooks/*.ipynb notebooks/*/*.ipynb
 
 format: $(READY) ## rewrite the code in the project's style
@@ -62,6 +62,9 @@ records: $(READY) ## evaluate the bundled models again: attacks, corruptions, sw
 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
 	@$(BIN)/python -P -m workbench study records operators $(FLAGS)
+
+conformance: $(READY) ## capture every model type of transformers and timm, and write the table (hours; goes on)
+	@$(BIN)/python -P -m conformance $(FLAGS)
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

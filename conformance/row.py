@@ -1,0 +1,218 @@
+"""One row of the table: build a model, capture it, hold what was captured against what ran below."""
+
+from __future__ import annotations
+
+import platform
+import time
+import traceback
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import workbench
+from conformance.below import Weights, watched_below
+from conformance.exceptions import ELSEWHERE
+from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
+from workbench.captures.records import LayerRecord
+from workbench.core.errors import WorkbenchError
+
+TOLERANCE = 1e-4
+"""Largest difference of two weights that count as the same, in float32."""
+EXACT, NO_REFERENCE, NO_SOFTMAX, REFUSED, NOT_BUILT, WRONG, GAP, CRASH = (
+    "exact", "no reference", "no softmax over tokens", "refused", "not built", "wrong values", "silent gap", "traceback"
+)  # fmt: skip
+STATUSES = (EXACT, NO_REFERENCE, NO_SOFTMAX, REFUSED, WRONG, GAP, CRASH, NOT_BUILT)
+
+
+@dataclass
+class Row:
+    """What became of one type."""
+
+    library: str
+    type: str
+    family: str
+    status: str
+    why: str = ""
+    model: str = ""
+    input: str = ""
+    size: str = ""
+    layers: int = 0
+    without_map: int = 0
+    softmaxes: int = 0
+    worst: float | None = None
+    output: str = ""
+    reference: str = ""
+    seconds: float = 0.0
+    torch: str = torch.__version__.partition("+")[0]
+    version: str = ""
+    python: str = platform.python_version()
+    seed: int = SEED
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def version_of(library: str) -> str:
+    from importlib.metadata import version
+
+    return version(library)
+
+
+def row(library: str, name: str) -> Row:
+    """The row of one type; whatever goes wrong is said in it."""
+    start = time.perf_counter()
+    found = Row(library, name, "", NOT_BUILT, version=version_of(library))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found.family = family(name) if library == "transformers" else _timm_family(name)
+            _fill(found, build(library, name))
+        except NotBuilt as error:
+            found.why = str(error)
+    found.seconds = round(time.perf_counter() - start, 1)
+    return found
+
+
+def _timm_family(name: str) -> str:
+    from timm.models import model_entrypoint
+
+    return model_entrypoint(name).__module__.rpartition(".")[2]
+
+
+def _fill(found: Row, built: Built) -> None:
+    model = built.model
+    found.model, found.input, found.size = type(model).__name__, built.kind, built.way
+    before = [t.clone() for t in tensors_in(run(model, built.batch))]
+    torch.manual_seed(SEED)
+    captured: Any = None
+    try:
+        captured = workbench.capture(model, built.batch)
+        found.layers = sum(record.attn is not None for record in captured)
+        found.without_map = len(captured) - found.layers
+        after = tensors_in(captured.result)
+        same = len(before) == len(after) and all(map(torch.equal, before, after))
+        found.output = "the same" if same else "changed"
+    except WorkbenchError as error:
+        found.status, found.why = REFUSED, str(error)
+    except Exception as error:
+        found.status, found.why = CRASH, f"{said(error)} ({_place(error)})"
+    try:
+        weights = _below(found, built)
+    except Exception as error:
+        found.status, found.why = NOT_BUILT, f"its reference: {said(error)}"
+        return
+    found.softmaxes = len({each.softmax for each in weights})
+    if captured is None:
+        if found.status == REFUSED and not weights:
+            found.status = NO_SOFTMAX
+        return
+    records = [record for record in captured if record.attn is not None]
+    found.worst, records, weights = matched(records, weights)
+    if records and weights:
+        first = min(records, key=lambda record: record.index)
+        found.status = WRONG
+        found.why = (
+            f"{len(records)} of {found.layers} layers differ, the first {first.path} {tuple(first.attn.shape)}; "
+            f"left below: {_shapes(weights)}"
+        )
+    elif weights and found.type not in ELSEWHERE:
+        found.status = GAP
+        found.why = f"{len(weights)} softmaxes are in no layer: {_shapes(weights)}"
+    elif records:
+        found.status = NO_REFERENCE
+        found.why = (
+            f"{len(records)} of {found.layers} layers have no softmax of their size below: {records[0].path}"
+        )
+    elif found.layers:
+        found.status, found.why = EXACT, ELSEWHERE.get(found.type, "") if weights else ""
+    else:
+        found.status, found.why = NO_SOFTMAX, "its layers have no map of tokens"
+
+
+def _shapes(weights: list[Weights]) -> str:
+    return ", ".join(dict.fromkeys(str(tuple(each.value.shape)) for each in weights[:8]))
+
+
+def _place(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename.rpartition('site-packages/')[2]}:{last.lineno}"
+
+
+def _below(found: Row, built: Built) -> list[Weights]:
+    """What the model's own attention, computed eagerly, multiplies with its values."""
+    model: Any = built.model
+    found.reference = "softmax below"
+    if hasattr(model, "set_attn_implementation"):
+        try:
+            model.set_attn_implementation("eager")
+            found.reference = "eager, softmax below"
+        except Exception:  # a model that has but one way
+            pass
+    for module in model.modules():
+        if vars(module).get("fused_attn") is True:
+            module.fused_attn = False
+    with watched_below(model) as below:
+        run(model, built.batch)
+    return below.weights
+
+
+# Comparison -------------------------------------------------------------------------------------------------
+
+
+def matched(
+    records: list[LayerRecord], weights: list[Weights]
+) -> tuple[float | None, list[LayerRecord], list[Weights]]:
+    """The largest difference of those that are the same, and the layers and weights that are left over."""
+    left, rest, worst = list(weights), [], None
+    done: set[int] = set()
+    for record in records:
+        same = None
+        for each in left:
+            if each.value.numel() == record.attn.numel():
+                difference = differ(record, each)
+                if difference <= TOLERANCE:
+                    same, worst = each, max(worst or 0.0, difference)
+                    break
+        if same is None:
+            rest.append(record)
+        else:
+            left = [each for each in left if each is not same]
+            done.add(same.softmax)
+    return worst, rest, [each for each in left if each.softmax not in done]
+
+
+def differ(record: LayerRecord, weights: Weights) -> float:
+    """The largest difference, whatever axes the weights have below; rows that see nothing are left out."""
+    attn = record.attn.to(weights.value.dtype)
+    batch, heads, queries, keys = attn.shape
+    seen = attn.sum(dim=-1, keepdim=True) != 0
+    found = []
+    for value in (weights.value, weights.value.mT):
+        ways = [value.reshape(attn.shape), value.reshape(heads, batch, queries, keys).transpose(0, 1)]
+        ways += [value.reshape(batch, queries, heads, keys).transpose(1, 2)]
+        for way in ways:
+            found.append(_largest((way - attn) * seen))
+            if not record.rows_sum_to_one:  # a sink's share may be taken from the output instead
+                total = way.sum(dim=-1, keepdim=True) / attn.sum(dim=-1, keepdim=True)
+                found.append(_largest((way / total - attn) * seen) if bool((total[seen] > 0).all()) else 1.0)
+    best = min(found)
+    if best > TOLERANCE and bool(seen.all()):  # in yet other axes: the same numbers, row by row
+        rows, own = (
+            attn.flatten(0, -2).sort(dim=-1).values,
+            weights.value.reshape(-1, keys).sort(dim=-1).values,
+        )
+        best = min(best, _largest(_ordered(rows) - _ordered(own)))
+    return best
+
+
+def _ordered(rows: Tensor) -> Tensor:
+    """Rows in the order of their largest weight, then of their second."""
+    order = rows[:, -1].argsort(stable=True)
+    return rows[order]
+
+
+def _largest(difference: Tensor) -> float:
+    return float(difference.abs().nan_to_num(1.0).max()) if difference.numel() else 0.0

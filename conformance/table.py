@@ -1,0 +1,152 @@
+"""The table as a file of rows and as a page."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from conformance.row import EXACT, NOT_BUILT, STATUSES, Row
+from workbench.core.files import atomic_write
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "data" / "records" / "conformance.csv"
+PAGE = ROOT / "docs" / "conformance.md"
+COLUMNS = [field.name for field in fields(Row)]
+
+
+def read_rows(path: Path = ROWS) -> dict[tuple[str, str], dict[str, str]]:
+    """The rows that are there, by library and type."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {(row["library"], row["type"]): row for row in csv.DictReader(file)}
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: Path = ROWS) -> None:
+    """All rows, in the order of library and type."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ordered = sorted(rows, key=lambda row: (row["library"] != "transformers", row["type"].lower()))
+    lines = [",".join(COLUMNS)]
+    for row in ordered:
+        lines.append(",".join(_cell(row[name]) for name in COLUMNS))
+    atomic_write(path, ("\n".join(lines) + "\n").encode())
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else f"{value:.2g}" if isinstance(value, float) and value < 0.1 else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\n') else text
+
+
+HEAD = """# The conformance table
+
+What `workbench.capture` does with every model type of transformers and every family of timm, each built small with
+random weights, run on made inputs, and held against its own attention: the model runs once more with
+`attn_implementation="eager"` where it has that, and every softmax that arrives in a product with data is collected
+below the libraries, at PyTorch's dispatcher, by code that shares nothing with the captures. A layer is exact where its
+`attn` is what was multiplied there, to 1e-4; a softmax that no layer accounts for is a silent gap. `make conformance`
+makes the table; [Capture](capture.md#a-red-row) says what to do with a red row.
+
+"""
+MEANINGS = {
+    "exact": "every softmax that met data is a captured layer, and equal",
+    "no reference": "captured and reproduced, but nothing below has its shape",
+    "no softmax over tokens": "nothing to capture: convolutions, state spaces, linear attention",
+    "refused": "an error that names what is missing",
+    "wrong values": "captured weights that differ from the model's own",
+    "silent gap": "captured without a word, and a softmax is in no layer",
+    "traceback": "another error than the workbench's own",
+    "not built": "no small model of it runs here, or it is a part of others",
+}
+
+
+def write_page(rows: list[dict[str, Any]], path: Path = PAGE) -> None:
+    """The counts, what is not exact and why, and the list of what is."""
+    libraries = [name for name in ("transformers", "timm") if any(row["library"] == name for row in rows)]
+    text = [HEAD]
+    for library in libraries:
+        of = [row for row in rows if row["library"] == library]
+        text.append(
+            f"{library} {of[0]['version']}: {len(of)} types of {len({r['family'] for r in of})} families.\n"
+        )
+    text.append(
+        f"torch {rows[0]['torch']}, Python {rows[0]['python']}, seed {rows[0]['seed']}, `python -m conformance`.\n\n"
+    )
+    text.append("| | " + " | ".join(f"{name}, types | {name}, families" for name in libraries) + " | |\n")
+    text.append("| --- |" + " ---: | ---: |" * len(libraries) + " --- |\n")
+    for status in STATUSES:
+        cells = []
+        for library in libraries:
+            of = [row for row in rows if row["library"] == library and row["status"] == status]
+            cells += [str(len(of)), str(len({row["family"] for row in of}))]
+        text.append(f"| {status} | " + " | ".join(cells) + f" | {MEANINGS[status]} |\n")
+    differences = [
+        float(row["worst"]) for row in rows if row["status"] == EXACT and row["worst"] not in ("", None)
+    ]
+    layers = sum(int(row["layers"]) for row in rows if row["status"] == EXACT)
+    changed = [row["type"] for row in rows if row["output"] == "changed"]
+    if differences:
+        text.append(f"\n{layers} layers are exact, the largest difference {max(differences):.1e}. ")
+    same = sum(row["output"] == "the same" for row in rows)
+    text.append(f"The model's output is the same bit for bit in {same} of {same + len(changed)} models")
+    text.append((f", and another in {', '.join(changed)}" if changed else "") + ".\n")
+    text.append(INPUTS_TOLD)
+    for status in STATUSES:
+        for library in libraries:
+            of = [row for row in rows if row["library"] == library and row["status"] == status]
+            if of:
+                text.append(f"\n## {library}: {status} ({len(of)})\n\n")
+                text.append(_list(of) if status == EXACT else _table(of))
+    atomic_write(path, "".join(text).encode())
+
+
+INPUTS_TOLD = """
+## Inputs
+
+| kind | what is made |
+| --- | --- |
+| text | two texts of 12 words, the second padded after 8 |
+| image | two images of noise, 64 pixels wide or four patches; with text, as many places in it as the model wants |
+| audio | two sounds of 4000 samples, or their spectra in 64 frames |
+| video | two clips of up to 4 frames |
+| series | two series as long as the configuration's context |
+| to text | and two texts of 7 words for the decoder |
+
+A configuration keeps two layers, and at least one of each kind that it tells apart; widths become 64, heads 4,
+vocabularies 160; where that gives no model that runs, widths are divided by one number, then left as they are.
+"""
+
+
+def _list(rows: list[dict[str, Any]]) -> str:
+    noted = [row for row in rows if row["why"]]
+    text = ", ".join(row["type"] for row in rows) + ".\n"
+    return text + ("\n" + _table(noted) if noted else "")
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    text = "| type | why |\n| --- | --- |\n"
+    for row in rows:
+        why = row["why"].replace("|", "\\|").replace("<", "&lt;")
+        text += f"| {row['type']} | {shorter(why)} |\n"
+    return text
+
+
+def shorter(why: str) -> str:
+    """The reason without what is the same in every message."""
+    for start in ("but these modules attend in another way: ", "These modules look like attention: "):
+        if start in why:
+            why = why.partition(start)[2]
+    why = why.partition(". They need an adapter")[0].partition("; see docs/capture.md")[0]
+    return why if len(why) < 230 else why[:227] + "…"
+
+
+def is_done(row: dict[str, Any], versions: dict[str, str]) -> bool:
+    """Whether a row was made with the versions that are installed."""
+    return row["version"] == versions[row["library"]] and row["torch"] == versions["torch"]
+
+
+def is_red(row: dict[str, Any]) -> bool:
+    """Whether a row is to be looked at."""
+    return row["status"] not in (EXACT, "no softmax over tokens", NOT_BUILT)
