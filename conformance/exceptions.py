@@ -10,7 +10,63 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+_SLIDING_AND_FULL: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_hidden_layers": 2,
+}
+_BY_LAYER = {
+    kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in _SLIDING_AND_FULL["layer_types"]
+}
+
 CLASSES: dict[str, str] = {}
-FIELDS: dict[str, dict[str, Any]] = {}
+FIELDS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "": {
+            **_SLIDING_AND_FULL,
+            "rope_parameters": _BY_LAYER,
+        }
+    },
+    "donut-swin": {"image_size": 224},
+    "dots1": {"": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}},
+    "esm": {"": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}},
+    "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_config.encoder_hash_byte_group_vocab": 64},
+    "chameleon": {"": {"vocabulary_map": {"<image>": 99}}},
+    "emu3": {"": {"vocabulary_map": {"<image>": 99}}},
+    "cohere_compass": {"": {"text_config": {"rope_parameters": _BY_LAYER, **_SLIDING_AND_FULL}}},
+    "diffusion_gemma_text": {"": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gemma3n": {"text_config.num_kv_shared_layers": 0},
+    "cvt": {"depth": [1, 2, 3]},
+    "dbrx": {"attn_config.rope_theta": 10000.0},
+    "deepseek_v2": {"": {"num_experts_per_tok": 2}},
+    "bamba": {"attn_layer_indices": [1]},
+    "autoformer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
+    "informer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
+    "time_series_transformer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
+    "encoder-decoder": {
+        "": {
+            "encoder": {"model_type": "bert"},
+            "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        }
+    },
+    "vision-encoder-decoder": {
+        "": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "gpt2", "add_cross_attention": True}}
+    },
+    "speech-encoder-decoder": {
+        "": {
+            "encoder": {"model_type": "wav2vec2"},
+            "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        }
+    },
+    "vision-text-dual-encoder": {
+        "": {"vision_config": {"model_type": "clip_vision_model"}, "text_config": {"model_type": "bert"}}
+    },
+    "timm_wrapper": {"": {"architecture": "vit_tiny_patch16_224"}},
+    "timm_backbone": {"": {"backbone": "vit_tiny_patch16_224"}},
+}
 INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {}
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    "convbert": "beside them the kernels of a dynamic convolution, made by a linear layer, are a softmax over 9 places",
+    "deepseek_v4": "beside them a softmax mixes the four residual streams of hyper-connections",
+}

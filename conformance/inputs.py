@@ -105,11 +105,19 @@ def _images(sizes: Sizes) -> list[Tensor]:
 
 
 def _features(sizes: Sizes) -> list[Tensor]:
-    bins = sizes.number("num_mel_bins", "input_feat_per_channel", "feature_size", "input_size", "input_dim", "n_mels",
-                        "feature_projection_input_dim", default=80)  # fmt: skip
+    names = ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_size", "input_dim", "n_mels",
+             "feature_projection_input_dim", "mel_bins")  # fmt: skip
+    bins = list(dict.fromkeys(n for name in names if type(n := sizes.get(name)) is int)) or [80]
     frames = 2 * sizes.number("max_source_positions", default=32)
-    return [noise(BATCH, bins, frames), noise(BATCH, 64, bins), noise(BATCH, bins, 128), noise(BATCH, 1, 64, bins),
-            noise(BATCH, bins, 3000), noise(BATCH, 1, 1001, 64), noise(BATCH, 400), noise(BATCH, 1, 4000)]  # fmt: skip
+    found = [noise(BATCH, bins[0], frames)]
+    found += [x for n in bins for x in (noise(BATCH, 64, n), noise(BATCH, n, 128), noise(BATCH, 1, 64, n))]
+    found += [
+        noise(BATCH, bins[0], 3000),
+        noise(BATCH, 1, 1001, 64),
+        noise(BATCH, 400),
+        noise(BATCH, 1, 4000),
+    ]
+    return found
 
 
 def _values(sizes: Sizes) -> list[Tensor]:
@@ -151,7 +159,8 @@ ARGUMENTS: dict[str, Callable[[Sizes], Any]] = {
     "audio_values": _values,
     "inputs_embeds": lambda s: noise(BATCH, LENGTH, s.width),
     "hidden_states": lambda s: [
-        noise(BATCH, LENGTH, s.width), noise(LENGTH, s.width), noise(BATCH, s.width, 8, 8), _flat_patches(s)
+        noise(BATCH, LENGTH, s.width), noise(LENGTH, s.width), noise(BATCH, s.width, 8, 8), _flat_patches(s),
+        _images(s)[0],
     ],
     "encoder_hidden_states": lambda s: noise(BATCH, 9, s.number("encoder_hidden_size", "hidden_size", default=64)),
     "past_values": _series,
@@ -211,8 +220,18 @@ OPTIONAL = {
     "aspect_ratio_ids", "aspect_ratio_mask", "past_time_features", "past_observed_mask", "future_values",
     "future_time_features",    "states", "actions", "rewards", "returns_to_go", "timesteps",
     "visual_feats", "visual_pos", "task_inputs", "bbox",
-    "image_grid_hws", "image_sizes", "video_values", "input_points",
+    "input_features_mask", "image_grid_hws", "image_sizes", "video_values", "input_points",
 }  # fmt: skip
+# Of those, what goes with images in some models and breaks them in others.
+SOFT = {
+    "image_sizes",
+    "input_points",
+    "bbox",
+    "pixel_values_videos",
+    "task_inputs",
+    "spatial_shapes",
+    "input_features_mask",
+}
 # Of arguments that stand for one another, the first is given.
 INSTEAD = (
     ("input_ids", "inputs_embeds"),
@@ -226,7 +245,7 @@ def kind_of(batch: Mapping[str, Any]) -> str:
     kinds = []
     for kind, pattern in (
         ("text", "input_ids|bbox"), ("image", "pixel|image|patches|visual"), ("video", "video"),
-        ("audio", "features|input_values|audio"), ("series", "past_values|states"),
+        ("audio", "features|input_values|audio"), ("series", "past_values|^states"),
     ):  # fmt: skip
         if any(re.search(pattern, name) and name != "decoder_input_ids" for name in batch):
             kinds.append(kind)
@@ -252,7 +271,8 @@ def batches(model: nn.Module, config: Any) -> Iterator[Batch]:
         and "decoder_input_ids" not in required
     ):
         names.remove("decoder_input_ids")
-    if "pixel_values" in names and "pixel_values" not in required and not _sees(config):
+    sees = _sees(config) or getattr(model, "main_input_name", "") == "pixel_values"
+    if "pixel_values" in names and "pixel_values" not in required and not sees:
         names.remove("pixel_values")
     choices = {name: ARGUMENTS[name](sizes) for name in names if name in ARGUMENTS}
     unknown = [
@@ -277,6 +297,16 @@ def batches(model: nn.Module, config: Any) -> Iterator[Batch]:
         elif "attention_mask" in required:
             batch = batch | {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.long)}
         yield batch
+        if several and "input_ids" in batch:
+            queries = Sizes(config).number(
+                "num_query_tokens", "image_seq_length", "mm_tokens_per_image", default=16
+            )
+            guess = with_placeholders(batch, config, min(queries, 64))
+            if guess is not batch:
+                yield guess
+        plain = {name: value for name, value in batch.items() if name in required or name not in SOFT}
+        if several and plain.keys() != batch.keys():
+            yield plain
     fewer = {name: value for name, value in batch.items() if name in required}
     if fewer and fewer.keys() != batch.keys():
         yield fewer
@@ -304,7 +334,9 @@ class NoInputs(Exception):
 _COUNTS = re.compile(r"tokens:?\s*(?:is\s*)?(\d+)[^\d]+features:?\s*(\d+)")
 
 
-def with_placeholders(batch: Batch, config: Any, count: int, which: str = "image") -> Batch:
+def with_placeholders(
+    batch: Batch, config: Any, count: int, which: str = "image", types: bool = False
+) -> Batch:
     """The batch with so many tokens in each text that stand for the image (or the sound)."""
     names = [f"{which}_{end}" for end in ("token_id", "token_index", "pad_token_id", "patch_id", "token")]
     names += ["media_placeholder_token_id", "media_token_id"]
@@ -319,9 +351,11 @@ def with_placeholders(batch: Batch, config: Any, count: int, which: str = "image
     )
     if token is None or "input_ids" not in batch:
         return batch
-    plain = batch["input_ids"][:, :LENGTH]
+    plain = words(Sizes(config))
     ids = torch.cat([plain[:, :3], torch.full((BATCH, count), token), plain[:, 3:]], dim=1)
     new = batch | {"input_ids": ids}
+    if types:
+        new["mm_token_type_ids"] = (ids == token).long()
     if "attention_mask" in batch:
         new["attention_mask"] = torch.ones_like(ids)
     if "bbox" in batch:
@@ -329,15 +363,24 @@ def with_placeholders(batch: Batch, config: Any, count: int, which: str = "image
     return new
 
 
-def mended(batch: Batch, config: Any, error: BaseException) -> Batch | None:
-    """The batch with as many tokens for an image as the error says there are features; None where it says nothing."""
+def mended(model: nn.Module, batch: Batch, config: Any, error: BaseException) -> Batch | None:
+    """The batch with what the error says is missing; None where it says nothing.
+
+    That is an argument by its name, or as many tokens for an image as there are features.
+    """
+    for name in inspect.signature(model.forward).parameters:
+        if name in ARGUMENTS and name not in batch and re.search(rf"\b{name}\b", str(error)):
+            value = ARGUMENTS[name](Sizes(config))
+            return batch | {name: value[0] if isinstance(value, list) else value}
+    if "mm_token_type_ids" in str(error) and "mm_token_type_ids" not in batch and "input_ids" in batch:
+        return with_placeholders(batch, config, batch["input_ids"].shape[1] - LENGTH, types=True)
     found = _COUNTS.search(str(error).lower())
     if not found or "input_ids" not in batch:
         return None
     features = int(found.group(2))
     which = next((kind for kind in ("audio", "video", "image") if kind in str(error).lower()), "image")
     width = batch["input_ids"].shape[1] - LENGTH
-    for total in (features, features // Sizes(config).width if Sizes(config).width else 0):
+    for total in (features // Sizes(config).width, features):
         if total and total % BATCH == 0 and total // BATCH != width and total < 4000:
-            return with_placeholders(batch, config, total // BATCH, which)
+            return with_placeholders(batch, config, total // BATCH, which, "mm_token_type_ids" in batch)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import WAYS, Way, shrink
 
 SEED = 0
-LARGEST = 150_000_000
+LONGEST = int(os.environ.get("CONFORMANCE_LONGEST", "200"))
+"""Characters of an error that are kept; more of them help to find inputs."""
+LARGEST = 25_000_000
 """Parameters of a model that is still run."""
 
 
@@ -54,6 +57,7 @@ def with_random_weights(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if (
             parameter.ndim > 1
+            and parameter.numel()
             and parameter.is_floating_point()
             and not re.search(r"A_log|dt_|\.D$|norm|codebook", name)
         ):
@@ -153,6 +157,8 @@ def _transformers_model(name: str) -> Built:
     if name in INPUTS and isinstance(INPUTS[name], str):
         raise NotBuilt(INPUTS[name])
     for way in WAYS:
+        if len(failures) > 1 and failures[-1].partition(": ")[2] == failures[-2].partition(": ")[2]:
+            break  # it is no matter of sizes
         try:
             model, config = _of_size(name, cls, default, way)
         except NotBuilt:
@@ -181,13 +187,14 @@ def _of_size(name: str, cls: type[nn.Module], default: Any, way: Way) -> tuple[n
                 owner = getattr(owner, part)
             setattr(owner, field, value)
     config.use_cache = False
-    try:
-        with torch.device("meta"):
-            size = sum(p.numel() for p in cls(copy.deepcopy(config)).parameters())
-    except Exception:  # models that compute while they are made
-        size = 0
-    if size > LARGEST:
-        raise ValueError(f"{size / 1e6:.0f} million parameters")
+    if way.widths != "same":
+        try:
+            with torch.device("meta"):
+                size = sum(p.numel() for p in cls(copy.deepcopy(config)).parameters())
+        except Exception:  # models that compute while they are made
+            size = 0
+        if size > LARGEST:
+            raise ValueError(f"{size / 1e6:.0f} million parameters")
     torch.manual_seed(SEED)
     return cls(config).float().eval(), config
 
@@ -196,7 +203,7 @@ def _batch_for(name: str, model: nn.Module, config: Any) -> Batch:
     """The first batch that the model takes; its weights are then random unless that overflows."""
     state = copy.deepcopy(model.state_dict())
     with_random_weights(model)
-    first: Exception | None = None
+    failures: list[Exception] = []
     given = INPUTS.get(name)
     candidates: Iterator[Batch] = iter([given(config)]) if callable(given) else batches(model, config)
     for batch in candidates:
@@ -210,48 +217,67 @@ def _batch_for(name: str, model: nn.Module, config: Any) -> Batch:
                         raise ValueError("its output is not finite")
                 return batch
             except Exception as error:
-                first = first or error
-                again = mended(batch, config, error)
+                failures.append(error)
+                again = mended(model, batch, config, error)
                 if again is None:
                     break
                 batch = again
-    if first is None:
+    if not failures:
         raise NoInputs("its forward takes nothing that is known here")
-    raise first
+    reasons = dict.fromkeys(map(said, failures))
+    raise ValueError(" | ".join(reasons))
 
 
 def said(error: BaseException) -> str:
     """An error on one line."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:220]}"
+    return f"{type(error).__name__}: {text[:LONGEST]}"
 
 
 # timm -------------------------------------------------------------------------------------------------------
 
-_ATTENDS = re.compile(r"att(n|ention)|lambda|halo|mhsa|mqa", re.IGNORECASE)
+_ATTENDS = re.compile(r"softmax|fused_attn|scaled_dot_product|self_attn|VisionTransformer|mqa_|NaFlex")
+_SIZES = re.compile(
+    r"test|atto|femto|pico|nano|n|zepto|x*s|x*t|ti|x*tiny|mini|x*small|m|medium|mediumd|base|b|wide|x*l|x*large|so\w*|h|huge|g"
+    r"|giant\w*|gigantic|enormous|wee|pwee|dwee|dpwee|little|dlittle|betwixt|patch|window.*|p|w|r|x|ts|rw|ns|tf|ink?|rel|clip|gap|reg|"
+)
+
+
+_SMALL_FIRST = (
+    "atto",
+    "femto",
+    "pico",
+    "nano",
+    "xxs",
+    "xx_small",
+    "xs",
+    "x_small",
+    "xtiny",
+    "ti",
+    "s",
+    "b",
+    "",
+)
 
 
 def timm_models() -> list[str]:
-    """The smallest model of every family of timm, and of every set of attention classes in it."""
+    """The smallest model of every family of timm whose code has attention, a family being names without their sizes."""
     import timm
     from timm.models import model_entrypoint
 
-    smallest: dict[tuple[str, frozenset[str]], tuple[int, str]] = {}
+    smallest: dict[tuple[str, str], tuple[int, str]] = {}
     for name in timm.list_models():
-        try:
-            with torch.device("meta"):
-                model = timm.create_model(name)
-        except Exception:  # a few compute while they are made
-            model = timm.create_model(name)
-        classes = frozenset(
-            f"{type(m).__module__}.{type(m).__name__}"
-            for m in model.modules()
-            if _ATTENDS.search(type(m).__name__)
-        )
-        if classes:
-            key = (model_entrypoint(name).__module__, classes)
-            size = sum(p.numel() for p in model.parameters())
-            smallest[key] = min(smallest.get(key, (size, name)), (size, name))
+        module = importlib.import_module(model_entrypoint(name).__module__)
+        if _ATTENDS.search(inspect.getsource(module)):
+            words = [re.sub(r"\d", "", word) for word in name.split("_")]
+            key = module.__name__, "_".join(word for word in words if not _SIZES.fullmatch(word))
+            rank = (
+                next(
+                    (i for i, size in enumerate(_SMALL_FIRST) if f"_{size}" in f"_{name}"), len(_SMALL_FIRST)
+                ),
+                name,
+            )
+            smallest[key] = min(smallest.get(key, rank), rank)
     return sorted(name for _, name in smallest.values())
 
 

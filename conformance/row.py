@@ -100,36 +100,43 @@ def _fill(found: Row, built: Built) -> None:
     except Exception as error:
         found.status, found.why = CRASH, f"{said(error)} ({_place(error)})"
     try:
-        weights = _below(found, built)
+        own = _below(built)
+        eager = _below(built) if _made_eager(model) else own
     except Exception as error:
         found.status, found.why = NOT_BUILT, f"its reference: {said(error)}"
         return
-    found.softmaxes = len({each.softmax for each in weights})
+    found.softmaxes = len({each.softmax for each in own})
     if captured is None:
-        if found.status == REFUSED and not weights:
+        if found.status == REFUSED and not own:
             found.status = NO_SOFTMAX
         return
     records = [record for record in captured if record.attn is not None]
-    found.worst, records, weights = matched(records, weights)
+    found.reference = "its softmax" if eager is own else "its eager softmax"
+    found.status, found.why, found.worst = _judged(records, eager, found.type)
+    if found.status != EXACT and eager is not own:
+        status, why, worst = _judged(records, own, found.type)
+        if status == EXACT:
+            found.status, found.worst, found.reference = status, worst, "its softmax"
+            found.why = "its eager attention is another than that of its kernels, which is captured " + why
+
+
+def _judged(records: list[LayerRecord], weights: list[Weights], name: str) -> tuple[str, str, float | None]:
+    """Status, reason, and the largest difference of what is the same."""
+    layers = len(records)
+    worst, records, weights = matched(records, weights)
     if records and weights:
-        first = min(records, key=lambda record: record.index)
-        found.status = WRONG
-        found.why = (
-            f"{len(records)} of {found.layers} layers differ, the first {first.path} {tuple(first.attn.shape)}; "
-            f"left below: {_shapes(weights)}"
-        )
-    elif weights and found.type not in ELSEWHERE:
-        found.status = GAP
-        found.why = f"{len(weights)} softmaxes are in no layer: {_shapes(weights)}"
-    elif records:
-        found.status = NO_REFERENCE
-        found.why = (
-            f"{len(records)} of {found.layers} layers have no softmax of their size below: {records[0].path}"
-        )
-    elif found.layers:
-        found.status, found.why = EXACT, ELSEWHERE.get(found.type, "") if weights else ""
-    else:
-        found.status, found.why = NO_SOFTMAX, "its layers have no map of tokens"
+        first = records[0]
+        shape = tuple(first.attn.shape) if first.attn is not None else ()
+        which = f"{len(records)} of {layers} layers differ, the first {first.path} {shape}"
+        return WRONG, f"{which}; left below: {_shapes(weights)}", worst
+    if weights and name not in ELSEWHERE:
+        return GAP, f"{len(weights)} softmaxes are in no layer: {_shapes(weights)}", worst
+    if records:
+        which = f"{len(records)} of {layers} layers"
+        return NO_REFERENCE, f"{which} have no softmax of their size below: {records[0].path}", worst
+    if not layers:
+        return NO_SOFTMAX, "its layers have no map of tokens", worst
+    return EXACT, ELSEWHERE[name] if weights else "", worst
 
 
 def _shapes(weights: list[Weights]) -> str:
@@ -141,22 +148,25 @@ def _place(error: BaseException) -> str:
     return f"{last.filename.rpartition('site-packages/')[2]}:{last.lineno}"
 
 
-def _below(found: Row, built: Built) -> list[Weights]:
-    """What the model's own attention, computed eagerly, multiplies with its values."""
-    model: Any = built.model
-    found.reference = "softmax below"
+def _below(built: Built) -> list[Weights]:
+    """What the model multiplies with its values, kernels computed in plain operations."""
+    with watched_below(built.model) as below:
+        run(built.model, built.batch)
+    return below.weights
+
+
+def _made_eager(model: Any) -> bool:
+    """Whether the model now computes its attention itself, and did not before."""
+    fused = [module for module in model.modules() if vars(module).get("fused_attn") is True]
+    for module in fused:
+        module.fused_attn = False
     if hasattr(model, "set_attn_implementation"):
         try:
             model.set_attn_implementation("eager")
-            found.reference = "eager, softmax below"
-        except Exception:  # a model that has but one way
-            pass
-    for module in model.modules():
-        if vars(module).get("fused_attn") is True:
-            module.fused_attn = False
-    with watched_below(model) as below:
-        run(model, built.batch)
-    return below.weights
+        except Exception:  # it has but one way
+            return False
+        return True
+    return bool(fused)
 
 
 # Comparison -------------------------------------------------------------------------------------------------

@@ -7,19 +7,21 @@ is the same; others want their widths in proportion, or more layers.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-VOCABULARY, IMAGE, POSITIONS = 160, 64, 128
+VOCABULARY, CODEBOOK, IMAGE, POSITIONS = 160, 64, 64, 128
 WIDTH, HEADS, KEY_HEADS, HEAD_WIDTH, ROTARY_WIDTH = 64, 4, 2, 16, 8
 
 # Names of fields, in the order in which they are asked: the first that fits says what a field is.
 _NAMES = {
-    "vocabulary": r"vocab_sizes?$|^n_token$|vocab_size_per_layer_input|num_words|entity_vocab|codebook_size$"
-    r"|num_codevectors",
+    "vocabulary": r"vocab_sizes?$|^n_token$|vocab_size_per_layer_input|num_words|entity_vocab",
+    "codebook": r"codebook_size$|num_codevectors",
     "token": r"(_token_id|_token_ids|_token_index|(?<!layer)(?<!layers)_id|_token|(?<!layer)_index|_token_offset)$",
     "layers": r"^((num_)?(\w+_)?(hidden_|encoder_|decoder_)?(layers|blocks)|num_(hidden_)?layers(_\w+)?|n_layers?"
     r"|depths?|\w+_depths?|block_repeat\w*)$",
@@ -29,7 +31,7 @@ _NAMES = {
     r"|context_length$",
     "groups": r"^(n_group|topk_group|num_expert_group|num_limited_groups|n_groups_limit)$",
     "experts": r"(num|n)_(\w+_)?experts$|num_experts_total",
-    "chosen": r"(per_tok|per_token|top_?k|topk_experts|topk)$",
+    "chosen": r"(per_tok|per_token|top_?k|topk_experts|topk|moe_k)$",
     "window": r"^(sliding_window|window_size|attention_window|local_window|attention_window_size|window)$",
     "rotary": r"^(qk_rope_head_dim|qk_nope_head_dim|rotary_dim)$",
     "head width": r"^(\w+_)?(head_dim|head_size|d_kv|dim_head|attention_head_size|attention_head_dim|kv_channels|d_head"
@@ -53,7 +55,7 @@ _PERIODS = re.compile(r"period|interval|every|frequency|_pattern$|_offset$|_freq
 _INDICES = re.compile(r"index|indices|layer_ids|_layers$|_layers_?ids")
 _UNTOUCHED = {
     "id2label", "label2id", "architectures", "dtype", "transformers_version", "problem_type",
-    "chunk_size_feed_forward",
+    "chunk_size_feed_forward", "stage_names", "_out_features", "_out_indices", "out_features", "out_indices",
 }  # fmt: skip
 
 
@@ -72,13 +74,15 @@ class Way:
 
 
 WAYS = (
-    Way(2, "same"), Way(2, "proportion"), Way(4, "same"), Way(4, "proportion"), Way(2, "own"), Way(6, "proportion"),
+    Way(2, "same"), Way(2, "proportion"), Way(4, "same"), Way(4, "proportion"), Way(6, "same"), Way(2, "own"),
 )  # fmt: skip
 
 
 def shrink(config: Any, way: Way) -> Any:
     """The configuration, smaller, with all that it holds; it is changed in place."""
     whole = list(configs_in(config))
+    for each in whole:
+        _say_sections(each)
     divisor = _divisor(whole) if way.widths == "proportion" else 1
     tokens: dict[int, int] = {}
     for each in whole:
@@ -105,7 +109,13 @@ def _items(config: Any) -> list[tuple[str, Any]]:
     names = [field.name for field in fields(config)]
     names += [name for name in vars(config) if name not in names and not name.startswith("_")]
     known = [name for name in names if name not in _UNTOUCHED and name not in config.attribute_map]
-    return [(name, getattr(config, name)) for name in known if hasattr(config, name)]
+    found = []
+    for name in known:
+        try:
+            found.append((name, getattr(config, name)))
+        except (AttributeError, RuntimeError):  # layers differ in it, and say it themselves
+            continue
+    return found
 
 
 def what_is(name: str) -> str:
@@ -138,7 +148,10 @@ def _divisor(whole: list[Any]) -> int:
                 heads += [n for n in numbers(value) if n > 0]
             elif what_is(name) == "width":
                 widths += [n for n in numbers(value) if n >= 64]
-        count, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+        said = dict(_items(config))
+        count, width = (
+            said.get(config.attribute_map.get(name, name)) for name in ("num_attention_heads", "hidden_size")
+        )
         if isinstance(count, int) and isinstance(width, int) and count and width % count == 0:
             heads.append(width // count)
     common = math.gcd(*widths, *heads)
@@ -148,17 +161,39 @@ def _divisor(whole: list[Any]) -> int:
     return max(1, power)
 
 
+def _say_sections(config: Any) -> None:
+    """Put the sections of a rotary embedding into the configuration, where only the model's code has them."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict) or "mrope_section" in rope or "rope_type" not in rope:
+        return
+    try:
+        module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+        found = re.search(r"mrope_section\", (\[[\d, ]+\])", inspect.getsource(module))
+    except (ImportError, OSError):
+        return
+    if found:
+        config.rope_parameters = rope | {"mrope_section": [int(n) for n in found[1][1:-1].split(",")]}
+
+
 class _Shrinking:
     """One configuration, without those inside it."""
 
     def __init__(self, config: Any, way: Way, divisor: int, tokens: dict[int, int]) -> None:
         self.config, self.way, self.divisor, self.tokens = config, way, divisor, tokens
         self.items = _items(config)
-        self.depth = next((v for n in _DEPTHS if type(v := getattr(config, n, None)) is int), 0)
-        heads = getattr(config, "num_attention_heads", None)
+        said = dict(self.items)
+        by_name = (said.get(config.attribute_map.get(name, name)) for name in _DEPTHS)
+        self.depth = next((value for value in by_name if type(value) is int), 0)
+        heads = said.get(config.attribute_map.get("num_attention_heads", "num_attention_heads"))
         self.heads = heads if isinstance(heads, int) else 0
         sizes = getattr(config, "depths", None) or getattr(config, "hidden_sizes", None)
         self.stages = len(sizes) if isinstance(sizes, (list, tuple)) else 0
+        spec = vars(config).get("_heterogeneity_spec")
+        self.own: dict[int, dict[str, Any]] = spec.per_layer_overrides if spec is not None else {}
+        names = getattr(config, "stage_names", None) or []
+        # Of a backbone that gives out what its layers make: how many of them.
+        self.rotary = getattr(config, "qk_rope_head_dim", None)
+        self.given_out = len(config._out_indices or []) if names and len(names) == self.depth + 1 else 0
         self.layers = self.kept_layers()
 
     def run(self) -> None:
@@ -181,13 +216,28 @@ class _Shrinking:
                 ):  # checked against a type that the class does not keep
                     object.__setattr__(self.config, name, new)
 
+        if self.own:
+            kept = [self.own.get(i, {}) for i in self.layers]
+            self.config._heterogeneity_spec.per_layer_overrides = {
+                i: {
+                    name: self.number(name, value) if numbers(value) else value for name, value in own.items()
+                }
+                for i, own in enumerate(kept)
+            }
+        if self.given_out:
+            last = len(self.layers)
+            self.config.stage_names = ["stem", *(f"stage{i}" for i in range(1, last + 1))]
+            self.config._out_indices = list(range(last - self.given_out + 1, last + 1))
+            self.config._out_features = [self.config.stage_names[i] for i in self.config._out_indices]
+
     def is_per_layer(self, value: Any) -> bool:
         return len(value) == self.depth > len(self.layers) and self.depth != self.stages
 
     def kept_layers(self) -> list[int]:
         """Which layers to keep: at least one of every kind that the configuration tells apart."""
-        least, kept = self.way.layers, []
-        for name, value in self.items:
+        least, kept = max(self.way.layers, self.given_out), []
+        kinds = [("", [self.own.get(i) for i in range(self.depth)])] if self.own else []
+        for name, value in [*self.items, *kinds]:
             if type(value) is int and _PERIODS.search(name) and 1 < value <= 8:
                 least = max(least, value + ("offset" in name))
             per_layer = isinstance(value, (list, tuple)) and len(value) == self.depth != self.stages
@@ -208,11 +258,15 @@ class _Shrinking:
         match what:
             case "vocabulary":
                 return _each(value, lambda v: min(v, VOCABULARY))
+            case "codebook":
+                return _each(value, lambda v: min(v, CODEBOOK))
             case "token":
                 return _each(value, self.token)
             case "layers":
                 kept = len(self.layers)
                 return _each(value, lambda v: kept if v == self.depth else min(v, self.way.layers))
+            case "image" if isinstance(value, (list, tuple)) and len(value) > 2:
+                return value
             case "image":
                 return _each(value, self.image)
             case "frames":
@@ -235,6 +289,8 @@ class _Shrinking:
         """Widths and heads, of which all are the same, or in lists in proportion."""
         match what:
             case "rotary":
+                return _each(value, lambda v: min(v, ROTARY_WIDTH))
+            case "head width" if value == self.rotary:
                 return _each(value, lambda v: min(v, ROTARY_WIDTH))
             case "head width":
                 return _each(value, lambda v: min(v, HEAD_WIDTH))
@@ -279,7 +335,10 @@ class _Shrinking:
             elif key in ("height", "width") and type(item) is int:
                 new[key] = min(item, IMAGE)
             elif key == "mrope_section" and item and self.way.widths != "own":
-                total = HEAD_WIDTH // 2 if self.way.widths == "same" else sum(item) // self.divisor
+                part = value.get("partial_rotary_factor", 1.0)
+                total = (
+                    int(HEAD_WIDTH * part) // 2 if self.way.widths == "same" else sum(item) // self.divisor
+                )
                 part = total // len(item)
                 new[key] = [total - part * (len(item) - 1)] + [part] * (len(item) - 1)
         return new
