@@ -81,10 +81,11 @@ def make(options: argparse.Namespace) -> None:
             todo.append(key)
     if options.library is None:
         rows = {key: row for key, row in rows.items() if key in set(wanted)}
+        write_rows(rows.values())
     worker = Worker()
     for number, (library, name) in enumerate(todo):
         row = worker.row(library, name)
-        rows[library, name] = row
+        rows = read_rows() | {(library, name): row}  # another run may write the other library's
         write_rows(rows.values())
         print(f"{number + 1}/{len(todo)} {library}:{name}: {row['status']} {row['why'][:160]}", flush=True)
     worker.stop()

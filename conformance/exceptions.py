@@ -14,6 +14,7 @@ _SLIDING_AND_FULL: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"],
     "num_hidden_layers": 2,
 }
+_DENSE_AND_SPARSE: dict[str, Any] = {"mlp_layer_types": ["dense", "sparse"], "num_hidden_layers": 2}
 _BY_LAYER = {
     kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in _SLIDING_AND_FULL["layer_types"]
 }
@@ -37,6 +38,12 @@ FIELDS: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "gemma3n": {"text_config.num_kv_shared_layers": 0},
+    "blip-2": {"image_token_index": 158},
+    "deepseek_ocr2_text": {"": {**_DENSE_AND_SPARSE, "num_experts_per_tok": 2}},
+    "deepseek_ocr2": {"": {"text_config": {**_DENSE_AND_SPARSE, "num_experts_per_tok": 2}}},
+    "gemma4_assistant": {
+        "": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
+    },
     "cvt": {"depth": [1, 2, 3]},
     "dbrx": {"attn_config.rope_theta": 10000.0},
     "deepseek_v2": {"": {"num_experts_per_tok": 2}},

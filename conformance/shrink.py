@@ -280,7 +280,8 @@ class _Shrinking:
             case "chosen":
                 return _each(value, lambda v: min(v, 2))
             case "window":
-                return min(value, 8) if isinstance(value, int) and value > 16 else value
+                # windows over pixels stay
+                return min(value, 8) if isinstance(value, int) and value > 16 and value % 14 else value
             case "rotary" | "head width" | "width" if self.way.widths == "proportion":
                 return _each(value, lambda v: v if v % self.divisor else v // self.divisor)
         return self.alike(what, value) if self.way.widths == "same" else value
