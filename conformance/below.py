@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +39,11 @@ SUMS = {"add", "sub", "rsub"}
 
 @dataclass
 class Weights:
-    """What a product with data took, and the number of the softmax it came of."""
+    """What a product with data took, the number of the softmax it came of, and the module it ran in."""
 
     value: Tensor
     softmax: int
-    of_right: bool
+    path: str
 
 
 class Below(TorchDispatchMode):
@@ -52,6 +52,7 @@ class Below(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.weights: list[Weights] = []
+        self.within = [""]
         self.softmaxes = itertools.count()
         self.marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self.owned = {
@@ -83,7 +84,7 @@ class Below(TorchDispatchMode):
     def take(self, operands: tuple[Tensor, ...], result: Tensor) -> None:
         """Operands of a product: weights that meet data are taken, weights that meet parameters handed on."""
         left, right = operands
-        for weights, data, of_right in ((left, right, False), (right, left, True)):
+        for weights, data in ((left, right), (right, left)):
             number = self.marked(weights)
             if number is None:
                 continue
@@ -91,7 +92,7 @@ class Below(TorchDispatchMode):
                 if result.shape == weights.shape:
                     self.mark(result, number)
                 continue
-            self.weights.append(Weights(weights.detach().clone(), number, of_right))
+            self.weights.append(Weights(weights.detach().clone(), number, self.within[-1]))
 
     def mark(self, tensor: Tensor, number: int) -> None:
         if tensor.is_floating_point():
@@ -114,7 +115,16 @@ def watched_below(model: nn.Module) -> Generator[Below]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), Below(model) as below:
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            below = stack.enter_context(Below(model))
+            for path, module in model.named_modules():
+                enter = module.register_forward_pre_hook(lambda _, args, path=path: below.within.append(path))
+                leave = module.register_forward_hook(
+                    lambda *_: (below.within.pop(), None)[1], always_call=True
+                )
+                stack.callback(enter.remove)
+                stack.callback(leave.remove)
             yield below
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -101,7 +101,8 @@ def _fill(found: Row, built: Built) -> None:
         found.status, found.why = CRASH, f"{said(error)} ({_place(error)})"
     try:
         own = _below(built)
-        eager = _below(built) if _made_eager(model) else own
+        differs = _made_eager(model)
+        eager = _below(built) if differs else own
     except Exception as error:
         found.status, found.why = NOT_BUILT, f"its reference: {said(error)}"
         return
@@ -111,9 +112,11 @@ def _fill(found: Row, built: Built) -> None:
             found.status = NO_SOFTMAX
         return
     records = [record for record in captured if record.attn is not None]
-    found.reference = "its softmax" if eager is own else "its eager softmax"
+    named = [record.path for record in captured if record.attn is None]
+    own, eager = ([each for each in those if not _is_in(each.path, named)] for those in (own, eager))
+    found.reference = "its eager softmax" if differs else "its softmax"
     found.status, found.why, found.worst = _judged(records, eager, found.type)
-    if found.status != EXACT and eager is not own:
+    if found.status != EXACT and differs:
         status, why, worst = _judged(records, own, found.type)
         if status == EXACT:
             found.status, found.worst, found.reference = status, worst, "its softmax"
@@ -139,8 +142,13 @@ def _judged(records: list[LayerRecord], weights: list[Weights], name: str) -> tu
     return EXACT, ELSEWHERE[name] if weights else "", worst
 
 
+def _is_in(path: str, named: list[str]) -> bool:
+    """Whether a module lies in one that the capture names as something else than attention over tokens."""
+    return any(path == each or path.startswith(f"{each}.") for each in named)
+
+
 def _shapes(weights: list[Weights]) -> str:
-    return ", ".join(dict.fromkeys(str(tuple(each.value.shape)) for each in weights[:8]))
+    return ", ".join(dict.fromkeys(f"{tuple(each.value.shape)} in {each.path}" for each in weights[:6]))
 
 
 def _place(error: BaseException) -> str:
