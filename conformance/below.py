@@ -44,6 +44,7 @@ class Weights:
     value: Tensor
     softmax: int
     path: str
+    pieces: tuple[Weights, ...] = ()
 
 
 class Below(TorchDispatchMode):

@@ -2,13 +2,19 @@
 
 ``CLASSES`` names the class of a type's models. ``FIELDS`` sets fields of its configuration after shrinking, by path
 ("" holds what the configuration is made with). ``INPUTS`` makes its batch of the configuration, or says why there is
-none. ``ELSEWHERE`` says of softmaxes that meet data in a model and are no attention over tokens what they are.
+none. ``DENSE`` says why a capture has another shape than what ran. ``ELSEWHERE`` says of softmaxes that meet data
+in a model and are no attention over tokens what they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.inputs import BATCH, LENGTH, noise
 
 _SLIDING_AND_FULL: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"],
@@ -18,6 +24,11 @@ _DENSE_AND_SPARSE: dict[str, Any] = {"mlp_layer_types": ["dense", "sparse"], "nu
 _BY_LAYER = {
     kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in _SLIDING_AND_FULL["layer_types"]
 }
+
+
+def _words(*shape: int) -> Tensor:
+    return torch.randint(5, 50, shape, generator=torch.Generator().manual_seed(2))
+
 
 CLASSES: dict[str, str] = {}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -44,6 +55,12 @@ FIELDS: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {
         "": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
     },
+    "depth_pro": {"patch_size": 56},
+    "fastspeech2_conformer_with_hifigan": {"vocoder_config.model_in_dim": 80},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "granitemoehybrid": {"": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}},
+    "instructblip": {"image_token_index": 158},
+    "instructblipvideo": {"video_token_index": 158},
     "cvt": {"depth": [1, 2, 3]},
     "dbrx": {"attn_config.rope_theta": 10000.0},
     "deepseek_v2": {"": {"num_experts_per_tok": 2}},
@@ -72,7 +89,18 @@ FIELDS: dict[str, dict[str, Any]] = {
     "timm_wrapper": {"": {"architecture": "vit_tiny_patch16_224"}},
     "timm_backbone": {"": {"backbone": "vit_tiny_patch16_224"}},
 }
-INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {}
+INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
+    "dia": lambda config: {
+        "input_ids": _words(BATCH, LENGTH),
+        "decoder_input_ids": _words(BATCH, 7, config.decoder_config.num_channels),
+    },
+    "dia_decoder": lambda config: {
+        "input_ids": _words(BATCH, 7, config.num_channels),
+        "encoder_hidden_states": noise(BATCH, LENGTH, config.cross_hidden_size),
+    },
+}
+_BANDS = "its softmax runs in bands and chunks, the capture is dense; tests/captures/test_families.py compares them"
+DENSE: dict[str, str] = {"longformer": _BANDS, "led": _BANDS}
 ELSEWHERE: dict[str, str] = {
     "convbert": "beside them the kernels of a dynamic convolution, made by a linear layer, are a softmax over 9 places",
     "deepseek_v4": "beside them a softmax mixes the four residual streams of hyper-connections",

@@ -220,7 +220,7 @@ OPTIONAL = {
     "aspect_ratio_ids", "aspect_ratio_mask", "past_time_features", "past_observed_mask", "future_values",
     "future_time_features",    "states", "actions", "rewards", "returns_to_go", "timesteps",
     "visual_feats", "visual_pos", "task_inputs", "bbox",
-    "input_features_mask", "image_grid_hws", "image_sizes", "video_values", "input_points",
+    "input_features_mask", "image_attention_mask", "image_grid_hws", "image_sizes", "video_values", "input_points",
 }  # fmt: skip
 # Of those, what goes with images in some models and breaks them in others.
 SOFT = {
@@ -230,6 +230,7 @@ SOFT = {
     "pixel_values_videos",
     "task_inputs",
     "spatial_shapes",
+    "image_attention_mask",
     "input_features_mask",
 }
 # Of arguments that stand for one another, the first is given.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import workbench
 from conformance.below import Weights, watched_below
-from conformance.exceptions import ELSEWHERE
+from conformance.exceptions import DENSE, ELSEWHERE
 from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import WorkbenchError
@@ -127,6 +127,8 @@ def _judged(records: list[LayerRecord], weights: list[Weights], name: str) -> tu
     """Status, reason, and the largest difference of what is the same."""
     layers = len(records)
     worst, records, weights = matched(records, weights)
+    if records and name in DENSE:
+        return NO_REFERENCE, DENSE[name], worst
     if records and weights:
         first = records[0]
         shape = tuple(first.attn.shape) if first.attn is not None else ()
@@ -188,8 +190,11 @@ def matched(
     done: set[int] = set()
     for record in records:
         same = None
-        for each in left:
-            if each.value.numel() == record.attn.numel():
+        for one in left:
+            each = (
+                one if one.value.numel() == record.attn.numel() else _joined(one, left, record.attn.numel())
+            )
+            if each is not None:
                 difference = differ(record, each)
                 if difference <= TOLERANCE:
                     same, worst = each, max(worst or 0.0, difference)
@@ -197,9 +202,20 @@ def matched(
         if same is None:
             rest.append(record)
         else:
-            left = [each for each in left if each is not same]
-            done.add(same.softmax)
+            pieces = same.pieces or (same,)
+            left = [each for each in left if all(each is not piece for piece in pieces)]
+            done |= {piece.softmax for piece in pieces}
     return worst, rest, [each for each in left if each.softmax not in done]
+
+
+def _joined(first: Weights, left: list[Weights], size: int) -> Weights | None:
+    """Weights that a module computes in pieces, an image at a time, one after the other."""
+    pieces = [each for each in left if each.path == first.path and each.value.shape == first.value.shape]
+    number = size // max(1, first.value.numel())
+    if number < 2 or len(pieces) < number or number * first.value.numel() != size:
+        return None
+    pieces = pieces[:number]
+    return Weights(torch.stack([each.value for each in pieces]), first.softmax, first.path, tuple(pieces))
 
 
 def differ(record: LayerRecord, weights: Weights) -> float:

@@ -22,6 +22,8 @@ WIDTH, HEADS, KEY_HEADS, HEAD_WIDTH, ROTARY_WIDTH = 64, 4, 2, 16, 8
 _NAMES = {
     "vocabulary": r"vocab_sizes?$|^n_token$|vocab_size_per_layer_input|num_words|entity_vocab",
     "codebook": r"codebook_size$|num_codevectors",
+    "chosen": r"(per_tok|per_token|top_?k|topk_experts|topk|moe_k)$",
+    "queries": r"^num_queries$|two_stage_num_proposals",
     "token": r"(_token_id|_token_ids|_token_index|(?<!layer)(?<!layers)_id|_token|(?<!layer)_index|_token_offset)$",
     "layers": r"^((num_)?(\w+_)?(hidden_|encoder_|decoder_)?(layers|blocks)|num_(hidden_)?layers(_\w+)?|n_layers?"
     r"|depths?|\w+_depths?|block_repeat\w*)$",
@@ -31,7 +33,6 @@ _NAMES = {
     r"|context_length$",
     "groups": r"^(n_group|topk_group|num_expert_group|num_limited_groups|n_groups_limit)$",
     "experts": r"(num|n)_(\w+_)?experts$|num_experts_total",
-    "chosen": r"(per_tok|per_token|top_?k|topk_experts|topk|moe_k)$",
     "window": r"^(sliding_window|window_size|attention_window|local_window|attention_window_size|window)$",
     "rotary": r"^(qk_rope_head_dim|qk_nope_head_dim|rotary_dim)$",
     "head width": r"^(\w+_)?(head_dim|head_size|d_kv|dim_head|attention_head_size|attention_head_dim|kv_channels|d_head"
@@ -51,7 +52,7 @@ _NO_LAYERS = re.compile(
     r"feature_layer|feat_extract|max_depth|adapter_layers|kv_shared|num_encoder_blocks|num_stages|_ids$|dense"
 )
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth")
-_PERIODS = re.compile(r"period|interval|every|frequency|_pattern$|_offset$|_freq$")
+_PERIODS = re.compile(r"period|interval|every|frequency|_pattern$|_offset$|_freq$|layer_group_size")
 _INDICES = re.compile(r"index|indices|layer_ids|_layers$|_layers_?ids")
 _UNTOUCHED = {
     "id2label", "label2id", "architectures", "dtype", "transformers_version", "problem_type",
@@ -198,8 +199,10 @@ class _Shrinking:
 
     def run(self) -> None:
         for name, value in self.items:
-            if isinstance(value, dict):
-                new: Any = self.of_names(value)
+            if name == "head_dim" and value is None and self.way.widths == "same":
+                new: Any = HEAD_WIDTH
+            elif isinstance(value, dict):
+                new = self.of_names(value)
             elif isinstance(value, (list, tuple)) and self.is_per_layer(value):
                 new = self.number(name, type(value)(value[i] for i in self.layers))
             elif numbers(value):
@@ -277,6 +280,8 @@ class _Shrinking:
                 return _each(value, lambda v: min(v, 1))
             case "experts":
                 return _each(value, lambda v: min(v, 4))
+            case "queries":
+                return _each(value, lambda v: min(v, 10))
             case "chosen":
                 return _each(value, lambda v: min(v, 2))
             case "window":

@@ -33,6 +33,9 @@ _KINDS = {
         "transformers.models.bigbird_pegasus.modeling_bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
     ),
     "outlook attention, weights of a projection": ("timm.models.volo.OutlookAttention",),
+    "assignment of tokens to groups, a softmax over the groups": (
+        "transformers.models.groupvit.modeling_groupvit.GroupViTAssignAttention",
+    ),
     "factorised attention": ("timm.models.coat.FactorAttnConvRelPosEnc",),
 }  # fmt: skip
 for _what, _classes in _KINDS.items():
