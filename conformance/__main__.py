@@ -63,7 +63,7 @@ def make(options: argparse.Namespace) -> None:
 
     rows = read_rows()
     if options.page:
-        write_page(list(rows.values()))
+        write_page(list(rows.values()), len(set(every_type()) - set(rows)))
         return
     from importlib.metadata import version
 
@@ -89,7 +89,8 @@ def make(options: argparse.Namespace) -> None:
         write_rows(rows.values())
         print(f"{number + 1}/{len(todo)} {library}:{name}: {row['status']} {row['why'][:160]}", flush=True)
     worker.stop()
-    write_page(list(rows.values()))
+    rows = read_rows()
+    write_page(list(rows.values()), len(set(every_type()) - set(rows)))
 
 
 def every_type(library: str | None = None) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 ``CLASSES`` names the class of a type's models. ``FIELDS`` sets fields of its configuration after shrinking, by path
 ("" holds what the configuration is made with). ``INPUTS`` makes its batch of the configuration, or says why there is
 none. ``DENSE`` says why a capture has another shape than what ran. ``ELSEWHERE`` says of softmaxes that meet data
-in a model and are no attention over tokens what they are.
+in a model and are no attention over tokens their last axes, and what they are.
 """
 
 from __future__ import annotations
@@ -101,7 +101,13 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
 }
 _BANDS = "its softmax runs in bands and chunks, the capture is dense; tests/captures/test_families.py compares them"
 DENSE: dict[str, str] = {"longformer": _BANDS, "led": _BANDS}
-ELSEWHERE: dict[str, str] = {
-    "convbert": "beside them the kernels of a dynamic convolution, made by a linear layer, are a softmax over 9 places",
-    "deepseek_v4": "beside them a softmax mixes the four residual streams of hyper-connections",
+_STREAMS = ((4, 4), "beside them a softmax mixes the four residual streams of hyper-connections")
+ELSEWHERE: dict[str, tuple[tuple[int, ...], str]] = {
+    "convbert": (
+        (9, 1),
+        "beside them the kernels of a dynamic convolution, of a linear layer, are a softmax over 9 places",
+    ),
+    "deepseek_v4": _STREAMS,
+    "glm5_next": _STREAMS,
+    "glm5_next_text": _STREAMS,
 }

@@ -82,10 +82,10 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def transformers_types() -> list[str]:
-    """Every type that transformers has a configuration of."""
+    """Every type that transformers has a configuration of, those that give their family its name first."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    return list(CONFIG_MAPPING_NAMES)
+    return sorted(CONFIG_MAPPING_NAMES, key=lambda name: name.replace("-", "_") != family(name))
 
 
 def family(name: str) -> str:
