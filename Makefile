@@ -72,7 +72,7 @@ docs: $(READY) ## build the documentation site into site/, with the figures that
 
 site: docs ## put the site of this version beside earlier ones, on the branch gh-pages: make site VERSION=0.1
 	@test -n "$(VERSION)" || { echo "say which version: make site VERSION=0.1"; exit 2; }
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	@PATH="$$PWD/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
 	@$(BIN)/mike set-default latest
 
 chrome: $(READY) ## fetch a Chrome for static export where the system has none

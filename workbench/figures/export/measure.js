@@ -17,7 +17,8 @@
   function measured(text) {
     const holder = document.body.appendChild(document.createElement('div'))
     holder.style.cssText = 'position: absolute; left: 0; top: 0'
-    holder.innerHTML = text
+    // pictures have their place without being decoded a second time
+    holder.innerHTML = text.replace(/(?:xlink:)?href="data:[^"]*"/g, '')
     const svg = holder.querySelector('svg')
     const toPage = svg.getScreenCTM().inverse()
     const matrix = (element) => toPage.multiply(element.getScreenCTM())
