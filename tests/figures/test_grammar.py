@@ -185,6 +185,14 @@ def test_one_line_draws_the_mean_its_interval_the_heads_and_the_null():
     assert len(dots.x) == 4 * 3
 
 
+def test_a_run_without_inputs_counts_none():
+    held = frame()
+    held.attrs["provenance"] = [{"analysis": "drawn matrices", "inputs": None}]
+    assert key(Plot(held).metric("attention_diversity").add(Line()).figure()) == [
+        "mean over 5 inputs × 3 heads"
+    ]
+
+
 def test_the_axis_has_label_unit_and_better_direction_of_the_metric():
     def title(metric, scale=1.0):
         held = frame(metric=metric, scale=scale, null=None)

@@ -196,7 +196,7 @@ class Sample:
 
 def input_count(frame: pd.DataFrame) -> int | None:
     """How many inputs a frame's numbers come from, where the record of its runs says so, and of all the same."""
-    found = {run.get("inputs", {}).get("n") for run in provenance_of(frame)}
+    found = {(run.get("inputs") or {}).get("n") for run in provenance_of(frame)}
     return found.pop() if len(found) == 1 else None
 
 
