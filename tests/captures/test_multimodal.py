@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.captures.multimodal import IMAGE, MODELS, Model, among_words, qwen, qwen_pixels, text_to_text
+from tests.captures.families import hf_model, words
+from tests.captures.multimodal import IMAGE, MODELS, TEXT, Model, among_words, qwen, qwen_pixels, text_to_text
 from workbench import analyze, capture
 from workbench.captures import SITES, Capture, token_info
 from workbench.core.errors import InputError
@@ -149,6 +150,30 @@ def test_images_that_do_not_fit_their_places_stay_unnumbered():
     assert tokens.image_grids == [[], []]
     assert tokens.labels[0][2:17] == ["image"] * 15
     assert tokens.kinds[0][2] == "patch"
+
+
+def test_images_of_which_nothing_is_known_are_no_words():
+    """Mllama's images have axes of their own: their tokens are numbered, and the words are not lengthened to them."""
+    vision = {
+        "hidden_size": 24, "num_hidden_layers": 1, "num_global_layers": 1, "attention_heads": 3, "image_size": 32,
+        "intermediate_size": 34, "patch_size": 8, "max_num_tiles": 1, "intermediate_layers_indices": [0],
+        "vision_output_dim": 48, "supported_aspect_ratios": [[1, 1]],
+    }  # fmt: skip
+    text = {**TEXT, "num_key_value_heads": 1, "cross_attention_layers": [1], "rope_scaling": None}
+    model = hf_model(
+        "MllamaForConditionalGeneration", "MllamaConfig", vision_config=vision, text_config=text
+    )()
+    images = {
+        "pixel_values": torch.randn(3, 1, 1, 3, 32, 32), "aspect_ratio_ids": torch.ones(3, 1, dtype=torch.long),
+        "aspect_ratio_mask": torch.ones(3, 1, 1, dtype=torch.long),
+        "cross_attention_mask": torch.ones(3, 11, 1, 1, dtype=torch.long),
+    }  # fmt: skip
+    captured = capture(model, words() | images, sites=("k",))
+    assert captured.tokens.count == 11
+    assert {*captured.tokens_of(0).kinds[0]} == {"token"}
+    cross = captured.tokens_of(3)
+    assert (captured[3].source, cross.count, cross.keys.count) == ("cross", 11, 17)
+    assert cross.labels == captured.tokens.labels
 
 
 @pytest.mark.parametrize("name", ["Qwen2VL", "Qwen2_5_VL"])

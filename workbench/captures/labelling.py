@@ -91,12 +91,15 @@ def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) 
     for make in IMAGE_TOKENS.of(type(vision_model(module))):
         packed = make(vision_model(module), batch)
         streams |= {} if packed is None else {"image": packed}
-    if isinstance(pixels, Tensor) and pixels.ndim in (4, 5) and _are_ids(batch.get("input_ids")):
-        vision = vision_model(module)
-        grid = patch_grid(vision, (pixels.shape[-2], pixels.shape[-1]))
-        if grid is not None:
-            images = math.prod(pixels.shape[:-3])
-            streams["image"] = image_tokens(images, special_kinds(vision), grid)
+    if isinstance(pixels, Tensor) and "image" not in streams and _are_ids(batch.get("input_ids")):
+        vision, images = vision_model(module), math.prod(pixels.shape[:-3])
+        grid = patch_grid(vision, (pixels.shape[-2], pixels.shape[-1])) if pixels.ndim in (4, 5) else None
+        # without a grid there are images, of whose tokens nothing is known
+        streams["image"] = (
+            tokens_by_id(torch.zeros(images, 0, dtype=torch.long), None, "token")
+            if grid is None
+            else image_tokens(images, special_kinds(vision), grid)
+        )
     if isinstance(prompt, Tensor) and prompt.ndim == 3:
         numbers = torch.arange(prompt.shape[1]).expand(prompt.shape[:2])
         streams["text"] = tokens_by_id(numbers, batch.get("encoder_attention_mask"), "word")

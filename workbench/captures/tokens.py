@@ -62,7 +62,9 @@ class TokenInfo:
             low, high = min(count[kind] for count in counts), max(count[kind] for count in counts)
             grid = f" ({self.grid[0]} × {self.grid[1]})" if self.grid and kind == "patch" else ""
             said.append(f"{low if low == high else f'{low}–{high}'} {kind}{grid}")
-        beside = "".join(f"; {name}: {tokens.summary}" for name, tokens in self.streams.items())
+        beside = "".join(
+            f"; {name}: {tokens.summary}" for name, tokens in self.streams.items() if tokens.count
+        )
         return f"{self.mask.shape[1]} tokens: {', '.join(said)}{beside}"
 
     def __getitem__(self, chosen: slice) -> TokenInfo:

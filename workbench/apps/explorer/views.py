@@ -89,9 +89,12 @@ def _amount(tokens: TokenInfo | None) -> str:
     """How many tokens of which kind there are, in words."""
     if tokens is None:
         return "its tokens"
-    kinds = {"word": "words", "patch": "patches", "frame": "frames of sound"}
+    names = {"word": "word", "patch": "patch", "frame": "frame of sound"}
     known = {kind for kind in tokens.kinds[0] if kind not in ("padding", "special", *SPECIAL)}
-    return f"{int(tokens.mask[0].sum())} {kinds.get(next(iter(known)), 'tokens') if len(known) == 1 else 'tokens'}"
+    name = names.get(next(iter(known)), "token") if len(known) == 1 else "token"
+    count = int(tokens.mask[0].sum())
+    plural = {"patch": "patches", "frame of sound": "frames of sound"}
+    return f"{count} {name if count == 1 else plural.get(name, f'{name}s')}"
 
 
 def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
