@@ -74,6 +74,23 @@ def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: S
     return rows
 
 
+def titled(
+    rows: pd.DataFrame, quantities: Mapping[str, Mapping[str, Any]], column: str = "metric"
+) -> pd.DataFrame:
+    """Rows of several quantities in their order, each called as in the mapping: title → {column: value, None: empty}.
+
+    The other columns by which they were chosen are emptied, since the title says what they said.
+    """
+    parts = []
+    for title, where in quantities.items():
+        chosen = pd.Series(True, index=rows.index)
+        for name, value in where.items():
+            chosen &= rows[name].isna() if value is None else rows[name].eq(value).fillna(False)
+        parts.append(rows[chosen].assign(**{column: title}))
+    apart = {name for where in quantities.values() for name in where} - {"metric", column}
+    return pd.concat(parts).assign(**dict.fromkeys(apart, pd.NA))
+
+
 def _are_statistics(rows: pd.DataFrame) -> bool:
     """Whether the rows are statistics over inputs, as of a frame without rows per input."""
     named = "statistic" in rows and rows["statistic"].isin(["mean", "median"]).any()

@@ -10,19 +10,20 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.marks import Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.theme import PAGE, theme_of
 
-# (candidate, convention) → what a legend calls it, in the order of the lines.
-_FILTERS = {
-    ("gaussian", None): "Gaussian: places",
-    ("nlm", "tokens"): "non-local means: tokens",
-    ("bilateral", "tokens"): "bilateral: tokens",
-    ("nlm", "heads"): "non-local means: q, k",
-    ("bilateral", "heads"): "bilateral: q, k",
+# What the key calls a kernel, in the order of the lines.
+_FILTERS: dict[str, dict[str, str | None]] = {
+    "Gaussian: places": {"candidate": "gaussian", "convention": None},
+    "non-local means: tokens": {"candidate": "nlm", "convention": "tokens"},
+    "bilateral: tokens": {"candidate": "bilateral", "convention": "tokens"},
+    "non-local means: q, k": {"candidate": "nlm", "convention": "heads"},
+    "bilateral: q, k": {"candidate": "bilateral", "convention": "heads"},
 }
 
 
@@ -42,17 +43,11 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows[rows["input"].isna() & rows["layer"].notna()]
     if rows.empty:
         raise InputError("the frame holds single heads; leave out per_head, for means by layer")
-    keys = zip(
-        rows["candidate"],
-        rows["convention"].astype(object).where(rows["convention"].notna(), None),
-        strict=True,
-    )
-    shown = rows.assign(quantity=[_FILTERS.get(key) for key in keys], series=series_labels(rows))
+    shown = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
     most = shown.groupby(["series", "layer"])["null_high"].transform("max") == shown["null_high"]
     bands = ["null_mean", "null_low", "null_high"]
     shown[bands] = shown[bands].where(most)
-    names = {name: name for name in _FILTERS.values()}
-    plot = Plot(shown.assign(candidate=pd.NA, convention=pd.NA), color="quantity", panel=SERIES, names=names)
+    plot = Plot(shown, color="quantity", panel=SERIES)
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-4, 1))
     return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page")

@@ -26,7 +26,7 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.estimates import input_count, quantity
 from workbench.figures.frames import UNTRAINED, series_labels, short_name, without_provenance
-from workbench.figures.marks import NEUTRAL, At, Band, Dots, Line, Mark, Null, Series, key_entry
+from workbench.figures.marks import NEUTRAL_STYLE, Band, Dots, Line, Mark, Null, Series, key_entry
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
@@ -234,96 +234,52 @@ class _Drawing:
         return found
 
     def figure(self, width: str, height: float | None, columns: int | None, labels: str) -> go.Figure:
-        marks = sorted(self.plot.marks or (Line(),), key=lambda mark: mark.depth)
-        cells = [(metric, panel) for metric in self.plot.metrics for panel in self.panels]
-        cells = [cell for cell in cells if len(self.plot.metrics) > 1 or self.series(*cell)]
-        parts = {cell: self.series(*cell) for cell in cells}
+        parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
+        if len(self.plot.metrics) == 1:
+            parts = {cell: own for cell, own in parts.items() if own}
         drawn = [series for own in parts.values() for series in own]
-        marks = [
-            replace(mark, pooled=mark.pool([*parts.values()]), single=max(map(len, parts.values())) == 1)
-            if isinstance(mark, Null)
-            else mark
-            for mark in marks
-        ]
+        marks = sorted(self.plot.marks or (Line(),), key=lambda mark: mark.depth)
+        marks = [mark.within([*parts.values()]) for mark in marks]
         traces = {
-            cell: [trace.update(showlegend=False) for mark in marks for trace in mark.together(own)]
-            if own
-            else []
+            cell: [trace.update(showlegend=False) for mark in marks if own for trace in mark.together(own)]
             for cell, own in parts.items()
         }
         several = len(self.colours) > 1
         bar = several and self.ordered and (labels == "bar" or len(self.colours) > _MOST_COLOURS)
         at_ends = self._ends(parts, labels, width) if several and not bar else {}
-        style = {
-            "line": {"color": NEUTRAL, "dash": "solid"},
-            "marker": {"color": NEUTRAL, "symbol": "circle"},
-        }
-        style = style if several else drawn[0].style
-        key = (
-            [self._colour_entry(value, drawn) for value in self.colours]
-            if several and not bar and not at_ends
-            else []
-        )
-        neutral = {"line": {"color": NEUTRAL}, "marker": {"color": NEUTRAL, "symbol": "circle"}}
-        key += [
-            key_entry(
-                self._label(self.plot.dash, mark, drawn[0].rows),
-                mode="lines+markers",
-                **_dashed(neutral, number),
-            )
-            for number, mark in enumerate(self.dashes)
-            if mark is not None
-        ]
+        named = self.colours if several and not bar and not at_ends else []
+        key = [self._colour_entry(value, drawn) for value in named]
+        for number, mark in enumerate(self.dashes):
+            words = self._label(self.plot.dash, mark, drawn[0].rows)
+            key += [key_entry(words, mode="lines+markers", **_dashed(NEUTRAL_STYLE, number))] * bool(words)
+        style = NEUTRAL_STYLE if several else drawn[0].style
         key += [entry for mark in reversed(marks) for entry in mark.key(drawn, style)]
-        across = columns or self._columns(len(cells), width)
-        by_metric: dict[Any, list[tuple[float, float]]] = {}
-        for (metric, _), own in traces.items():
-            if own:
-                by_metric.setdefault(metric, []).append(_reach(own, self._log(metric)))
-        shapes = [
-            {
-                "type": "line",
-                "x0": mark.place,
-                "x1": mark.place,
-                "y0": 0,
-                "y1": 1,
-                "yref": "domain",
-                "line": mark.line,
-            }
-            for mark in marks
-            if isinstance(mark, At)
-        ]
+        across = columns or self._columns(len(parts), width)
         matrix = len(self.panels) > 1 and across == len(self.panels)
-
-        def beneath(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
-            return one[1] == other[1] if matrix else one == other
-
         free, apart = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
-        titled = self.plot.metrics if across != len(self.panels) else self.plot.metrics[:1]
-        panels = [
-            Panel(
-                own, self._x_axis([one for at, one in traces.items() if not free or beneath(at, cell)], cell),
-                self._y_axis(cell[0], [_reach(own, self._log(cell[0]))] if apart and own else by_metric[cell[0]]),
-                self._title(*cell, titled),
-                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
+        shapes = [shape for mark in marks for shape in mark.shapes()]
+        panels = []
+        for cell, own in traces.items():
+            beside = [
+                one for at, one in traces.items() if not free or at == cell or (matrix and at[1] == cell[1])
+            ]
+            reaches = [
+                _reach(one, self._log(cell[0])) for at, one in traces.items() if one and at[0] == cell[0]
+            ]
+            reaches = [_reach(own, self._log(cell[0]))] if apart and own else reaches
+            titled = len(self.panels) > 1 and (not matrix or cell[0] == self.plot.metrics[0])
+            title = self._label(self.plot.panel, cell[1], self.rows[cell[0]]) if titled else ""
+            panel = Panel(
+                own, self._x_axis(beside, cell), self._y_axis(cell[0], reaches), title, shapes=shapes
             )
-            for cell, own in traces.items()
-        ]  # fmt: skip
+            panels.append(replace(panel, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,)))
         together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not apart
-        shared = ("c" * matrix if free else "x") + "y" * together
-        right = theme_of(width).font * 4.2 if bar else 0
         fig = compose(
-            panels, across, key, width=width, height=height, shared=shared, right=right,
+            panels, across, key, width=width, height=height, right=theme_of(width).font * 4.2 if bar else 0,
+            shared=("c" * matrix if free else "x") + "y" * together,
             letters=len(self.plot.metrics) > 1 and len(self.panels) == 1,
         )  # fmt: skip
-        if bar:
-            _add_bar(fig, self.colours, TITLES.get(str(self.color), str(self.color)))
-        return fig
-
-    def _title(self, metric: str, panel: Any, titled: Sequence[str]) -> str:
-        """What stands above a panel: nothing where there is one, and in a matrix above its first row alone."""
-        shown = len(self.panels) > 1 and metric in titled
-        return self._label(self.plot.panel, panel, self.rows[metric]) if shown else ""
+        return _add_bar(fig, self.colours, TITLES.get(str(self.color), str(self.color))) if bar else fig
 
     def _columns(self, count: int, width: str) -> int:
         if len(self.panels) > 1 and len(self.plot.metrics) > 1:
@@ -444,7 +400,7 @@ def _reach(traces: Sequence[go.Scatter], log: bool = False) -> tuple[float, floa
     return min(above or values), max(above or values)
 
 
-def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> None:
+def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> go.Figure:
     """A colour bar for ordered colours: it stays readable at 48 layers, where a key would not."""
     fig.add_trace(
         go.Scatter(
@@ -462,6 +418,6 @@ def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> None:
         "x": right,
         "nticks": 6,
     }
-    fig.update_layout(
+    return fig.update_layout(
         coloraxis={"colorscale": depth_scale(), "cmin": values[0], "cmax": values[-1], "colorbar": bar}
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level
@@ -16,15 +17,16 @@ _CURVES = {
     "explained_variance": "Cumulative explained variance",
 }
 _LOGARITHMIC = ("Effective rank", "Rank of 90 % of the variance")
-# Title of a row of panels: metric, the rows meant, the null distribution drawn.
-_BY_LAYER: dict[str, tuple[str, dict[str, str], str]] = {
-    "Effective rank": ("effective_rank", {}, "gaussian"),
-    "Rank of 90 % of the variance": ("rank_90", {}, "gaussian"),
-    "r-scores outside e-scores": ("r_score_share", {"candidate": "e_scores"}, "gaussian"),
-    "r-scores outside output": ("r_score_share", {"candidate": "head_out"}, "gaussian"),
-    "V inside span(H<sub>r</sub>)": ("right_singular_share", {}, "permutation"),
-    "Angle of V and H<sub>r</sub>": ("right_singular_angle", {"statistic": "mean"}, "permutation"),
+# Title of a row of panels, and the rows meant.
+_BY_LAYER: dict[str, dict[str, str]] = {
+    "Effective rank": {"metric": "effective_rank"},
+    "Rank of 90 % of the variance": {"metric": "rank_90"},
+    "r-scores outside e-scores": {"metric": "r_score_share", "candidate": "e_scores"},
+    "r-scores outside output": {"metric": "r_score_share", "candidate": "head_out"},
+    "V inside span(H<sub>r</sub>)": {"metric": "right_singular_share"},
+    "Angle of V and H<sub>r</sub>": {"metric": "right_singular_angle", "statistic": "mean"},
 }
+_OF_V = ("right_singular_share", "right_singular_angle")  # their null permutes the tokens of V
 
 
 def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
@@ -59,16 +61,14 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds none of these, or was made with ``per_head``.
     """
-    rows = at_level(rows_of(frame, {metric for metric, *_ in _BY_LAYER.values()}), "layer")
-    parts = {}
-    for title, (metric, where, null) in _BY_LAYER.items():
-        own = rows[(rows["metric"] == metric) & (rows[[*where]] == pd.Series(where)).all(axis=1)].copy()
-        own.loc[own["null"] != null, NULL_COLUMNS] = pd.NA
-        if len(own):
-            parts[title] = own.assign(metric=title, candidate=pd.NA, statistic=pd.NA)
-    plot = Plot(pd.concat([*parts.values()]), panel=SERIES).metric(*parts)
-    log, zero = ({title: (title in _LOGARITHMIC) is one for title in parts} for one in (True, False))
+    rows = at_level(rows_of(frame, {where["metric"] for where in _BY_LAYER.values()}), "layer").copy()
+    drawn = rows["metric"].isin(_OF_V).map({True: "permutation", False: "gaussian"})
+    rows.loc[rows["null"] != drawn, NULL_COLUMNS] = pd.NA
+    rows = titled(rows, _BY_LAYER)
+    shown = [*dict.fromkeys(rows["metric"])]
+    plot = Plot(rows, panel=SERIES).metric(*shown)
+    log, zero = ({title: (title in _LOGARITHMIC) is one for title in shown} for one in (True, False))
     plot = plot.add(Null(), Line(words="mean over inputs and heads")).scale(
         y_log=log, y_zero=zero, x_free=True
     )
-    return plot.figure("page", height=96 * len(parts) + 60)
+    return plot.figure("page", height=96 * len(shown) + 60)

@@ -7,7 +7,7 @@ numbers always have one colour, as open diamonds or as a line across all x, with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -19,6 +19,9 @@ from workbench.figures.frames import band, short_name
 from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, translucent
 
 NEUTRAL = "#444444"  # of a key's entry that holds for all colours
+NEUTRAL_STYLE: dict[str, Any] = {
+    "line": {"color": NEUTRAL, "dash": "solid"}, "marker": {"color": NEUTRAL, "symbol": "circle"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,16 @@ class Mark:
     depth: ClassVar[int] = 0
     """What lies behind what, from 0."""
 
+    def within(self, panels: Sequence[Sequence[Series]]) -> Mark:
+        """The same for a figure of these panels."""
+        return self
+
     def traces(self, series: Series) -> Iterator[go.Scatter]:
         """What is drawn of one series."""
+        yield from ()
+
+    def shapes(self) -> Iterator[dict[str, Any]]:
+        """What is drawn in every panel, whatever it holds."""
         yield from ()
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
@@ -243,10 +254,11 @@ class Null(Mark):
         tables = [series.sample().null(kind, series.rows) for series in panel]
         return [table for table in tables if len(table)]
 
-    def pool(self, panels: Sequence[Sequence[Series]]) -> dict[str | None, int]:
-        """For each kind the most series of one panel whose nulls differ, so that one band stands for all; else 1."""
+    def within(self, panels: Sequence[Sequence[Series]]) -> Null:
+        """With the most series of one panel whose nulls of a kind differ, so that one band stands for all; else 1."""
         kinds = self.kinds([series for panel in panels for series in panel])
-        return {kind: max(self._differing(panel, kind) for panel in panels if panel) for kind in kinds}
+        pooled = {kind: max(self._differing(panel, kind) for panel in panels if panel) for kind in kinds}
+        return replace(self, pooled=pooled, single=max(map(len, panels)) == 1)
 
     def _differing(self, panel: Sequence[Series], kind: str | None) -> int:
         tables = self._tables(panel, kind)
@@ -396,6 +408,10 @@ class At(Mark):
     @property
     def line(self) -> dict[str, Any]:
         return {"color": GREY, "dash": self.dash, "width": 1}
+
+    def shapes(self) -> Iterator[dict[str, Any]]:
+        place = {"x0": self.place, "x1": self.place, "y0": 0, "y1": 1, "yref": "domain"}
+        yield {"type": "line", "line": self.line, **place}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import at_level
@@ -17,11 +18,11 @@ CONSTANT, CITED = 0.5, 1.0  # the Lipschitz constant of softmax, and the one tha
 _BOUND = "1/2, the constant of softmax"
 _SAMPLED = ("metric", "candidate", "tokens", "spread", "value", "low", "high")
 _LIPSCHITZ, _MOVED = "softmax_lipschitz", "softmax_perturbation"
-# Title of a row of panels: metric, the statistic meant.
-_BY_LAYER = {
-    "Local constant, mean query": (_LIPSCHITZ, "mean"),
-    "Local constant, largest": (_LIPSCHITZ, "max"),
-    "Softmax perturbation (L2)": (_MOVED, None),
+# Title of a row of panels, and the rows meant.
+_BY_LAYER: dict[str, dict[str, str]] = {
+    "Local constant, mean query": {"metric": _LIPSCHITZ, "statistic": "mean"},
+    "Local constant, largest": {"metric": _LIPSCHITZ, "statistic": "max"},
+    "Softmax perturbation (L2)": {"metric": _MOVED},
 }
 
 
@@ -76,15 +77,9 @@ def softmax_sensitivity_figure(measured: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds neither.
     """
-    rows = at_level(rows_of(measured, {metric for metric, _ in _BY_LAYER.values()}), "layer")
-    parts = {}
-    for title, (metric, statistic) in _BY_LAYER.items():
-        own = rows[rows["metric"] == metric]
-        own = own if statistic is None else own[own["statistic"] == statistic]
-        if len(own):
-            level = CONSTANT if metric == _LIPSCHITZ else float("nan")
-            parts[title] = own.assign(metric=title, statistic=pd.NA, constant=level)
-    plot = Plot(pd.concat([*parts.values()]), panel=SERIES).metric(*parts).scale(x_free=True, y_zero=True)
+    rows = at_level(rows_of(measured, {_LIPSCHITZ, _MOVED}), "layer")
+    rows = titled(rows.assign(constant=rows["metric"].map({_LIPSCHITZ: CONSTANT})), _BY_LAYER)
+    plot = Plot(rows, panel=SERIES).metric(*dict.fromkeys(rows["metric"])).scale(x_free=True, y_zero=True)
     return plot.add(
         Null(), Line(words="mean over inputs and heads"), Rule(column="constant", name=_BOUND)
     ).figure("page")  # fmt: skip

@@ -5,24 +5,25 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.estimates import titled
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
 
-# Quantity of the frame → what a legend calls it, in the order of the marks.
-_GAINS: dict[tuple[str, str | None], str] = {
-    ("snr_gain", "attention"): "stream + attention",
-    ("snr_gain", "boosted"): "boosted residual",
-    ("snr_gain", "block"): "whole block",
-    ("snr_bound", None): "bound of Prop. III.1",
+# What the key calls a quantity of the frame, in the order of the marks.
+_GAINS: dict[str, dict[str, str | None]] = {
+    "stream + attention": {"metric": "snr_gain", "candidate": "attention"},
+    "boosted residual": {"metric": "snr_gain", "candidate": "boosted"},
+    "whole block": {"metric": "snr_gain", "candidate": "block"},
+    "bound of Prop. III.1": {"metric": "snr_bound", "candidate": None},
 }
-_SHARES: dict[tuple[str, str | None], str] = {
-    ("snr_assumed", None): "min(α, β) > γ",
-    ("snr_sufficient", None): "bound > 1",
-    ("snr_raised", "attention"): "SNR rises: stream + attention",
-    ("snr_raised", "boosted"): "SNR rises: boosted residual",
-    ("snr_raised", "block"): "SNR rises: whole block",
+_SHARES: dict[str, dict[str, str | None]] = {
+    "min(α, β) > γ": {"metric": "snr_assumed", "candidate": None},
+    "bound > 1": {"metric": "snr_sufficient", "candidate": None},
+    "SNR rises: stream + attention": {"metric": "snr_raised", "candidate": "attention"},
+    "SNR rises: boosted residual": {"metric": "snr_raised", "candidate": "boosted"},
+    "SNR rises: whole block": {"metric": "snr_raised", "candidate": "block"},
 }
 _KEPT = "SNR, relative to the first block's input"
 _STREAMS = {"resid_pre": 0.0, "resid_mid": 0.5, "resid_post": 1.0}
@@ -42,7 +43,7 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: the frame holds no such rows.
     """
     rows = rows_of(frame, ("snr_gain", "snr_bound"), needs=("layer", "noise", "severity"))
-    rows = _named(rows[rows["input"].isna() & rows["layer"].notna()], _GAINS)
+    rows = titled(rows[rows["input"].isna() & rows["layer"].notna()], _GAINS, "quantity")
     levels = rows.groupby(["noise", "quantity", "layer"])["value"].agg(["min", "max"]).reset_index()
     middle = rows[rows["severity"] == _middle(rows["severity"])].merge(levels)
     plot = Plot(
@@ -71,9 +72,9 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no such rows.
     """
-    metrics = tuple(dict.fromkeys(metric for metric, _ in _SHARES))
+    metrics = {str(where["metric"]) for where in _SHARES.values()}
     rows = rows_of(frame, metrics, needs=("noise",))
-    rows = _named(rows[rows["layer"].isna()], _SHARES)
+    rows = titled(rows[rows["layer"].isna()], _SHARES, "quantity")
     rows = rows.assign(model=series_labels(rows), metric="snr_raised", candidate=pd.NA, severity=pd.NA)
     titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
     forest = Forest(rows, x=titles, panel="noise", color="quantity")
@@ -110,18 +111,6 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
 def _noises(rows: pd.DataFrame) -> dict[str, str]:
     """The kinds of noise in words."""
     return {str(kind): str(kind).replace("-", " ") for kind in dict.fromkeys(rows["noise"])}
-
-
-def _named(rows: pd.DataFrame, names: dict[tuple[str, str | None], str]) -> pd.DataFrame:
-    """The rows of the quantities that have a name, with it, in the order of the names."""
-    keys = zip(
-        rows["metric"], rows["candidate"].astype(object).where(rows["candidate"].notna(), None), strict=True
-    )
-    named = rows.assign(quantity=[names.get(key) for key in keys])
-    named = named[named["quantity"].notna()]
-    return named.sort_values(
-        "quantity", key=lambda column: column.map(list(names.values()).index), kind="stable"
-    )
 
 
 def _middle(severities: pd.Series) -> int:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null
 
 SITES = {"input": "attention's input", "resid_mid": "after attention", "resid_post": "after the block"}
-# What a row of panels shows: metric, axis, standardize.
-_VARIANTS = {
-    "Mean cosine": ("token_cosine", None, None),
-    "Mean cosine without special tokens": ("token_cosine", "without special tokens", None),
-    "Mean cosine without mean token": ("token_cosine", None, "without mean"),
-    "Effective rank": ("effective_rank", None, None),
-}
+# Title of a row of panels, and the rows meant.
+_VARIANTS: dict[str, dict[str, str | None]] = {
+    "Mean cosine": {"metric": "token_cosine", "axis": None, "standardize": None},
+    "Mean cosine without special tokens": {
+        "metric": "token_cosine", "axis": "without special tokens", "standardize": None,
+    },
+    "Mean cosine without mean token": {
+        "metric": "token_cosine", "axis": None, "standardize": "without mean",
+    },
+    "Effective rank": {"metric": "effective_rank", "axis": None, "standardize": None},
+}  # fmt: skip
 _MARKS = (Null(), Band(quantiles=(25, 75)), Line())
 
 
@@ -52,9 +57,6 @@ def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: the frame holds no cosines by site.
     """
     rows = rows_of(frame, ("token_cosine", "effective_rank"), needs=("layer", "candidate"))
-    keys = rows[["metric", "axis", "standardize"]].astype(object)
-    found = list(keys.where(keys.notna(), None).itertuples(index=False, name=None))
-    words = {key: title for title, key in _VARIANTS.items()}
-    rows = rows.assign(metric=[words.get(key) for key in found], axis=pd.NA, standardize=pd.NA)
-    shown = [title for title in _VARIANTS if (rows["metric"] == title).any()]
+    rows = titled(rows, _VARIANTS)
+    shown = dict.fromkeys(rows["metric"])
     return Plot(rows, panel="candidate", names=SITES).metric(*shown).add(*_MARKS).figure("page")
