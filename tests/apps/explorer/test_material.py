@@ -4,13 +4,18 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 
 from workbench.apps.explorer import Address
+from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material
 from workbench.apps.explorer.measures import MEASURES, measure
-from workbench.captures import capture, capturing
+from workbench.apps.explorer.views import without_attention
+from workbench.captures import capture, capturing, register_mixer
+from workbench.captures.registry import MIXERS, mixer_of
 from workbench.core.errors import InputError
+from workbench.models.loading import load
 
 PLACE = Address(n=3, layer=2, head=1)
 
@@ -65,6 +70,33 @@ def test_the_outline_names_kinds_and_heads(material):
     mixed = material.outline(Address("bundled:digits-tost"))
     assert [layer.kind for layer in mixed] == ["none"] * 4 + ["token"] * 2
     assert mixed[0].convention == "as_implemented"
+
+
+def test_layers_without_attention_are_named_and_not_shown(monkeypatch):
+    class Sums(nn.Module):
+        def forward(self, x: torch.Tensor, **options: object) -> torch.Tensor:
+            return x.cumsum(dim=1)
+
+    hybrid = load(PLACE.model)
+    hybrid.module.blocks[1].attn = Sums()
+    register_mixer(f"{__name__}.{Sums.__qualname__}", "running sum")
+    material = Material()
+    monkeypatch.setattr(material, "model", lambda spec: hybrid)
+    try:
+        assert [layer.index for layer in material.outline(PLACE)] == [0, 2, 3]
+        assert (
+            without_attention(PLACE, material)
+            == " Layers without attention, not shown: 1 Sums (running sum)."
+        )
+        with pytest.raises(
+            InputError, match=r"layer 1 .* is a Sums \(running sum\).*layers with attention: 0, 2-3"
+        ):
+            resolve(PLACE.moved(layer=1), material)
+        assert resolve(PLACE.moved(layer=-1), material).layer == 3
+    finally:
+        del MIXERS[f"{__name__}.{Sums.__qualname__}"]
+        mixer_of.cache_clear()
+    assert without_attention(PLACE, Material()) == ""
 
 
 def test_two_threads_make_a_thing_once(monkeypatch):

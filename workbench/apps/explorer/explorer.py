@@ -10,8 +10,9 @@ from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address, plain_address
 from workbench.apps.explorer.material import Material, where
 from workbench.apps.explorer.measures import measure
-from workbench.apps.explorer.views import overview, view
+from workbench.apps.explorer.views import overview, view, without_attention
 from workbench.core.errors import InputError
+from workbench.core.options import ranges
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -132,7 +133,10 @@ class Explorer:
     def interpretation(self) -> str:
         """One sentence on what the view shows, computed from its numbers."""
         place = self.place
-        return f"{where(place, self.material)}: {view(place.view).read(place, self.material)}"
+        return (
+            f"{where(place, self.material)}: {view(place.view).read(place, self.material)}"
+            + without_attention(place, self.material)
+        )
 
     # --------------------------------------------------------------------------------------------------- take
 
@@ -193,7 +197,14 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     """
     _check_names(address)
     address = address.moved(inputs=address.inputs or material.default_inputs(address.model))
-    layers = {layer.index: layer for layer in material.outline(address)}
+    whole = material.whole_outline(address)
+    for mixes in (layer for layer in whole if layer.mixer and layer.index == address.layer):
+        others = ranges([layer.index for layer in whole if not layer.mixer])
+        raise InputError(
+            f"layer {mixes.index} of {address.model} is a {mixes.mixer}, which has no attention to look at; layers "
+            f"with attention: {others}"
+        )
+    layers = {layer.index: layer for layer in whole if not layer.mixer}
     layer = _check("layer", address.layer, sorted(layers), address.model)
     head = _check("head", address.head, range(layers[layer].heads), f"layer {layer} of {address.model}")
     token = address.token

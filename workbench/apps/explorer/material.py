@@ -41,6 +41,8 @@ class LayerOutline:
     windowed: bool
     convention: str | None
     """By which formula the layer itself computes memberships, where it does."""
+    mixer: str = ""
+    """What mixes the tokens of this layer where no attention does."""
 
 
 @dataclass
@@ -128,6 +130,10 @@ class Material:
 
     def outline(self, address: Address) -> list[LayerOutline]:
         """Every attention layer of the model, as one pass over the input shows them."""
+        return [layer for layer in self.whole_outline(address) if not layer.mixer]
+
+    def whole_outline(self, address: Address) -> list[LayerOutline]:
+        """The layers of `outline`, and beside them those that mix tokens without attention."""
 
         def make() -> list[LayerOutline]:
             from workbench.captures import capture
@@ -141,6 +147,7 @@ class Material:
                     heads=0 if record.head_out is None else record.head_out.shape[1],
                     windowed=record.origin is not None,
                     convention=getattr(loaded.module.get_submodule(record.path), "convention", None),
+                    mixer=record.mixer,
                 )
                 for record in seen
             ]  # fmt: skip

@@ -21,7 +21,7 @@ from workbench.apps.explorer.keyboard import BOX_CLASS, Copy, Keys
 from workbench.apps.explorer.material import where
 from workbench.apps.explorer.measures import MEASURES
 from workbench.apps.explorer.uploads import keep_image, keep_text
-from workbench.apps.explorer.views import VIEWS, overview, view
+from workbench.apps.explorer.views import VIEWS, overview, view, without_attention
 from workbench.core.errors import InputError, WorkbenchError
 from workbench.figures.theme import find_theme
 
@@ -287,6 +287,7 @@ class Panel:
             try:
                 figure = shown.draw(place, material)
                 text = f"{where(place, material)}. {shown.read(place, material)}"
+                text += without_attention(place, material)
                 script = code.script(shown.lines(place, material))
             except InputError as error:  # a view that does not apply here; the address is good all the same
                 figure, text, script = None, str(error), ""

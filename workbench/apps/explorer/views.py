@@ -21,6 +21,7 @@ from workbench.apps.explorer.material import Look, Material
 from workbench.apps.explorer.measures import NULL_SAMPLES, measure
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import ranges
 from workbench.figures.tokens import SPECIAL, view_tokens
 from workbench.frames.results import join_frames
 
@@ -406,6 +407,16 @@ def _read_compare(address: Address, material: Material) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ overview
+
+
+def without_attention(address: Address, material: Material) -> str:
+    """A sentence that names the layers left out of every view, since they mix tokens without attention; "" for none."""
+    found: dict[str, list[int]] = {}
+    for layer in material.whole_outline(address):
+        if layer.mixer:
+            found.setdefault(layer.mixer, []).append(layer.index)
+    named = "; ".join(f"{ranges(numbers)} {mixer}" for mixer, numbers in found.items())
+    return f" Layers without attention, not shown: {named}." if named else ""
 
 
 def overview(address: Address, material: Material) -> go.Figure:

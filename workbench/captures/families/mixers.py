@@ -20,6 +20,9 @@ _KINDS = {
     "Fourier transform of the tokens": ("*FNetFourierTransform",),
     "deformable attention, values sampled at learned places": ("*DeformableAttention",),
     "attention within buckets of hashes": ("transformers.models.reformer.modeling_reformer.LSHSelfAttention",),
+    "attention within chunks, exponentials in place of a softmax": (
+        "transformers.models.reformer.modeling_reformer.LocalSelfAttention",
+    ),
     "attention sampled by hashes": ("transformers.models.yoso.modeling_yoso.YosoSelfAttention",),
     "Nyström approximation of attention": (
         "transformers.models.nystromformer.modeling_nystromformer.NystromformerSelfAttention",
