@@ -1,7 +1,7 @@
-"""Memory of capturing a model of seven billion weights' shape, layer by layer, over that of the bare forward pass.
+"""Memory of capturing a model of the shape of seven billion weights, layer by layer, over the bare forward pass's.
 
-Eight layers of a Llama 7B share the weights of one, random and in bfloat16, so that a small machine holds them: what a
-pass adds to the weights is that of the eight.
+Four layers of a Llama 7B share the weights of one, random and in float32, so that a small machine holds them: what a
+pass adds to the weights is that of the four.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.core.children import python
 
-DEPTH, TOKENS = 8, 256
+DEPTH, TOKENS = 4, 256
 WAYS = {
     "bare": None,
     "q, k, v layer by layer": ("q", "k", "v"),
@@ -33,7 +33,7 @@ def run() -> list[dict[str, Any]]:
             "benchmark": f"memory of a Llama 7B's {way}, over the bare forward's",
             "ratio": f"{(rise - bare) / 1e6:+.0f} MB",
             "aim": "one layer's",
-            "detail": f"{DEPTH} of its 32 layers, {TOKENS} tokens, bfloat16; the bare pass adds {bare / 1e6:.0f} MB to "
+            "detail": f"{DEPTH} of its 32 layers, {TOKENS} tokens, float32; the bare pass adds {bare / 1e6:.0f} MB to "
             f"the weights, this one {rise / 1e6:.0f} MB, in {taken / seconds:.2f}× the time",
         }
         for way, (rise, taken) in measured.items()
@@ -78,13 +78,13 @@ def llama() -> Any:
     from transformers import LlamaConfig, LlamaModel
 
     with torch.device("meta"):
-        model = LlamaModel(LlamaConfig(num_hidden_layers=DEPTH)).to(torch.bfloat16).eval()
+        model = LlamaModel(LlamaConfig(num_hidden_layers=DEPTH)).eval()
     torch.manual_seed(0)
     first = model.layers[0]
     for module in (model.embed_tokens, model.norm, first):
         module.to_empty(device="cpu")
         for parameter in module.parameters():
-            torch.nn.init.normal_(parameter, std=0.02)
+            torch.nn.init.uniform_(parameter, -0.03, 0.03)
     model.rotary_emb = type(model.rotary_emb)(model.config)  # its frequencies are no weights
     for layer in model.layers[1:]:
         for path, child in first.named_modules():

@@ -15,6 +15,7 @@ from workbench.captures import (
     LayerRecord,
     TokenInfo,
     attention_modules,
+    attention_output,
     attention_weights,
     capture,
     register_mixer,
@@ -202,6 +203,58 @@ def test_deformable_attention_is_named_and_refuses_nothing():
 def test_attention_of_timm_without_queries_and_keys_is_named(name: str, what: str):
     captured = capture(timm_model(name, img_size=64)(), torch.randn(1, 3, 64, 64))
     assert any(what in record.mixer for record in captured)
+
+
+BART = {
+    "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40,
+}  # fmt: skip
+T5 = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 40,
+    "num_layers": 1,
+    "num_heads": 4,
+    "local_radius": 3,
+}
+FUNNEL = {
+    "vocab_size": 60, "block_sizes": [1, 2], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 40,
+    "num_decoder_layers": 1,
+}  # fmt: skip
+SPARSE: dict[str, tuple[dict[str, Any], int, int]] = {
+    "LED": (
+        BART | {"attention_window": 4, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64},
+        4,
+        12,
+    ),
+    "PegasusX": (BART | {"block_size": 4, "num_global_tokens": 3, "stagger_local_blocks": True}, 4, 15),
+    "LongT5": (T5, 3, 12),
+    "LongT5 with global tokens": (T5 | {"encoder_attention_type": "transient-global", "global_block_size": 4}, 3, 15),
+    "Funnel": (FUNNEL, 4, 12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_and_pooled_attention_is_exact(name: str):
+    options, layers, keys = SPARSE[name]
+    family = name.partition(" ")[0]
+    model = hf_model(f"{family}Model", f"{family}Config", **options)()
+    ids = torch.randint(3, 59, (2, 12), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "attention_mask": (torch.arange(12) < torch.tensor([[12], [9]])).long()}
+    if family != "Funnel":
+        batch["decoder_input_ids"] = ids[:, :5]
+    before = first_output(call(model, batch))
+    captured = capture(model, batch)
+    assert torch.equal(first_output(captured.result), before)
+    assert [record.kind for record in captured] == ["token"] * layers
+    assert captured[0].attn.shape[-1] == keys
+    for record in captured:
+        own = attention_weights(record.q, record.k, record.scale, record.mask)
+        torch.testing.assert_close(own, record.attn, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            attention_output(record.attn, record.v), record.head_out, rtol=1e-4, atol=1e-5
+        )
 
 
 class Decay(nn.Module):
