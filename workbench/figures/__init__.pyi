@@ -26,7 +26,6 @@ from .forest import Stroke as Stroke
 from .forest import Verdict as Verdict
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
-from .frames import quartiles as quartiles
 from .grammar import Plot as Plot
 from .grammar import plot as plot
 from .head_grid import head_grid_figure as head_grid_figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -103,26 +102,6 @@ def model_pages(frame: pd.DataFrame, most: int) -> list[pd.DataFrame]:
 def page_name(name: str, page: int) -> str:
     """What a figure's page is called: the name alone for the first (1), then NAME_2, NAME_3."""
     return name if page == 1 else f"{name}_{page}"
-
-
-def quartiles(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
-    """Columns low, median and high at each place of `by`: the interquartile range of the rows.
-
-    Of a frame without rows per input its own quartiles over inputs, of all heads together.
-
-    Raises `InputError` where such a frame has none, as for a single head.
-    """
-    names = {"q25": "low", "median": "median", "q75": "high"}
-    if "input" in rows and rows["input"].isna().all() and rows["statistic"].notna().any():
-        words = rows["statistic"].str.removesuffix(" of mean")  # of the windows of an input
-        own = rows.assign(statistic=words)[rows["head"].isna() & words.isin([*names])]
-        if own.empty:
-            raise InputError(
-                "a frame without rows per input holds quartiles of all heads together; draw those, or run it with them"
-            )
-        return own.pivot_table(index=by, columns="statistic", values="value").rename(columns=names)
-    found = rows.groupby(by, sort=True)["value"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
-    return found.set_axis([*names.values()], axis=1)
 
 
 def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object) -> go.Scatter:
