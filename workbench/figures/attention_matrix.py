@@ -18,8 +18,8 @@ from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.token_attention import head_weights
 from workbench.figures.tokens import TokenView, check_token, distinct, largest, not_finite, view_tokens
 
-LABEL_PIXELS = 9.5  # what a token label in 7 pt takes of an axis
-SMALL = 7 / 0.75  # of a token label, pixels
+SMALL = 7 / 8  # of the theme's letters, a token label on paper in 7 pt
+LABEL = 0.89  # letters that such a label takes of an axis
 
 
 def attention_matrix_figure(
@@ -87,9 +87,9 @@ def compose_matrices(
     rows, count = np.shape(panels[0].traces[0].z)
     marked = any(panel.notes for panel in panels)  # beyond the matrices' edges
     bar, gap = (6.3 if marked else 5.5) * font, 1.1 * font
-    room = PAGE - widest(panels[0].y.names, font) - 4 * font - bar
-    across = max(1, min(across, int(room / (LABEL_PIXELS * count + gap))))
-    side = min(max(LABEL_PIXELS * count, min(room / across - gap, most)), room)
+    room = theme_of("page").widths["page"] - widest(panels[0].y.names, font) - 4 * font - bar
+    across = max(1, min(across, int(room / (LABEL * font * count + gap))))
+    side = min(max(LABEL * font * count, min(room / across - gap, most)), room)
     rest = max(room - across * (side + gap), 0) / 2
     tall = (
         side if rows == count else min(side, max(12 * rows, 2.5 * font))
@@ -125,7 +125,7 @@ def matrix_panel(
         customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
         hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
     )  # fmt: skip
-    look = {"type": "category", "tickfont": {"size": SMALL}, "ticklen": 2}
+    look = {"type": "category", "tickfont": {"size": SMALL * theme_of("page").font}, "ticklen": 2}
     x_axis = Axis(
         key if named else "", -0.5, len(keys) - 0.5, steep=True, names=tuple(x), more=look, bare=not named
     )

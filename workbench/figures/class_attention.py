@@ -100,7 +100,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     tokens = shown.drop_duplicates("key").sort_values("key")
     cut = f" (first {len(tokens)} of {whole} tokens)" if len(tokens) < whole else ""
     labels = distinct([readable_label(label) for label in tokens["label"]])
-    small = {"type": "category", "tickfont": {"size": SMALL}}
+    small = {"type": "category", "tickfont": {"size": SMALL * theme_of("page").font}}
     x = Axis(f"to{cut}", -0.5, len(labels) - 0.5, names=tuple(labels), steep=True, more=small)
     even = 1 / whole if set(frame["query"]) <= {"class", "last"} else None  # these see every token
     font = theme_of("page").font

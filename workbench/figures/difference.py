@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.attention_matrix import LABEL_PIXELS, asked_and_seen, matrix_panel
+from workbench.figures.attention_matrix import LABEL, asked_and_seen, matrix_panel
 from workbench.figures.maps import Scale, over_bars, squared
 from workbench.figures.overlays import DIFFERENCE, OVERLAY
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, theme_of
@@ -139,7 +139,7 @@ def _matrices(
     if change is not None:
         drawn.append((DIFFERENT, change, views[0]))
     side, gap, rest = row_of_panels(len(drawn))
-    named = all(len(view.real) * LABEL_PIXELS < 0.8 * side for view in views)
+    named = all(len(view.real) * LABEL * theme_of("page").font < 0.8 * side for view in views)
     panels = []
     for number, (name, matrix, view) in enumerate(drawn):
         queries, keys = asked_and_seen(matrix, view)

@@ -279,7 +279,7 @@ def over_bars(
         wrap(scale.title, (max(own) - min(own) + 0.8) / columns * whole, font)
         for scale, own in zip(scales, places, strict=True)
     ]
-    tall = font * (2.1 + 1.3 * max(line_count(title) if title else 0 for title in titles))
+    tall = font * (2.5 + 1.3 * max(line_count(title) if title else 0 for title in titles))
     fig = compose(panels, columns, width=width, below=tall, **more)
     axes = [*fig.select_xaxes()]
     bottom = min(axis.domain[0] for axis in fig.select_yaxes())

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel
 from workbench.figures.maps import Scale, over_bars, squared
-from workbench.figures.measuring import text_width, widest
+from workbench.figures.measuring import cut, text_width, widest
 from workbench.figures.overlays import cells, data_uri, frame_shape, outline, under_cells
 from workbench.figures.theme import COLOURS, GREY, theme_of
 from workbench.figures.tokens import TokenView
@@ -34,9 +34,11 @@ class Numbers:
 
 def row_of_panels(count: int, fewest: int = _FEWEST) -> tuple[float, float, float]:
     """The side of a panel of a row of them, the gap between two, and the room left over at either end, in pixels."""
-    font, whole = theme_of(WIDTH).font, theme_of(WIDTH).widths[WIDTH]
+    theme = theme_of(WIDTH)
+    font, whole = theme.font, theme.widths[WIDTH]
     gap, room = 1.4 * font, whole - 1.2 * font
     side = (room - (max(count, fewest) - 1) * gap) / max(count, fewest)
+    side = min(side, whole * 9 / 16 - 12 * font) if theme.fixed_height else side
     return side, gap, (room - count * side - (count - 1) * gap) / 2
 
 
@@ -181,7 +183,8 @@ def word_panels(
     for panel in panels:
         boxes = go.Bar(
             x=wide, base=left, y=line, width=0.88, orientation="h", name=panel.title, showlegend=False,
-            text=labels, textposition="inside", insidetextanchor="middle", textangle=0, constraintext="inside",
+            text=[cut(label, _room() - font, font) for label in labels],
+            textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
             cliponaxis=False, customdata=[view.index[place] for place in shown],
             hovertext=[view.names[place] for place in shown],
             hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{marker.color:.4f}}<extra></extra>",
