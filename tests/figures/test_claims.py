@@ -65,6 +65,11 @@ def test_rows_do_not_overlap_and_all_lie_on_the_page():
     assert fig.layout.height >= bottom
 
 
+def test_symbols_are_set_as_in_print():
+    text = " ".join(titles(claims_figure(claims(claim="J_proj falls below R_c^var with num_iter"))))
+    assert "J<sub>proj</sub> falls below R<sub>c</sub><sup>var</sup> with num_iter" in text
+
+
 def test_models_stand_beside_each_other():
     both = pd.concat([claims(), claims("hf:google-bert/bert-base-uncased", verdict="holds")])
     fig = claims_figure(both)

@@ -168,7 +168,7 @@ def _wrap(text: str, width: float) -> list[str]:
     bold = text.startswith("<b>") and text.endswith("</b>")
     text = text[3:-4] if bold else text
     lines = wrap(text, (width - 8) / (1.08 if bold else 1.0), _FONT).split("<br>")
-    lines = [re.sub(r"\b([A-Z])_(\w)(\^(\w+))?", _raised, line) for line in lines]
+    lines = [re.sub(r"\b([A-Z])_([A-Za-z]+)(\^(\w+))?", _raised, line) for line in lines]
     return [f"<b>{line}</b>" if bold else line for line in lines]
 
 
