@@ -557,3 +557,31 @@ def test_no_more_memory_is_held_than_was_asked_for(sites):
     tensors = [value for record in captured for site in sites if (value := getattr(record, site)) is not None]
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     assert sum(held.values()) == sum(t.numel() * t.element_size() for t in tensors)
+
+
+def test_attention_that_is_there_under_two_names_is_found_once():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.MultiheadAttention(12, 3, batch_first=True)
+            self.again = self.first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.again(x, x, x, need_weights=False)[0]
+
+    captured = capture(Twice().eval(), torch.randn(2, 5, 12))
+    assert [(record.path, record.call) for record in captured] == [("first", 0)]
+
+
+def test_what_runs_otherwise_than_by_itself_is_said():
+    layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x = torch.randn(2, 5, 12)
+    (note,) = capture(encoder.eval(), x).notes
+    assert "fast path" in note
+    assert "was off during the capture" in note
+    assert capture(encoder.train(), x).notes == []  # which has none
+    attention = nn.MultiheadAttention(12, 3, batch_first=True).train()
+    attention.compile(backend="eager")
+    (note,) = capture(attention, (x, x, x)).notes
+    assert note == "compiled code is not entered: the model ran as plain Python, which may round otherwise"

@@ -202,6 +202,9 @@ class Recorder:
         """Whether what runs is part of a module that is named and not read, whatever it does."""
         return bool(self.opaque) and any(frame.visit.path in self.opaque for frame in self.frames)
 
+    def expects(self) -> bool:
+        return self.keeps(self.count)
+
     def place(self) -> tuple[nn.Module, Any] | None:
         if self.in_mixer():
             return None

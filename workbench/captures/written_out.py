@@ -12,6 +12,7 @@ softmax that arrives in a product with data and cannot be read so is reported as
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import weakref
@@ -70,6 +71,10 @@ class Follower(Protocol):
     @property
     def busy(self) -> bool:
         """Whether what runs now is no part of the model's pass."""
+        ...
+
+    def expects(self) -> bool:
+        """Whether the next attention will probably be handed over, and is read at once with all that is said of it."""
         ...
 
     def place(self) -> tuple[nn.Module, Any] | None:
@@ -421,6 +426,13 @@ def _version(tensor: Tensor) -> int:
 # Following ------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1024)
+def _name_of(func: Callable[..., Any]) -> str:
+    """What a function of torch is called, whichever of its names it goes by."""
+    name = getattr(func, "__name__", "").strip("_")
+    return _NAMES.get(name, name)
+
+
 class WrittenOut:
     """Follows the data of one run of a model, function by function, and reports the attention that it finds."""
 
@@ -432,8 +444,7 @@ class WrittenOut:
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, and note what its result came of."""
-        name = getattr(func, "__name__", "").strip("_")
-        name = _NAMES.get(name, name)
+        name = _name_of(func)
         if name in _PRODUCTS:
             return self._multiply(name, func, args, kwargs)
         if name in _SOFTMAX:
@@ -483,11 +494,10 @@ class WrittenOut:
         self.traces[key] = (weakref.ref(tensor, forget), _version(tensor), trace)
 
     def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, Trace]]:
-        found = []
-        for value in (*args, *kwargs.values()):
+        found, traces = [], self.traces  # of most functions no argument is followed, and each is asked
+        for value in (*args, *kwargs.values()) if kwargs else args:
             for item in value if isinstance(value, (list, tuple)) else (value,):
-                trace = self.find(item)
-                if trace is not None:
+                if id(item) in traces and (trace := self.find(item)) is not None:
                     found.append((item, trace))
         return found
 
@@ -759,7 +769,7 @@ class WrittenOut:
             trace.release()
             return True
         try:
-            arrival = self._read(product, of_right, trace, result)
+            arrival = self._read(product, of_right, trace, result, self.observer.expects())
             if (weights := self.find(values)) is not None and weights.softmax is not None:
                 raise _Unreadable("its weights are multiplied with weights of other attention")
         except _NotOverKeys:
@@ -777,7 +787,7 @@ class WrittenOut:
         return True
 
     def _read(
-        self, product: Product, of_right: bool, trace: Trace, result: Tensor
+        self, product: Product, of_right: bool, trace: Trace, result: Tensor, wanted: bool
     ) -> Callable[[tuple[nn.Module, Any]], Call]:
         steps = trace.steps()
         if any(step.changed() for step in steps):
@@ -787,10 +797,12 @@ class WrittenOut:
         failure: _Unreadable | None = None
         for packed in (False, True):
             try:
-                _Arrival(product, of_right, packed, steps, result, compute=False)
+                arrival = _Arrival(product, of_right, packed, steps, result, compute=wanted)
             except _Unreadable as error:
                 failure = failure or error
             else:
+                if wanted:
+                    return lambda place: arrival.call(*place, self.merged)
                 return lambda place: _Arrival(product, of_right, packed, steps, result).call(
                     *place, self.merged
                 )
