@@ -39,6 +39,12 @@ _KINDS = {
     "assignment of tokens to groups, a softmax over the groups": (
         "transformers.models.groupvit.modeling_groupvit.GroupViTAssignAttention",
     ),
+    "pooling of the tokens, weights of a convolution": (
+        "transformers.models.mgp_str.modeling_mgp_str.MgpstrA3Module",
+    ),
+    "attention over the depth of the residual stream": (
+        "transformers.models.inkling2.modeling_inkling2.Inkling2BlockAttentionResidual",
+    ),
     "factorised attention": ("timm.models.coat.FactorAttnConvRelPosEnc",),
 }  # fmt: skip
 for _what, _classes in _KINDS.items():
