@@ -9,6 +9,7 @@ import torch
 
 from tests.figures.drawn import said
 from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_tokens
+from workbench.captures import TokenInfo
 from workbench.core.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
 
@@ -217,3 +218,22 @@ def test_a_broken_model_s_weights_are_drawn_as_far_as_they_go_and_spoken_of():
         assert np.isfinite([fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax]).all()
     nothing = token_attention_figure(np.full((8, 8), np.nan), image_tokens(), 4)
     assert nothing.layout.coloraxis.cmax == 1
+
+
+def test_the_matrix_of_cross_attention_names_both_kinds_of_tokens():
+    """Three queries of a decoder, the last padding, to two of the encoder's four keys."""
+    keys = TokenInfo(
+        [["a", "b", "a", ""]], [["word"] * 3 + ["padding"]], None, torch.tensor([[True] * 3 + [False]])
+    )
+    queries = TokenInfo(
+        [["<s>", "x", ""]],
+        [["special", "word", "padding"]],
+        None,
+        torch.tensor([[True, True, False]]),
+        keys=keys,
+    )
+    weights = np.arange(12).reshape(3, 4) / 12
+    cells = attention_matrix_figure(weights, queries, token=1).data[0]
+    assert (list(cells.y), list(cells.x)) == (["&lt;s&gt;", "x"], ["a", "b", "a (2)"])
+    assert np.allclose(cells.z, weights[:2, :3])
+    assert cells.customdata[1][2].tolist() == [1, 2]
