@@ -356,6 +356,34 @@ def test_flash_attention_of_one_tensor(flash_attn: Any, tensors: tuple[Tensor, .
     assert torch.equal(record.k, qkv[:, :, 1].transpose(1, 2))
 
 
+def varlen_attn(
+    query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor | None, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    return flash_attn_varlen_func(
+        query, key, value, cu_seq_q, cu_seq_q if cu_seq_k is None else cu_seq_k, max_q, max_k, softmax_scale=scale,
+        window_size=window_size,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0)])
+def test_packed_sequences_of_torch(
+    window: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tensors: tuple[Tensor, ...]
+):
+    from torch.nn.attention import varlen
+
+    monkeypatch.setattr(varlen_attn, "__module__", "torch.nn.attention.varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    starts = torch.tensor([0, 6, 14])
+    given = tuple(x.transpose(1, 2).flatten(0, 1) for x in tensors)
+    model = Model(
+        lambda q, k, v: varlen.varlen_attn(q, k, v, starts, None, 8, 8, window_size=window, enable_gqa=True)
+    )
+    record = exact(capture(model, given), model, given)
+    assert record.attn[0, :, 6:, :6].abs().sum() == record.attn[0, :, :6, 6:].abs().sum() == 0
+    assert (record.attn[0, :, :6, :6].triu(1).abs().sum() == 0) == (window[1] == 0)
+
+
 def test_what_cannot_be_read_is_said(flash_attn: Any, tensors: tuple[Tensor, ...]):
     starts, tables = torch.tensor([0, 7, 14]), torch.zeros(2, 1, dtype=torch.int32)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in tensors)
