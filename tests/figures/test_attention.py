@@ -141,7 +141,7 @@ def test_the_summary_shows_every_head_as_a_dot_and_their_mean_as_a_line():
     fig = attention_summary_figure(frame)
     dots = next(trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None)
     (line,) = lines(fig)
-    assert key(fig) == ["mean over 3 inputs × 4 heads", "one head", "95 % CI over inputs"]
+    assert key(fig) == ["digits-vit: mean over 3 inputs × 4 heads", "one head", "95 % CI over inputs"]
     assert len(dots.x) == 5 * 4
     np.testing.assert_allclose(line.y, values.mean(axis=(0, 2)), rtol=1e-12)
     assert fig.layout.yaxis.title.text == "Attention entropy (nats)"

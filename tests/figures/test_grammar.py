@@ -12,7 +12,7 @@ from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, compose, ticks
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
@@ -485,3 +485,23 @@ def test_a_composed_figure_has_no_flaws_in_print_at_any_width(width):
         assert (page.width, page.height) == (fig.layout.width, fig.layout.height)
         rows = {trace.legend or "legend" for trace in fig.data if trace.showlegend}
         assert len(rows) * legend_row(fig.layout.template.layout.font.size) < fig.layout.height / 3, number
+
+
+def test_rows_have_the_heights_they_are_given_above_bars_and_notes():
+    panel = Panel([go.Scatter(x=[0, 1], y=[0, 1])], Axis("x", 0, 1), Axis("y", 0, 1))
+    tall, low = [50.0, 150.0], 40.0
+    note = "A sentence that is longer than one line of a column, so that it takes two of them or three."
+    fig = compose([panel, panel], 1, inner=tall, shared="x", below=low, notes=[note])
+    heights = [np.diff(fig.layout[axis].domain)[0] * fig.layout.height for axis in ("yaxis", "yaxis2")]
+    assert heights == pytest.approx(tall, abs=0.5)
+    plain = compose([panel, panel], 1, inner=tall, shared="x")
+    assert fig.layout.height - plain.layout.height > low + 2 * 1.3 * 8 / 0.75
+    assert " ".join(fig.layout.annotations[-1].text.split("<br>")) == note
+
+
+def test_an_axis_that_runs_downwards_has_the_ticks_of_one_that_runs_upwards():
+    up, down = (
+        ticks(Axis("Layer", *ends, whole=True), 200, 10, True) for ends in ((-0.5, 11.5), (11.5, -0.5))
+    )
+    assert down == up
+    assert up[1][0] == "0"

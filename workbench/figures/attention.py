@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
-from workbench.figures.frames import rows_of
+from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null
@@ -140,5 +140,6 @@ def attention_summary_figure(
     rows = rows_of(frame, metrics, needs=("layer",))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
+    one = "" if several else model_label(rows, rows["model"].iloc[0])
     marks = (Band(quantiles=(25, 75), over="head"),) if several else (Band(over="input"), Dots())
-    return Plot(frame).metric(*present).add(Null(), *marks, Line()).figure("page")
+    return Plot(frame).metric(*present).add(Null(), *marks, Line(of=one)).figure("page")

@@ -98,6 +98,8 @@ class Line(Mark):
     markers: bool = True
     words: str = ""
     hollow: tuple[str, str] | None = None
+    of: str = ""
+    """Whose estimate it is, for the key of a figure of one model that stands beside others'."""
     depth: ClassVar[int] = 3
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
@@ -119,7 +121,8 @@ class Line(Mark):
             )  # fmt: skip
 
     def _words(self, series: Series) -> str:
-        return self.words or f"{self.estimator} over {series.sample().counts(series.inputs)}"
+        of = f"{self.of}: " if self.of else ""
+        return self.words or f"{of}{self.estimator} over {series.sample().counts(series.inputs)}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         words = _common([self._words(series) for series in drawn])
