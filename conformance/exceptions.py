@@ -61,8 +61,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}},
     "instructblip": {"image_token_index": 158},
     "instructblipvideo": {"video_token_index": 158},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "musicgen": {"dropout": 0.0},
+    "lfm2_moe": {
+        "": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2, "num_dense_layers": 1}
+    },
     "cvt": {"depth": [1, 2, 3]},
-    "dbrx": {"attn_config.rope_theta": 10000.0},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_v2": {"": {"num_experts_per_tok": 2}},
     "bamba": {"attn_layer_indices": [1]},
     "autoformer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
@@ -90,6 +95,19 @@ FIELDS: dict[str, dict[str, Any]] = {
     "timm_backbone": {"": {"backbone": "vit_tiny_patch16_224"}},
 }
 INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
+    "fun_asr_nano_encoder": lambda config: {
+        "input_features": noise(BATCH, 20, 560),
+        "input_features_mask": torch.ones(BATCH, 20).long(),
+    },
+    "granite_speech_encoder": lambda config: {"hidden_states": noise(BATCH, LENGTH, config.input_dim)},
+    "granite_speech_plus_encoder": lambda config: {"hidden_states": noise(BATCH, LENGTH, config.input_dim)},
+    "idefics": lambda config: {
+        "input_ids": _words(BATCH, LENGTH),
+        "attention_mask": torch.ones(BATCH, LENGTH).long(),
+        "pixel_values": noise(BATCH, 1, 3, *2 * [config.vision_config.image_size]),
+        "image_attention_mask": torch.ones(BATCH, LENGTH, 1).long(),
+    },
+    "kyutai_speech_to_text": lambda config: {"input_ids": _words(BATCH, LENGTH, config.num_codebooks + 1)},
     "dia": lambda config: {
         "input_ids": _words(BATCH, LENGTH),
         "decoder_input_ids": _words(BATCH, 7, config.decoder_config.num_channels),

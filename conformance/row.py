@@ -114,13 +114,16 @@ def _fill(found: Row, built: Built) -> None:
     own, eager = ([each for each in those if not _is_in(each.path, named)] for those in (own, eager))
     found.reference = "its eager softmax" if differs else "its softmax"
     found.status, found.why, found.worst = _judged(records, eager, found.type)
+    if found.status == NO_SOFTMAX:
+        found.why = "; ".join(dict.fromkeys(record.mixer or record.path for record in captured))
     if found.status != EXACT and differs:
         status, why, worst = _judged(records, own, found.type)
         if status == EXACT:
             found.status, found.worst, found.reference = status, worst, "its softmax"
             found.why = "; ".join(
                 filter(
-                    None, ["its eager attention is another than that of its kernels, which is captured", why]
+                    None,
+                    ["its eager attention gives other weights than its kernels, whose are captured", why],
                 )
             )
 
@@ -153,7 +156,7 @@ def _judged(records: list[LayerRecord], weights: list[Weights], name: str) -> tu
         which = f"{len(records)} of {layers} layers"
         return NO_REFERENCE, f"{which} have no softmax of their size below: {records[0].path}", worst
     if not layers:
-        return NO_SOFTMAX, "its layers have no map of tokens", worst
+        return NO_SOFTMAX, "", worst
     return EXACT, note, worst
 
 

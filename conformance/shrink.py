@@ -45,7 +45,7 @@ _NAMES = {
     "width": r"hidden_size|hidden_dim|hidden_sizes|hidden_channels|d_model|embed_dim|n_embd|emb_dim|embedding_size"
     r"|embedding_dim|projection_dim|proj_dim|proj_size|(^|_)width$|intermediate|ffn_dim|d_ff$|ff_dim|mlp_dim|n_inner"
     r"|output_dim|_dims?$|^dims?$|hidden$|lora_rank|_channels$|conv_dim|units$|ffn_size|filters|^embed_size|feedforward"
-    r"|d_embed|d_inner|d_proj|ffn_hidden|projector_size",
+    r"|d_embed|d_inner|d_proj|ffn_hidden|projector_size|upsample_groups",
 }  # fmt: skip
 _NAMES = {what: re.compile(pattern) for what, pattern in _NAMES.items()}
 _NO_LAYERS = re.compile(

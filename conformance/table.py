@@ -166,6 +166,7 @@ def shorter(why: str) -> str:
     for start in ("but these modules attend in another way: ", "These modules look like attention: "):
         if start in why:
             why = why.partition(start)[2]
+    why = why.partition(". Looked for")[0]
     why = why.partition(". They need an adapter")[0].partition("; see docs/capture.md")[0]
     return why if len(why) < 230 else why[:227] + "…"
 

@@ -27,6 +27,9 @@ _KINDS = {
     "Nyström approximation of attention": (
         "transformers.models.nystromformer.modeling_nystromformer.NystromformerSelfAttention",
     ),
+    "approximation of attention in several resolutions": (
+        "transformers.models.mra.modeling_mra.MraSelfAttention",
+    ),
     "attention of the most telling queries alone": (
         "transformers.models.informer.modeling_informer.InformerProbSparseAttention",
     ),
@@ -36,6 +39,7 @@ _KINDS = {
         "transformers.models.bigbird_pegasus.modeling_bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
     ),
     "outlook attention, weights of a projection": ("timm.models.volo.OutlookAttention",),
+    "pooling of tokens by weights of a projection": ("transformers.models.mgp_str.modeling_mgp_str.MgpstrA3Module",),
     "assignment of tokens to groups, a softmax over the groups": (
         "transformers.models.groupvit.modeling_groupvit.GroupViTAssignAttention",
     ),
