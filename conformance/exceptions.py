@@ -62,10 +62,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "instructblip": {"image_token_index": 158},
     "instructblipvideo": {"video_token_index": 158},
     "moonshine_streaming": {"num_key_value_heads": 4},
-    "musicgen": {"dropout": 0.0},
+    "musicgen": {"dropout": 0.0, "layerdrop": 0.0},
     "lfm2_moe": {
         "": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2, "num_dense_layers": 1}
     },
+    "nemotron": {"num_key_value_heads": 2},
     "cvt": {"depth": [1, 2, 3]},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_v2": {"": {"num_experts_per_tok": 2}},
