@@ -39,6 +39,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         }
     },
     "donut-swin": {"image_size": 224},
+    "swin": {"image_size": 224},
     "dots1": {"": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}},
     "esm": {"": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}},
     "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_config.encoder_hash_byte_group_vocab": 64},
@@ -118,8 +119,8 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
         "encoder_hidden_states": noise(BATCH, LENGTH, config.cross_hidden_size),
     },
 }
-_BANDS = "its softmax runs in bands and chunks, the capture is dense; tests/captures/test_families.py compares them"
-DENSE: dict[str, str] = {"longformer": _BANDS, "led": _BANDS}
+_BANDS = "its softmax runs in bands and chunks, the capture is dense; tests/captures compares them"
+DENSE: dict[str, str] = {"longformer": _BANDS, "led": _BANDS, "pegasus_x": _BANDS}
 _STREAMS = ((4, 4), "beside them a softmax mixes the four residual streams of hyper-connections")
 ELSEWHERE: dict[str, tuple[tuple[int, ...], str]] = {
     "convbert": (
