@@ -168,7 +168,7 @@ def shorter(why: str) -> str:
             why = why.partition(start)[2]
     why = why.partition(". Looked for")[0]
     why = why.partition(". They need an adapter")[0].partition("; see docs/capture.md")[0]
-    return why if len(why) < 230 else why[:227] + "…"
+    return why if len(why) < 230 else why[:227].rpartition(" ")[0] + " …"
 
 
 def is_done(row: dict[str, Any], versions: dict[str, str]) -> bool:

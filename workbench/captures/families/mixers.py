@@ -10,7 +10,7 @@ from workbench.captures.registry import register_mixer
 _KINDS = {
     "state-space mixer": (
         "*MambaMixer", "*Mamba2Mixer", "*BambaMixer", "*FalconH1Mixer", "*MambaLayer",
-        "mamba_ssm.modules.mamba_simple.Mamba", "mamba_ssm.modules.mamba2.Mamba2",
+        "timm.models.efficientvim.HSMSSD", "mamba_ssm.modules.mamba_simple.Mamba", "mamba_ssm.modules.mamba2.Mamba2",
     ),
     "gated delta rule": ("*DeltaNet", "*DeltaAttention"),
     "linear attention": ("*LinearAttention", "*LightningAttention", "*LinearSelfAttention", "*LiteMLA"),
