@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 import traceback
@@ -209,9 +210,7 @@ def matched(
         if record.attn.shape[-1] == 1 and bool((record.attn == 1).all()):
             continue  # one key has the whole weight, and what ran below is not looked at
         for one in left:
-            each = (
-                one if one.value.numel() == record.attn.numel() else _joined(one, left, record.attn.numel())
-            )
+            each = one if one.value.numel() == record.attn.numel() else _joined(one, left, record.attn.shape)
             if each is not None:
                 difference = differ(record, each)
                 if difference <= TOLERANCE:
@@ -226,14 +225,23 @@ def matched(
     return worst, rest, [each for each in left if each.softmax not in done]
 
 
-def _joined(first: Weights, left: list[Weights], size: int) -> Weights | None:
-    """Weights that a module computes in pieces, an image at a time, one after the other."""
-    pieces = [each for each in left if each.path == first.path and each.value.shape == first.value.shape]
-    number = size // max(1, first.value.numel())
-    if number < 2 or len(pieces) < number or number * first.value.numel() != size:
+def _joined(first: Weights, left: list[Weights], shape: torch.Size) -> Weights | None:
+    """Weights that a module computes in pieces, an image or a window at a time; shorter ones are filled with zeros."""
+    pieces = tuple(each for each in left if each.path == first.path)[: shape[0]]
+    fit = all(
+        each.value.ndim >= 3
+        and math.prod(each.value.shape[:-2]) == shape[1]
+        and each.value.shape[-2] <= shape[2]
+        and each.value.shape[-1] <= shape[3]
+        for each in pieces
+    )
+    if len(pieces) < max(2, shape[0]) or not fit:
         return None
-    pieces = pieces[:number]
-    return Weights(torch.stack([each.value for each in pieces]), first.softmax, first.path, tuple(pieces))
+    values = first.value.new_zeros(shape)
+    for number, each in enumerate(pieces):
+        queries, keys = each.value.shape[-2:]
+        values[number, :, :queries, :keys] = each.value.reshape(shape[1], queries, keys)
+    return Weights(values, first.softmax, first.path, pieces)
 
 
 def differ(record: LayerRecord, weights: Weights) -> float:

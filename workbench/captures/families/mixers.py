@@ -39,6 +39,7 @@ _KINDS = {
         "transformers.models.bigbird_pegasus.modeling_bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
     ),
     "outlook attention, weights of a projection": ("timm.models.volo.OutlookAttention",),
+    "additive attention of a recurrent cell": ("*AttentionGRUCell",),
     "pooling of tokens by weights of a projection": ("transformers.models.mgp_str.modeling_mgp_str.MgpstrA3Module",),
     "assignment of tokens to groups, a softmax over the groups": (
         "transformers.models.groupvit.modeling_groupvit.GroupViTAssignAttention",
