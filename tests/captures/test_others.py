@@ -11,8 +11,8 @@ from torch import Tensor
 
 import workbench
 from tests.captures.test_generation import GPT, SMALL, causal, prompts
+from workbench.analyses.layer import with_float64
 from workbench.captures import Capture, LayerRecord, capture, read_qkv
-from workbench.captures.batches import with_float64
 from workbench.core.errors import InputError
 
 SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out", "resid_pre", "resid_post")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workbench.analyses import tensors
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
+from workbench.captures.records import SITES
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
@@ -22,6 +23,7 @@ from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
+_WITHOUT_FLOAT64 = ("mps",)
 
 
 class NotApplicable(Exception):
@@ -428,3 +430,15 @@ def report_axes(
         "heads have top axes whose eigenvalues are within rounding: such axes are arbitrary",
         (resolved > 0) & (resolved < axes),
     )
+
+
+def with_float64(record: LayerRecord) -> LayerRecord:
+    """A layer where it can be computed in float64: on the CPU, if its own device has no such type."""
+    changed = {
+        site: value.cpu()
+        for site in SITES
+        if isinstance(value := getattr(record, site), Tensor) and value.device.type in _WITHOUT_FLOAT64
+    }
+    if not changed:
+        return record
+    return replace(record, extra={name: value.cpu() for name, value in record.extra.items()}, **changed)

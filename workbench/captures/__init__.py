@@ -8,7 +8,7 @@
   like, yours to use too; ``layout`` asks it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;
 - ``weights`` recompute the attention and compare it with what the model computed;
-- ``source`` says whether it is self or cross attention, ``labelling`` what the ``tokens`` are, ``positions`` what the
+- ``tokens`` what the tokens are and whether attention is self or cross, ``positions`` what the
   position embedding brings to them;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
 - ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step.
@@ -19,7 +19,6 @@ from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
 from workbench.captures.generation import capture_generation
-from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import (
     attention_geometry,
     attention_modules,
@@ -57,7 +56,14 @@ from workbench.captures.registry import (
     register_special_tokens,
 )
 from workbench.captures.steps import Steps, capture_steps
-from workbench.captures.tokens import TokenInfo, image_tokens, patch_grid, special_kinds
+from workbench.captures.tokens import (
+    TokenInfo,
+    fit_tokens,
+    image_tokens,
+    patch_grid,
+    special_kinds,
+    token_info,
+)
 from workbench.captures.weights import attention_output, attention_weights
 
 __all__ = [

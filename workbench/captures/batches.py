@@ -14,20 +14,6 @@ from workbench.captures.capturing import Capture
 from workbench.captures.records import SITES, STREAM, LayerRecord
 from workbench.captures.tokens import stack_tokens
 
-_WITHOUT_FLOAT64 = ("mps",)
-
-
-def with_float64(record: LayerRecord) -> LayerRecord:
-    """A layer where it can be computed in float64: on the CPU, if its own device has no such type."""
-    changed = {
-        site: value.cpu()
-        for site in SITES
-        if isinstance(value := getattr(record, site), Tensor) and value.device.type in _WITHOUT_FLOAT64
-    }
-    if not changed:
-        return record
-    return replace(record, extra={name: value.cpu() for name, value in record.extra.items()}, **changed)
-
 
 def inputs_in(record: LayerRecord) -> int:
     """How many inputs a layer was captured of, however many windows they were cut into; 0 where it holds no tensor."""

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.captures.labelling import fit_tokens, token_info
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
@@ -28,7 +27,7 @@ from workbench.captures.routes import (
     zero_padding,
 )
 from workbench.captures.storage import read_capture, write_capture
-from workbench.captures.tokens import TokenInfo
+from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.core.showing import card, fold

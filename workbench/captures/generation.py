@@ -31,14 +31,12 @@ from workbench.captures.capturing import (
     visible_modules,
     watching,
 )
-from workbench.captures.labelling import token_info
 from workbench.captures.layout import is_library_model
 from workbench.captures.positions import POSITION
 from workbench.captures.recorder import Keeper, Recorder, tensors_in
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
 from workbench.captures.registry import Visit
-from workbench.captures.source import source_of
-from workbench.captures.tokens import TokenInfo, readable_token, tokens_by_id
+from workbench.captures.tokens import TokenInfo, readable_token, source_of, token_info, tokens_by_id
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 

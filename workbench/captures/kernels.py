@@ -29,10 +29,11 @@ from workbench.captures.records import Call
 from workbench.captures.weights import additive, scores_of, softmax_of
 from workbench.core.errors import IncompleteCapture
 
-_PACKAGES = (
+PACKAGES = (
     "torch.nn.attention.flex_attention", "torch.nn.attention.varlen", "flash_attn", "flash_attn.flash_attn_interface",
     "flash_attn.cute", "flash_attn_interface",
 )  # fmt: skip
+"""Where the kernels come from; no model can call one before its package is imported."""
 # What changes FlashAttention in a way that is not written out, and what it is where it does nothing.
 _UNREADABLE = ("qv", "block_table", "page_table", "attention_chunk", "seqused_q", "score_mod", "mask_mod")
 
@@ -44,7 +45,7 @@ def watch_kernels(
     unwatched: Callable[[], AbstractContextManager[None]],
 ) -> Generator[None]:
     """Report the calls of kernels that the code of ``modules`` makes; within ``unwatched`` nothing else is seen."""
-    packages = [vars(sys.modules[name]) for name in _PACKAGES if name in sys.modules]
+    packages = [vars(sys.modules[name]) for name in PACKAGES if name in sys.modules]
     homes = {cls.__module__ for module in modules for cls in type(module).__mro__[:-1]}
     code = [vars(sys.modules[name]) for name in homes if name in sys.modules]
     with ExitStack() as stack:
@@ -61,7 +62,7 @@ def _is_kernel(value: Any, name: str) -> bool:
     function = getattr(value, "_torchdynamo_orig_callable", value)
     module = getattr(function, "__module__", None) or ""
     known = getattr(function, "__name__", "") == name
-    return known and (module in _PACKAGES or module.startswith(("flash_attn", "torch.nn.attention")))
+    return known and (module in PACKAGES or module.startswith(("flash_attn", "torch.nn.attention")))
 
 
 def _watching(

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from workbench.captures.labelling import fit_tokens
 from workbench.captures.records import SITE_AXES, LayerRecord
-from workbench.captures.tokens import TokenInfo, tokens_by_id
+from workbench.captures.tokens import TokenInfo, fit_tokens, tokens_by_id
 from workbench.core.errors import InputError
 
 

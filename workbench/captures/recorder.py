@@ -29,7 +29,7 @@ from workbench.captures.layout import (
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
 from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
-from workbench.captures.source import source_of
+from workbench.captures.tokens import source_of
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers

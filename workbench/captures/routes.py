@@ -36,7 +36,7 @@ from workbench.captures.implicit_masks import (
     in_padded_rows,
     starts_of,
 )
-from workbench.captures.kernels import watch_kernels
+from workbench.captures.kernels import PACKAGES, watch_kernels
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call
 from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
@@ -444,10 +444,11 @@ def watch_attention(observer: Everything, modules: Sequence[nn.Module] = ()) -> 
         else:
             observer.skip(None)
 
+    called_by_name = any(name in sys.modules for name in PACKAGES)
     with (
         slow_multihead_attention(),
         _watch_interface(interface),
-        watch_kernels(modules, seen, unwatched),
+        watch_kernels(modules, seen, unwatched) if called_by_name else nullcontext(),
         watch,
     ):
         yield

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from workbench.analyses.layer import Layer, NotApplicable, visible_keys
+from workbench.analyses.layer import Layer, NotApplicable, visible_keys, with_float64
 from workbench.analyses.registry import ANALYSES, Analysis
 from workbench.captures import (
     Capture,
@@ -26,7 +26,7 @@ from workbench.captures import (
     read_qkv,
     token_mixers,
 )
-from workbench.captures.batches import cut_layer, inputs_in, join_captures, with_float64
+from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers

@@ -106,7 +106,7 @@ def contaminate(
     block that leaves none of it clean, MissingResource for ``fgsm`` without the attack library, and what
     `workbench.inputs` raises.
     """
-    from workbench.captures.labelling import token_info
+    from workbench.captures.tokens import token_info
 
     if kind not in CONTAMINATIONS:
         raise UnknownName("contamination", kind, CONTAMINATIONS)
