@@ -20,7 +20,7 @@ BODY = """\
 import numpy as np
 import plotly.graph_objects as go
 from workbench.figures.export import save_figure
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 x = np.random.default_rng(seed).normal(size=(n, 3, 5))
 eigenvalues = scale * np.linalg.eigvalsh(x @ x.transpose(0, 2, 1))[..., ::-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 from workbench.runs.cache import content_sha256
 
 

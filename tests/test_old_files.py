@@ -20,8 +20,8 @@ from workbench.apps.rendering.notebooks import find_notebooks, read_typed_parame
 from workbench.apps.rendering.state import read_report
 from workbench.core.errors import InputError
 from workbench.core.renamed import RENAMED
-from workbench.frames.measurement import COLUMNS
 from workbench.frames.provenance import read_provenance
+from workbench.frames.results import COLUMNS
 from workbench.models.checkpoints import read_checkpoint
 from workbench.papers import published
 from workbench.runs.watch import read_watch, watch

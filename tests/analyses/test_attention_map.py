@@ -13,8 +13,7 @@ from workbench.analyses.attention_map import (
 )
 from workbench.analyses.layer import grid_positions, positions_of, visible_keys
 from workbench.core.errors import InputError
-from workbench.frames.measurement import make_frame
-from workbench.frames.results import join_frames
+from workbench.frames.results import join_frames, make_frame
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 

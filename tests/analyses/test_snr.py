@@ -15,8 +15,8 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.data.batches import NoImages
 from workbench.data.corruptions import corrupt
-from workbench.frames.measurement import COLUMNS
 from workbench.frames.metrics import METRICS
+from workbench.frames.results import COLUMNS
 from workbench.runs.analyze import analyze
 
 BATCH, TOKENS, WIDTH = 3, 7, 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from workbench.frames.measurement import conform
 from workbench.frames.metrics import METRICS
+from workbench.frames.results import conform
 
 MODEL = "bundled:digits-vit"
 

@@ -10,7 +10,7 @@ from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 class Captured(list):

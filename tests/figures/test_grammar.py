@@ -18,7 +18,7 @@ from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
 from workbench.figures.theme import NULL_BAND, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
-from workbench.frames.measurement import conform
+from workbench.frames.results import conform
 
 MODELS = ("bundled:digits-vit", "timm/vit_small_patch16_224.augreg_in21k_ft_in1k", "hf:facebook/dino-vits16")
 

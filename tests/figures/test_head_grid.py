@@ -6,7 +6,7 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.figures import apply_theme, head_grid_figure
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 def measured(metric="attention_entropy_share", inputs=2, layers=3, heads=5, **constant):

@@ -10,7 +10,7 @@ from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.core.errors import InputError
 from workbench.figures import head_spectrum_figure, singular_values_figure
 from workbench.figures.theme import NULL_BAND
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 def spectra(layers=(0, 1, 3), inputs=3, ranks=5, **constant):

@@ -14,7 +14,7 @@ from workbench.figures import Band, Line, Plot, multipanel
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.theme import PANEL_LETTER
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 def line(*names):

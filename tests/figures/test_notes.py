@@ -7,7 +7,7 @@ import pytest
 
 from workbench.figures import absent_notes, similarity_depth_figure, with_absent
 from workbench.figures.measuring import text_width
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 def test_nothing_absent_leaves_the_figure_as_it_is():

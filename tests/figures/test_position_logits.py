@@ -9,7 +9,7 @@ from tests.figures.study import titles
 from workbench.core.errors import InputError
 from workbench.figures import position_logit_figure, position_share_figure
 from workbench.figures.theme import NULL_BAND
-from workbench.frames.measurement import conform
+from workbench.frames.results import conform
 
 TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
 TOKENS = 5

@@ -8,7 +8,7 @@ from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, similarity_sites_figure
 from workbench.figures.theme import NULL_BAND
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 
 def cosines(layers=5, inputs=7, model="bundled:digits-vit", **more):

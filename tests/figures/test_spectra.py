@@ -7,8 +7,8 @@ import pytest
 from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import spectrum_figure
-from workbench.frames.measurement import make_frame
 from workbench.frames.metrics import METRICS
+from workbench.frames.results import make_frame
 
 
 def spectra(layers=3, heads=2, inputs=5, tokens=11, model="bundled:digits-vit"):

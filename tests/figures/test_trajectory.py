@@ -7,7 +7,7 @@ import pytest
 from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, trajectory_figure
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 
 AXES = {"input": ["i0", "i1"], "layer": range(4)}
 

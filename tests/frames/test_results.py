@@ -8,8 +8,16 @@ import pytest
 
 from workbench import __version__
 from workbench.core.errors import InputError, UnknownName
-from workbench.frames.measurement import COLUMNS, conform, make_frame
-from workbench.frames.results import SCHEMA_VERSION, join_frames, provenance_of, read_frame, write_frame
+from workbench.frames.results import (
+    COLUMNS,
+    SCHEMA_VERSION,
+    conform,
+    join_frames,
+    make_frame,
+    provenance_of,
+    read_frame,
+    write_frame,
+)
 
 IDS = ["photos/a", 'text, with "quotes" and ü']
 AWKWARD = [

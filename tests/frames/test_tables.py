@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from workbench.frames.measurement import conform, make_frame
 from workbench.frames.metrics import METRICS
+from workbench.frames.results import conform, make_frame
 from workbench.frames.tables import latex_table, summary_table
 from workbench.frames.tex import tex_text
 

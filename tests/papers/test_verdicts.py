@@ -8,7 +8,7 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
-from workbench.frames.measurement import make_frame
+from workbench.frames.results import make_frame
 from workbench.papers.verdicts import (
     FAILS,
     HOLDS,

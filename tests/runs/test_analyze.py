@@ -17,8 +17,7 @@ from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.attention import replace_attention
 from workbench.captures import Capture, capture
 from workbench.core.errors import InputError, UnknownName
-from workbench.frames.measurement import COLUMNS
-from workbench.frames.results import read_frame, write_frame
+from workbench.frames.results import COLUMNS, read_frame, write_frame
 from workbench.runs.analyze import ANALYSES, analyze, capture_inputs, check_request
 
 INPUTS, LAYERS, HEADS, TOKENS, DIM = 5, 3, 2, 17, 4

@@ -15,7 +15,7 @@ from workbench.core.intervals import (
     paired_interval,
     welch_interval,
 )
-from workbench.frames.measurement import conform
+from workbench.frames.results import conform
 from workbench.papers.published import published
 from workbench.studies import baselines
 from workbench.studies.baselines import (

@@ -131,7 +131,8 @@ class _NullLevel(NamedTuple):
 
 def _nulls(sample: Sample, rows: pd.DataFrame, shape: tuple[int, int]) -> list[_NullLevel]:
     found = []
-    single = rows["input"].nunique() <= 1 and "z" in rows  # z of a mean is not the mean of z
+    several = "input" in rows and rows["input"].nunique() > 1
+    single = not several and "z" in rows  # z of a mean is not the mean of z
     for kind in null_kinds(rows):
         own = sample.null_sample(kind, rows).rows
         means = own.groupby([*sample.by])[["null_mean", *(["z"] if single else [])]].mean().reset_index()

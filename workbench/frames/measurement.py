@@ -11,25 +11,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from workbench._version import __version__
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import ranges
 from workbench.core.renamed import new_keys
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.moments import Moments
+from workbench.frames.results import STEP, conform
 
-COLUMNS = (
-    "model", "checkpoint", "input", "layer", "source", "head", "metric", "axis", "statistic", "convention",
-    "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
-    "version",
-)  # fmt: skip
 LABELS = ("axis", "statistic", "convention", "standardize", "candidate", "unit", "null")
 """Columns that tell one quantity from another, beside its layer and metric."""
-STEP = "step"
-"""The column of results over the tokens that a model generated, or over steps of a loop; others have none."""
-_INTEGERS = ("layer", "head", "rank")
-_NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
 _NULL = ("null_mean", "null_low", "null_high", "z")
 _OBSERVED = ""
 
@@ -539,42 +530,3 @@ def _listed(columns: Mapping[str, Any]) -> dict[str, Any]:
     if any(isinstance(part, (list, np.ndarray)) for part in columns.values()):
         return dict(columns)
     return {name: [part] for name, part in columns.items()}
-
-
-def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:
-    """One row per entry of an array, in the columns every result shares.
-
-    ``index`` maps an axis of ``values``, in order, to its labels, e.g.
-    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns
-    with one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown
-    column, `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes
-    disagree.
-    """
-    if metric not in METRICS:
-        raise UnknownName("metric", metric, METRICS)
-    array = np.asarray(values, dtype=np.float64)
-    labels = {name: list(items) for name, items in index.items()}
-    shape = tuple(len(items) for items in labels.values())
-    if array.shape != shape:
-        raise InputError(
-            f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}"
-        )
-    unknown = sorted({*labels, *constant} - set(COLUMNS))
-    if unknown:
-        raise InputError(f"no such result column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
-    rows = pd.MultiIndex.from_product(list(labels.values()), names=list(labels)).to_frame(index=False)
-    rows = rows.assign(metric=metric, unit=METRICS[metric].unit or None, **constant, value=array.ravel())
-    return conform(rows)
-
-
-def conform(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null.
-
-    Where a row has a step, there is a column of steps too.
-    """
-    columns = list(COLUMNS)
-    if STEP in frame and frame[STEP].notna().any():
-        columns.insert(columns.index("layer") + 1, STEP)
-    frame = frame.assign(version=__version__).reindex(columns=columns)
-    kinds: dict[str, Any] = dict.fromkeys((*_INTEGERS, STEP), "Int64") | dict.fromkeys(_NUMBERS, "float64")
-    return frame.astype({name: kinds.get(name, "string") for name in columns})

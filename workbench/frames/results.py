@@ -1,29 +1,79 @@
-"""Tidy frames joined, with the runs that they name, and to files and back."""
+"""Arrays to tidy frames that name their run, and frames to files and back."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pandas as pd
 
-from workbench.core.errors import InputError
+from workbench._version import __version__
+from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write
 from workbench.core.renamed import RENAMED, new_settings
-from workbench.frames.measurement import COLUMNS, STEP, conform
+from workbench.frames.metrics import METRICS
 from workbench.frames.tables import is_overall, latex_table
 
 SCHEMA_VERSION = (
     3  # 2 added candidate and null, 3 has new names; older files are read, with both empty or renamed
 )
+COLUMNS = (
+    "model", "checkpoint", "input", "layer", "source", "head", "metric", "axis", "statistic", "convention",
+    "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
+    "version",
+)  # fmt: skip
+STEP = "step"
+"""The column of results over the tokens that a model generated, or over steps of a loop; others have none."""
 RANDOM_WEIGHTS = "random"
 """Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
+_INTEGERS = ("layer", "head", "rank")
+_NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
 SUFFIXES = (".parquet", ".csv", ".json", ".tex")
+
+
+def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:
+    """One row per entry of an array, in the columns every result shares.
+
+    ``index`` maps an axis of ``values``, in order, to its labels, e.g.
+    ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns
+    with one value for all rows (``model``, ``checkpoint``, ``axis``, …). Raises `InputError` for an unknown
+    column, `UnknownName` for a metric that is not in the table, and `InputError` where labels and axes
+    disagree.
+    """
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)
+    array = np.asarray(values, dtype=np.float64)
+    labels = {name: list(items) for name, items in index.items()}
+    shape = tuple(len(items) for items in labels.values())
+    if array.shape != shape:
+        raise InputError(
+            f"values of shape {array.shape} do not fit the axes {dict(zip(labels, shape, strict=True))}"
+        )
+    unknown = sorted({*labels, *constant} - set(COLUMNS))
+    if unknown:
+        raise InputError(f"no such result column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
+    rows = pd.MultiIndex.from_product(list(labels.values()), names=list(labels)).to_frame(index=False)
+    rows = rows.assign(metric=metric, unit=METRICS[metric].unit or None, **constant, value=array.ravel())
+    return conform(rows)
+
+
+def conform(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null.
+
+    Where a row has a step, there is a column of steps too.
+    """
+    columns = list(COLUMNS)
+    if STEP in frame and frame[STEP].notna().any():
+        columns.insert(columns.index("layer") + 1, STEP)
+    frame = frame.assign(version=__version__).reindex(columns=columns)
+    kinds: dict[str, Any] = dict.fromkeys((*_INTEGERS, STEP), "Int64") | dict.fromkeys(_NUMBERS, "float64")
+    return frame.astype({name: kinds.get(name, "string") for name in columns})
 
 
 def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
-from workbench.core.renamed import new_keys, new_settings
+from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models.source import ImageFormat, Source, require_file, seeded
 
@@ -92,10 +92,12 @@ def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str,
 
 def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
     """Options of attention and tables of a recipe, which alone have other names now, here and in what is inside."""
+    entries = RENAMED["recipe entry"]
     return {
         name: new_settings(value) if name == "attention_options" and value
         else _with_new_options(value) if name == "architecture"
-        else new_keys("recipe entry", _with_new_options(value)) if name == "recipe"
+        else _with_new_options({entries.get(entry, entry): inside for entry, inside in value.items()})
+        if name == "recipe"
         else value
         for name, value in about.items()
     }  # fmt: skip

@@ -43,7 +43,7 @@ def analyze(
     cache: bool | None = None,
     **asked: Any,
 ) -> pd.DataFrame:
-    """Run one analysis and return its tidy frame, one row per number (columns: `workbench.frames.measurement.COLUMNS`).
+    """Run one analysis and return its tidy frame, one row per number (columns: `workbench.frames.results.COLUMNS`).
 
         analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits", n=5, max_rank=8)
 

@@ -9,8 +9,7 @@ import pandas as pd
 
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError
-from workbench.frames.measurement import COLUMNS
-from workbench.frames.results import provenance_of
+from workbench.frames.results import COLUMNS, provenance_of
 
 
 def findings(frame: pd.DataFrame) -> list[str]:

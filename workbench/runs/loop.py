@@ -30,7 +30,8 @@ from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
-from workbench.frames.measurement import STEP, Accumulator, Counts, Measurement
+from workbench.frames.measurement import Accumulator, Counts, Measurement
+from workbench.frames.results import STEP
 from workbench.runs.settings import RunSettings
 
 Progress = Callable[[float], None]

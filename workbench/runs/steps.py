@@ -12,8 +12,7 @@ from workbench.analyses.registry import find_analysis
 from workbench.captures import Capture, capture_steps
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
-from workbench.frames.measurement import STEP, conform
-from workbench.frames.results import join_frames
+from workbench.frames.results import STEP, conform, join_frames
 from workbench.runs.analyze import analyze
 
 

@@ -15,8 +15,8 @@ from tests.browser import needs_chrome
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
 from workbench.figures.export import check_formats, save_figure
-from workbench.frames.measurement import make_frame
 from workbench.frames.provenance import read_provenance
+from workbench.frames.results import make_frame
 
 DATA_FILES = {"f.csv", "f.tex", "f.json", "f.figure.json", "f.figure.tex"}
 

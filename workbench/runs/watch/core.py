@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
 from workbench.core.errors import InputError
-from workbench.frames.measurement import conform
-from workbench.frames.results import provenance_of
+from workbench.frames.results import conform, provenance_of
 from workbench.runs.analyze import analyze
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
