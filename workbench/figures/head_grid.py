@@ -59,6 +59,9 @@ def head_grid_figure(
     by_head = bool(held["head"].notna().any())
     by = ("layer", "head") if by_head else ("layer",)
     rows = quantity(held, metric, {}, by)
+    rows = rows.reindex(
+        columns=rows.columns.union(["input", "unit"], sort=False)
+    )  # a frame made by hand may lack both
     rows = rows[rows[[*by]].notna().all(axis=1)]
     sample = Sample.of(rows, by)
     last = int(rows["layer"].max()) + 1
@@ -131,8 +134,7 @@ class _NullLevel(NamedTuple):
 
 def _nulls(sample: Sample, rows: pd.DataFrame, shape: tuple[int, int]) -> list[_NullLevel]:
     found = []
-    several = "input" in rows and rows["input"].nunique() > 1
-    single = not several and "z" in rows  # z of a mean is not the mean of z
+    single = rows["input"].nunique() <= 1 and "z" in rows  # z of a mean is not the mean of z
     for kind in null_kinds(rows):
         own = sample.null_sample(kind, rows).rows
         means = own.groupby([*sample.by])[["null_mean", *(["z"] if single else [])]].mean().reset_index()
