@@ -574,13 +574,19 @@ def test_attention_that_is_there_under_two_names_is_found_once():
 
 
 def test_what_runs_otherwise_than_by_itself_is_said():
-    layer = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
+    layer = nn.TransformerEncoderLayer(12, 2, 24, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     x = torch.randn(2, 5, 12)
     (note,) = capture(encoder.eval(), x).notes
     assert "fast path" in note
     assert "was off during the capture" in note
     assert capture(encoder.train(), x).notes == []  # which has none
+    assert capture(encoder.eval(), x, grad=True).notes == []  # nor has one whose weights are to get gradients
+    odd = nn.TransformerEncoderLayer(12, 3, 24, batch_first=True).eval()
+    assert capture(odd, x).notes == []  # nor an odd number of heads
+    crossed = nn.MultiheadAttention(12, 2, batch_first=True).eval()
+    assert capture(crossed, (x, x + 1, x + 1)).notes == []  # nor attention to others
+    assert "fast path" in capture(crossed, (x, x, x)).notes[0]
     attention = nn.MultiheadAttention(12, 3, batch_first=True).train()
     attention.compile(backend="eager")
     (note,) = capture(attention, (x, x, x)).notes

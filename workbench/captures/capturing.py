@@ -21,6 +21,7 @@ from workbench.captures.registry import class_path
 from workbench.captures.routes import (
     fused_kernels,
     no_cache,
+    noting_fast_path,
     watch_attention,
     watch_modules,
     watch_variants,
@@ -227,7 +228,7 @@ def capture(
         inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
-        notes=[*recorder.notes, *switched(model, modules)],
+        notes=[*recorder.notes, *switched(model, recorder)],
         identity=identity_of(model, module),
     )
 
@@ -341,6 +342,7 @@ def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Ge
         # Inference tensors could not be used later in place or with gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
+        stack.enter_context(noting_fast_path(children, recorder.miss_fast_path))
         stack.enter_context(_eager(children, cached))
         stack.enter_context(fused_kernels(children))
         if not cached:
@@ -397,9 +399,9 @@ def _eager(modules: list[nn.Module], cached: bool) -> Any:
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
-def switched(model: Any, modules: Mapping[str, nn.Module]) -> list[str]:
+def switched(model: Any, recorder: Recorder) -> list[str]:
     """What a capture ran otherwise than the model would by itself, because attention cannot be seen there."""
-    notes = []
+    notes, modules = [], recorder.modules
     compiled = [path or "the model" for path, child in modules.items() if _is_compiled(child)]
     given = model if isinstance(model, nn.Module) else model.module
     given = given.module if isinstance(given, nn.parallel.DistributedDataParallel) else given
@@ -410,10 +412,7 @@ def switched(model: Any, modules: Mapping[str, nn.Module]) -> list[str]:
         notes.append(
             f"compiled code is not entered: {compiled[0]}{more} ran as plain Python, which may round otherwise"
         )
-    packed = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-    if torch.backends.mha.get_fastpath_enabled() and any(
-        isinstance(child, packed) and not child.training for child in modules.values()
-    ):
+    if recorder.fast_path_off:
         notes.append(
             "torch's fast path for nn.TransformerEncoder and nn.MultiheadAttention was off during the capture"
         )

@@ -639,7 +639,7 @@ class _Generation:
             None if steps.logits is None else torch.stack(steps.logits[:count], dim=1),
             self.whole(sequences, mask),
         )  # fmt: skip
-        notes = [*steps.notes, *switched(self.model, steps.modules)]
+        notes = [*steps.notes, *switched(self.model, steps)]
         if steps.left_out:
             notes.append(f"layers left out, since they attend to no tokens: {', '.join(steps.left_out)}")
         if steps.once:

@@ -72,6 +72,8 @@ class Recorder:
     positions: Positions | None = None
     failure: BaseException | None = None
     notes: list[str] = field(default_factory=list)
+    fast_path_off: bool = False
+    """Whether torch's fast path would have been taken somewhere, had it not been off."""
     records: list[LayerRecord] = field(default_factory=list)
     count: int = 0
     token_count: int | None = None
@@ -201,6 +203,9 @@ class Recorder:
     def in_mixer(self) -> bool:
         """Whether what runs is part of a module that is named and not read, whatever it does."""
         return bool(self.opaque) and any(frame.visit.path in self.opaque for frame in self.frames)
+
+    def miss_fast_path(self) -> None:
+        self.fast_path_off = True
 
     def expects(self) -> bool:
         return self.keeps(self.count)

@@ -140,6 +140,65 @@ def slow_multihead_attention() -> Generator[None]:
 
 
 @contextmanager
+def noting_fast_path(modules: Sequence[nn.Module], note: Callable[[], None]) -> Generator[None]:
+    """Call ``note`` where torch's fast path would have been taken, had it not been off, as ``forward`` decides.
+
+    Hooks keep an encoder layer from its fast path, so this is entered before any hook of a capture is there.
+    """
+
+    def layer(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {**dict(zip(("src",), args, strict=False)), **kwargs}
+        if given["src"].ndim == 3:
+            note()
+
+    def attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        masks = [given.get("key_padding_mask"), given.get("attn_mask")]
+        query = given["query"]
+        itself = query is given["key"] is given["value"]
+        if itself and query.ndim == 3 and not any(m is not None and m.is_floating_point() for m in masks):
+            note()
+
+    handles = []
+    try:
+        enabled = torch.backends.mha.get_fastpath_enabled()
+        for child in [child for child in modules if enabled and _has_fast_path(child)]:
+            hook = layer if isinstance(child, nn.TransformerEncoderLayer) else attention
+            handles.append(child.register_forward_pre_hook(hook, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _has_fast_path(module: nn.Module) -> bool:
+    """Whether the module, as it is set, takes torch's fast path with inputs that allow it."""
+    kinds = nn.TransformerEncoderLayer, nn.MultiheadAttention
+    if not isinstance(module, kinds):
+        return False
+    if type(module).forward not in [kind.forward for kind in kinds]:  # a subclass decides for itself
+        return False
+    if module.training or torch.is_autocast_enabled():
+        return False
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()):
+        return False
+    if isinstance(module, nn.TransformerEncoderLayer):
+        hooked = any(child._forward_hooks or child._forward_pre_hooks for child in module.modules())
+        norms = {getattr(norm, "eps", norm) for norm in (module.norm1, module.norm2)}
+        known = bool(module.activation_relu_or_gelu) and len(norms) == 1
+        return known and not hooked and _projects_at_once(module.self_attn)
+    return _projects_at_once(module) and module.bias_k is None and not module.add_zero_attn
+
+
+def _projects_at_once(attention: nn.Module) -> bool:
+    """Whether the fast path can read the projections: of one width, with biases, batch first, for even heads."""
+    if not isinstance(attention, nn.MultiheadAttention) or attention.in_proj_bias is None:
+        return False
+    return attention._qkv_same_embed_dim and attention.batch_first and attention.num_heads % 2 == 0
+
+
+@contextmanager
 def zero_padding(modules: Sequence[nn.Module]) -> Generator[None]:
     """Zeros where ``nn.TransformerEncoder`` has them in rows of padding, which its fast path leaves out."""
 

@@ -111,7 +111,8 @@ def _dying(measured):
 
     def measure(*asked):
         if not alive:
-            killer = threading.Thread(target=lambda: alive.append(_kill_the_next()))
+            before = set(multiprocessing.active_children())  # joblib's, left by other tests, are among them
+            killer = threading.Thread(target=lambda: alive.append(_kill_the_next(before)))
             killer.start()
             found = measured(*asked)
             killer.join()
@@ -121,11 +122,12 @@ def _dying(measured):
     return measure
 
 
-def _kill_the_next():
-    while not (children := multiprocessing.active_children()):
+def _kill_the_next(before):
+    while not (children := set(multiprocessing.active_children()) - before):
         time.sleep(0.001)
-    children[0].kill()
-    return children[0]
+    child = children.pop()
+    child.kill()
+    return child
 
 
 def test_a_folder_of_another_study_is_refused(planted, tmp_path):
