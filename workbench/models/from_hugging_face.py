@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.core.whole_module import whole_module
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import ImageFormat, Source, first_lines, seeded
@@ -44,7 +45,7 @@ def load(
     `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository. ``placing`` are options
     of ``from_pretrained`` that say where its weights go and how its attention runs.
     """
-    from transformers import AutoConfig
+    AutoConfig = whole_module("transformers").AutoConfig
 
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()

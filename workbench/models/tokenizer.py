@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import InputError
+from workbench.core.whole_module import whole_module
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -74,7 +75,6 @@ def _tokenizer(
 ) -> PreTrainedTokenizerFast:
     """``SPECIAL``, then the tokens; ``steps`` cut a text into them, ``decoder`` puts them together."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     known = {token: number for number, token in enumerate([*SPECIAL, *tokens])}
     tokenizer = Tokenizer(models.WordLevel(known, unk_token=UNKNOWN))
@@ -82,7 +82,7 @@ def _tokenizer(
     if decoder is not None:
         tokenizer.decoder = decoder
     limit = {} if max_length is None else {"model_max_length": max_length}
-    return PreTrainedTokenizerFast(
+    return whole_module("transformers").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PADDING,
         unk_token=UNKNOWN,
