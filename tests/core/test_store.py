@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import time
 
 import pytest
 
@@ -105,17 +106,17 @@ def test_a_place_that_is_no_folder_is_named(tmp_path):
         store_at(tmp_path / "file" / "below").open(SETTINGS)
 
 
-def _hold(path, ready, done):
+def _hold(path, ready):
     with store_at(path).locked():
         ready.set()
-        done.wait(30)
+        time.sleep(600)  # until it is killed: an event that a killed process waits for cannot be set any more
 
 
 def test_only_one_process_writes_at_a_time(store):
     assert not store.is_locked()
     context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    other = context.Process(target=_hold, args=(store.path, ready, done))
+    ready = context.Event()
+    other = context.Process(target=_hold, args=(store.path, ready))
     other.start()
     try:
         assert ready.wait(30)
@@ -127,6 +128,5 @@ def test_only_one_process_writes_at_a_time(store):
         with store.locked():
             assert not store_at(store.path.parent / "two").is_locked()
     finally:
-        done.set()
         other.kill()
         other.join()
