@@ -12,7 +12,7 @@ from workbench.core.errors import InputError
 from workbench.frames.results import COLUMNS, provenance_of
 
 
-def findings(frame: pd.DataFrame) -> list[str]:
+def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> list[str]:
     """What a result says: sentences with estimate, 95 % confidence interval, unit of sampling, and null distribution.
 
         workbench.findings(workbench.analyze("token-similarity", model="bundled:digits-vit", inputs="bundled:digits"))
@@ -20,6 +20,10 @@ def findings(frame: pd.DataFrame) -> list[str]:
     A frame of several runs, as of `workbench.analyze_many`, is described run by run; rows that were taken out of it are
     left out. Runs that differ only in what the analysis pools, as those of a `workbench.analyze_grid` over kinds of
     noise, are described together. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
+
+    A caption tells what its figure shows: what these metrics say, of the first so many at most.
+
+        caption = " ".join(["Mean cosine of tokens.", *workbench.findings(frame, "token_cosine", most=2)])
 
     Raises `InputError` for a frame without the record of its runs, as one that was read from CSV.
     """
@@ -29,6 +33,8 @@ def findings(frame: pd.DataFrame) -> list[str]:
             "the frame does not say which runs it comes from: give the result of `workbench.analyze` or its like, "
             "or one read from Parquet"
         )
+    if metrics:
+        frame = frame[frame["metric"].isin(metrics)]
     sentences, seen = [], []
     for run in runs:
         analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
@@ -42,7 +48,7 @@ def findings(frame: pd.DataFrame) -> list[str]:
         if not rows.empty:
             said = analysis.findings(rows, options)
             sentences += [f"{_name(run, apart, runs)}: {sentence}." for sentence in said]
-    return sentences
+    return sentences[:most]
 
 
 def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, Any]) -> pd.DataFrame:

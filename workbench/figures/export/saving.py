@@ -31,6 +31,7 @@ from workbench.figures.export.static import (
     shared_chrome,
 )
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
+from workbench.figures.words import in_words
 from workbench.frames.provenance import build_provenance, dump
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import latex_table
@@ -82,7 +83,8 @@ def save_figure(
         fig: any plotly figure; it is not changed.
         name: file name without folder or suffix: letters, digits, "_" and "-".
         data: the numbers that the figure shows; by default the points of its traces.
-        caption: one or two sentences, as under a figure in print; by default the figure's title, else its name.
+        caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. Names
+            of the code in it are written in the words of the legend (`workbench.figures.words`).
         alt: what the figure shows, for readers who cannot see it; by default the caption.
         parameters: what was asked for (model, inputs, n, seed, …), in the place of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
@@ -105,6 +107,8 @@ def save_figure(
     data = _points(fig) if data is None else data
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
+    if isinstance(caption, str):
+        caption = in_words(caption)
     _check_told(name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)

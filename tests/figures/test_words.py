@@ -1,0 +1,26 @@
+"""Captions in the words of the figures."""
+
+import pytest
+
+from workbench.figures.words import in_words
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("bundled:digits-vit: r = 0.1", "digits-vit: r = 0.1"),
+        ("hf:sentence-transformers/all-MiniLM-L6-v2: 3", "all-MiniLM-L6-v2: 3"),
+        ("in rpc-sym, tssa and bilateral+boost", "in symmetric RPC, token statistics and bilateral + boost"),
+        ("prose-tssa-causal falls", "token statistics falls"),
+        ("digits-rpc-sym and prose-tost, as softmax", "digits-rpc-sym and prose-tost, as softmax"),
+        ("Fig. 1 of teo2024, as_implemented", "Fig. 1 of Teo et al. (2024), as in the authors' code"),
+        ("3.61e+03 [−1.05e+03, 5.92e+03]", "3610 [−1050, 5920]"),
+        ("−3.05e−07 and 2e+10, 1.2345e+02", "−3.05·10⁻⁷ and 2·10¹⁰, 123.45"),
+        (
+            "prose/03-everyday-things:17 and digits/test/1647",
+            "prose/03-everyday-things:17 and digits/test/1647",
+        ),
+    ],
+)
+def test_a_caption_speaks_the_words_of_its_figure(told, said):
+    assert in_words(told) == said

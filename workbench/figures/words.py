@@ -1,0 +1,56 @@
+"""The words of a legend for the names of the code: captions say what the picture says."""
+
+from __future__ import annotations
+
+import re
+
+from workbench.figures.variants import LOOKS
+
+PAPERS = {
+    "teo2024": "Teo et al. (2024)",
+    "saritas2025": "Sarıtaş et al. (2025)",
+    "wu2025": "Wu et al. (2025)",
+    "chen2023": "Chen et al. (2023)",
+    "abdullaev2025": "Abdullaev et al. (2025)",
+}
+"""Papers as a caption cites them."""
+
+NAMES = {
+    "as_implemented": "as in the authors' code",
+    "as_published": "as published",
+    "resid_pre": "before the block",
+    "resid_mid": "after attention",
+    "resid_post": "after the block",
+    "attn_out": "output of attention",
+    "head_out": "output of the head",
+    "gaussian null": "Gaussian null",
+}
+"""Names of conventions, sites and nulls, to what figures call them."""
+
+_ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
+_ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}
+_NAME = re.compile(
+    rf"(?<![\w:/.-])(?:{'|'.join(sorted(map(re.escape, _ALL), key=len, reverse=True))})(?![\w/+]|[-.]\w)"
+)
+_SPEC = re.compile(r"\b(?:bundled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
+_POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def in_words(text: str) -> str:
+    """A caption as a figure speaks: models by their short names, attentions, papers and conventions in words.
+
+    Numbers are written out where they are short enough: 3.61e+03 as 3610, −3.05e−07 as −3.05·10⁻⁷.
+    """
+    text = _SPEC.sub("", text)
+    text = _NAME.sub(lambda found: _ALL[found[0]], text)
+    return _POWER.sub(_number, text)
+
+
+def _number(found: re.Match[str]) -> str:
+    digits, power = found[1] + (found[2] or ""), int(found[3].replace("−", "-"))
+    if 0 <= power < 6:
+        whole = digits.ljust(power + 1, "0")
+        return whole[: power + 1] + (f".{whole[power + 1 :]}" if whole[power + 1 :] else "")
+    mantissa = found[1] + (f".{found[2]}" if found[2] else "")
+    return f"{mantissa}·10{str(power).translate(_RAISED)}"
