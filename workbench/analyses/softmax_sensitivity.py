@@ -36,6 +36,7 @@ from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
+from workbench.frames.results import shared
 
 CONSTANT = 0.5
 SAMPLING = "softmax-sampling"
@@ -204,13 +205,15 @@ def sampled_sensitivity(
             rows.append({"metric": SOFTMAX_PERTURBATION.name, **moved._asdict(), **place})
     columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "null_samples"]
     frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "null_samples": "Int64"})
-    frame.attrs["provenance"] = {
-        "analysis": SAMPLING,
-        "options": {"tokens": list(tokens), "spreads": list(spreads), "null_samples": null_samples},
-        "model": None,
-        "inputs": None,
-        "seed": seed,
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "analysis": SAMPLING,
+            "options": {"tokens": list(tokens), "spreads": list(spreads), "null_samples": null_samples},
+            "model": None,
+            "inputs": None,
+            "seed": seed,
+        }
+    )
     return frame
 
 

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,7 @@ def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
     So are their notes, each once, and what `workbench.analyze_many` lists as absent.
     """
     joined = pd.concat(frames, ignore_index=True)
-    joined.attrs["provenance"] = [run for frame in frames for run in provenance_of(frame)]
+    joined.attrs["provenance"] = shared([run for frame in frames for run in provenance_of(frame)])
     joined.attrs["notes"] = [
         *dict.fromkeys(note for frame in frames for note in frame.attrs.get("notes", ()))
     ]
@@ -90,6 +90,25 @@ def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
         name: why for frame in frames for name, why in frame.attrs.get("absent", {}).items()
     }
     return joined
+
+
+def shared(facts: Any) -> Any:
+    """A list or dict for a frame's ``attrs`` that the frames derived from it share; nothing changes it.
+
+    pandas copies ``attrs`` deeply with every selection and every column taken, which for the runs of a record takes
+    longer than the work itself.
+    """
+    return _SharedDict(facts) if isinstance(facts, dict) else _SharedList(facts)
+
+
+class _SharedList(list[Any]):
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class _SharedDict(dict[str, Any]):
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -189,7 +208,7 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         frame = conform(frame)
     if schema < SCHEMA_VERSION:
         frame, runs = with_new_names(frame), [new_settings(run) for run in runs]
-    frame.attrs["provenance"] = runs
+    frame.attrs["provenance"] = shared(runs)
     return frame
 
 

@@ -12,7 +12,7 @@ from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_s
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.intervals import Finding, mean_interval
 from workbench.data.batches import PREPROCESSING, NoImages
-from workbench.frames.results import join_frames, provenance_of
+from workbench.frames.results import join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve
 from workbench.papers import verdicts
@@ -113,7 +113,7 @@ def claims(
         )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     made = list(frames.values())
-    frame.attrs["provenance"] = [source for part in made for source in provenance_of(part)]
+    frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
     frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
     return frame
 

@@ -18,7 +18,7 @@ from workbench.core.options import parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
-from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE
+from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE, shared
 from workbench.runs.cache import CacheEntry
 from workbench.runs.loop import (
     Source,
@@ -168,17 +168,19 @@ def result_frame(
     if analysis.per is None:
         notes += [*_silent_nulls(frame), *analysis.notes(_of_inputs(frame), options)]
     frame.attrs["notes"] = notes
-    frame.attrs["provenance"] = {
-        "analysis": analysis.name,
-        **({} if analysis.per is None else {"per": analysis.per}),
-        "options": asdict(options),
-        "model": model,
-        "inputs": source.inputs,
-        "seed": settings.seed,
-        "settings": settings.recorded(),
-        "notes": notes,
-        "versions": versions(),
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "analysis": analysis.name,
+            **({} if analysis.per is None else {"per": analysis.per}),
+            "options": asdict(options),
+            "model": model,
+            "inputs": source.inputs,
+            "seed": settings.seed,
+            "settings": settings.recorded(),
+            "notes": notes,
+            "versions": versions(),
+        }
+    )
     return frame
 
 

@@ -34,7 +34,7 @@ from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.frames.provenance import versions
-from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, write_frame
+from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, shared, write_frame
 from workbench.models.loading import tensor_bytes
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Store:
             return None
         with contextlib.suppress(OSError):  # another process may have let it go in the meantime
             os.utime(path)
-        frame.attrs = {"notes": list(run["notes"]), "provenance": run}
+        frame.attrs = {"notes": list(run["notes"]), "provenance": shared(run)}
         return frame
 
     def write(self, key: str, frame: pd.DataFrame) -> str | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError
-from workbench.frames.results import COLUMNS, provenance_of
+from workbench.frames.results import COLUMNS, provenance_of, shared
 
 
 def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> list[str]:
@@ -61,7 +61,7 @@ def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, An
             continue
         chosen = rows[name].isna() if value == "none" else rows[name] == value
         rows = rows[chosen.fillna(False)]
-    rows.attrs = {"provenance": dict(run)}
+    rows.attrs = {"provenance": shared(dict(run))}
     return rows
 
 

@@ -23,6 +23,7 @@ from workbench.core.intervals import (
     share_interval,
     welch_interval,
 )
+from workbench.frames.results import shared
 from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
 from workbench.studies.records import recorded, trained_alike, training_record
 
@@ -162,8 +163,8 @@ def narrowed(frame: pd.DataFrame, task: str, variants: Iterable[str]) -> pd.Data
         for file, run in zip(frame.attrs["records"], frame.attrs["provenance"], strict=True)
         if run["model"]["spec"] in specs
     ]
-    chosen.attrs["records"] = [file for file, _ in chosen_runs]
-    chosen.attrs["provenance"] = [run for _, run in chosen_runs]
+    chosen.attrs["records"] = shared([file for file, _ in chosen_runs])
+    chosen.attrs["provenance"] = shared([run for _, run in chosen_runs])
     return chosen
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.intervals import Finding, newcombe_interval, paired_interval, welch_interval
+from workbench.frames.results import shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, stated_claims
 from workbench.papers.verdicts import COLUMNS, FAILS, HOLDS, NOT_TESTED, UNDECIDED, Term
@@ -101,8 +102,8 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
     sources = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
-    frame.attrs["provenance"] = [run for source in sources for run in source.attrs["provenance"]]
-    frame.attrs["records"] = [file for source in sources for file in source.attrs["records"]]
+    frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
+    frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
     return frame
 
 

@@ -18,6 +18,7 @@ from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.core.renamed import new_settings
+from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
@@ -115,7 +116,7 @@ def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
             }
         )
     joined = pd.concat(frames, ignore_index=True)
-    joined.attrs = {"records": files, "provenance": runs, "notes": []}
+    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": []}
     return joined
 
 
@@ -141,7 +142,7 @@ def evaluation_record() -> pd.DataFrame:
         for model in about["models"].values()
         for name in frame.loc[frame["model"] == model["spec"], "protocol"].unique()
     ]
-    frame.attrs = {"records": [path], "provenance": runs, "notes": list(about["notes"])}
+    frame.attrs = {"records": shared([path]), "provenance": shared(runs), "notes": list(about["notes"])}
     return frame
 
 
@@ -157,7 +158,7 @@ def scaling_record() -> pd.DataFrame:
     frame = conform_scaling(frame)
     kept = ("command", "seed", "device", "dtype", "threads", "memory", "options", "versions")
     run = {"analysis": "operator-scaling", **{name: about[name] for name in kept}}
-    frame.attrs = {"records": [path], "provenance": [run], "notes": list(about["notes"])}
+    frame.attrs = {"records": shared([path]), "provenance": shared([run]), "notes": list(about["notes"])}
     return frame
 
 
@@ -193,7 +194,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
         absent[name] = "not in the record of evaluations; make it with: make records"
     specs = {f"bundled:{name}" for name in known}
     runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in specs]
-    rows.attrs = {**frame.attrs, "provenance": runs, "absent": absent}
+    rows.attrs = {**frame.attrs, "provenance": shared(runs), "absent": absent}
     return rows.reset_index(drop=True)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
 from workbench.core.errors import InputError
-from workbench.frames.results import conform, provenance_of
+from workbench.frames.results import conform, provenance_of, shared
 from workbench.runs.analyze import analyze
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
@@ -243,7 +243,7 @@ class Watch:
             for run in provenance_of(frame)
         ]
         named = conform(frame.assign(model=model["spec"], checkpoint=model["checkpoint"]))
-        named.attrs = {**frame.attrs, "provenance": runs}
+        named.attrs = {**frame.attrs, "provenance": shared(runs)}
         return named
 
     def _clock(self) -> float:

@@ -26,6 +26,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.frames.measurement import Accumulator, Counts
 from workbench.frames.provenance import versions
+from workbench.frames.results import shared
 from workbench.papers.verdicts import decide
 from workbench.studies.evaluation.attacks import fgsm
 from workbench.studies.evaluation.images import Images, PixelModel, open_images
@@ -181,20 +182,22 @@ def contamination_frame(
         f"{images.kind}: {before:.1%} of the clean images are correctly classified, {later:.1%} of the contaminated"
     ]
     frame.attrs["notes"] = [*notes, *rows.notes()]
-    frame.attrs["provenance"] = {
-        "analysis": "contamination",
-        "options": {
-            "contamination": images.kind,
-            "null_samples": null_samples,
-            "pursuit": pursuit,
-            "layers": layers,
-        },
-        "model": model.identity,
-        "inputs": images.clean.identity,
-        "seed": seed,
-        "notes": frame.attrs["notes"],
-        "versions": versions(),
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "analysis": "contamination",
+            "options": {
+                "contamination": images.kind,
+                "null_samples": null_samples,
+                "pursuit": pursuit,
+                "layers": layers,
+            },
+            "model": model.identity,
+            "inputs": images.clean.identity,
+            "seed": seed,
+            "notes": frame.attrs["notes"],
+            "versions": versions(),
+        }
+    )
     return frame
 
 
@@ -283,7 +286,7 @@ class SparseMaps:
         rows["value"] = self.values.numpy().ravel()
         for name, value in (("contamination", self.kind), ("layer", self.layer), ("model", self.model)):
             rows.insert(0, name, value)
-        rows.attrs["provenance"] = [self.provenance]
+        rows.attrs["provenance"] = shared([self.provenance])
         return rows
 
 

@@ -25,6 +25,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.extras import require
 from workbench.data.pools import photo_files, read_image
 from workbench.frames.provenance import versions
+from workbench.frames.results import shared
 from workbench.studies.evaluation.images import PixelModel
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Filtered:
         frame = pd.DataFrame(self.rows).astype({"layer": "Int64"})
         frame.insert(0, "photo", self.photo)
         frame.insert(0, "model", self.model)
-        frame.attrs["provenance"] = [self.provenance]
+        frame.attrs["provenance"] = shared([self.provenance])
         return frame
 
     def findings(self) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from workbench.attention.rpc import principal_component_pursuit, rpc_attention
 from workbench.core.errors import InputError
+from workbench.frames.results import shared
 
 PCP, PAP = "PCP", "PAP"
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -87,11 +88,13 @@ def pursuit_recovery(
                 for number, value in enumerate(error.tolist())
             ]
     frame = pd.DataFrame(records)
-    frame.attrs["provenance"] = {
-        "analysis": "pursuit-recovery",
-        "options": {"rows": rows, "columns": columns, "rank": rank, "share": share, "n": n},
-        "model": None,
-        "inputs": None,
-        "seed": seed,
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "analysis": "pursuit-recovery",
+            "options": {"rows": rows, "columns": columns, "rank": rank, "share": share, "n": n},
+            "model": None,
+            "inputs": None,
+            "seed": seed,
+        }
+    )
     return frame

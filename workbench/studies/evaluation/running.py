@@ -15,7 +15,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import accept
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
-from workbench.frames.results import UNTRAINED_NOTE
+from workbench.frames.results import UNTRAINED_NOTE, shared
 from workbench.studies.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error
 from workbench.studies.records import conform_evaluation
 
@@ -78,7 +78,7 @@ def evaluate(
             frames[number], said = _with_mce(frame, against)
             notes += said
     joined = pd.concat(frames, ignore_index=True)
-    joined.attrs["provenance"] = [frame.attrs["provenance"] for frame in frames]
+    joined.attrs["provenance"] = shared([frame.attrs["provenance"] for frame in frames])
     joined.attrs["notes"] = list(dict.fromkeys(notes))
     return joined
 
@@ -156,16 +156,18 @@ def _one(
     if model.has_random_weights:
         frame.attrs["notes"].append(f"{model.spec} {UNTRAINED_NOTE}")
     frame.attrs["notes"] += [f"{model.spec}: {protocol.name}: {note}" for note in request.notes]
-    frame.attrs["provenance"] = {
-        "evaluation": protocol.name,
-        "model": model.identity,
-        "inputs": identity,
-        "seed": request.seed,
-        "epsilons": list(request.budgets),
-        "settings": dict(request.settings),
-        "seconds": round(time.perf_counter() - started, 2),
-        "versions": versions(),
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "evaluation": protocol.name,
+            "model": model.identity,
+            "inputs": identity,
+            "seed": request.seed,
+            "epsilons": list(request.budgets),
+            "settings": dict(request.settings),
+            "seconds": round(time.perf_counter() - started, 2),
+            "versions": versions(),
+        }
+    )
     return frame
 
 
@@ -209,5 +211,5 @@ def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFram
     same = {name: frame[name].iloc[0] for name in ("model", "checkpoint", "inputs", "n", "seed", "protocol")}
     row = _frame([{**same, "metric": "mCE", "value": value}])
     joined = pd.concat([frame, row], ignore_index=True)
-    joined.attrs = {**frame.attrs, "provenance": {**frame.attrs["provenance"], "reference": base}}
+    joined.attrs = {**frame.attrs, "provenance": shared({**frame.attrs["provenance"], "reference": base})}
     return joined, notes

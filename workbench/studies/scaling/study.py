@@ -20,6 +20,7 @@ from workbench.core.progress import progress_bars
 from workbench.core.store import RunStore
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
+from workbench.frames.results import shared
 from workbench.papers.operators import CONDITIONS, LAYERS, OPERATORS, SWEEPS, Point
 from workbench.studies.records import OPERATORS as RECORD
 from workbench.studies.records import POINTS_FILE, SCALING_COLUMNS, conform_scaling, write_record
@@ -96,12 +97,14 @@ def scaling_study(
         [f"{beyond} of {len(planned)} points lie beyond the budget of {budget:g} minutes"] if beyond else []
     )
     frame.attrs = {
-        "provenance": {
-            "analysis": "operator-scaling",
-            "options": {"sweeps": list(dict.fromkeys(curve.sweep for curve in curves)), "budget": budget},
-            "seed": 0,
-            **identity,
-        },
+        "provenance": shared(
+            {
+                "analysis": "operator-scaling",
+                "options": {"sweeps": list(dict.fromkeys(curve.sweep for curve in curves)), "budget": budget},
+                "seed": 0,
+                **identity,
+            }
+        ),
         "notes": notes,
     }
     return frame

@@ -17,6 +17,7 @@ from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
+from workbench.frames.results import shared
 from workbench.models.architectures import ATTENTION_KEYS, build
 from workbench.papers.published import published
 from workbench.studies.training.costs import model_costs
@@ -155,14 +156,16 @@ def variant_costs(
     ]
     rows = [row for name, base in pairs for row in _rows(costs, times, name, base)]
     frame = _frame(rows, model=loaded.spec, source="measured")
-    frame.attrs["provenance"] = {
-        "analysis": "variant-costs",
-        "options": {"variants": names, "rounds": rounds},
-        "model": loaded.identity,
-        "inputs": batch.identity,
-        "seed": seed,
-        "versions": versions(),
-    }
+    frame.attrs["provenance"] = shared(
+        {
+            "analysis": "variant-costs",
+            "options": {"variants": names, "rounds": rounds},
+            "model": loaded.identity,
+            "inputs": batch.identity,
+            "seed": seed,
+            "versions": versions(),
+        }
+    )
     return frame
 
 
