@@ -483,19 +483,21 @@ class _Drawing:
         known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
         rows = rows[rows["value"].notna()]
         found: dict[tuple[int, Any], list[dict[str, Any]]] = {}
+        beside = self._beside(name)
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 colour = row.get(self.forest.color)
-                place = known[head, short_name(value)], colour if colour in self._beside(name) else None
+                place = known[head, short_name(value)], colour if colour in beside else None
                 found.setdefault(place, []).append(row)
         return found
 
     def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
         """A diamond for each published number of a row, and its paper."""
+        beside, shifts = self._beside(name), self._shifts(name)
         for (place, colour), own in self._found(name, mark).items():
             if mark.ranges and len(own) > 1:
                 own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
-            y = place + self._shifts(name)[-1 if colour is None else self._beside(name).index(colour)]
+            y = place + shifts[-1 if colour is None else beside.index(colour)]
             trace = published_trace([row["value"] for row in own], [y] * len(own), own)
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if mark.ranges and len(own) > 1:
