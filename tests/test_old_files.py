@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 
 import workbench
 from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.bundle import read_bundle
 from workbench.apps.rendering.gallery import write_gallery
 from workbench.apps.rendering.notebooks import find_notebooks, read_typed_parameters, resolve_parameters
 from workbench.apps.rendering.state import read_report
@@ -280,3 +281,11 @@ def test_an_old_sweep_is_not_gone_on_with(tmp_path):
             n=4, shards=2, batch_size=2, layers=(0,), preprocessing="saritas2025",
         )  # fmt: skip
     assert (folder / "manifest.json").read_bytes() == before
+
+
+def test_a_bundle_of_schema_1_is_read():
+    old = read_bundle(OLD / "bundle.safetensors")
+    assert old.header.bundle_schema == 1
+    assert old.attention(3).shape == (3, 65, 65)
+    assert old.metric("attention_sink").shape == (1, 3)
+    assert (old.header.inputs[0].prediction, old.header.spectra, old.header.ablations) == (None, [], {})

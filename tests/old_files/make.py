@@ -6,7 +6,8 @@ They were made at commit 5ef575d, whose package alone this runs with:
     cd /tmp && PYTHONPATH=/tmp/base python CHECKOUT/tests/old_files/make.py CHECKOUT/tests/old_files
 
 The model is a vision transformer of one layer with four tokens of eight features, trained on 32 digits, so that
-every file is small.
+every file is small. ``bundle.safetensors`` is younger, of commit 2dfd0fc, the last to write schema 1 of bundles: layer
+3 of ``bundled:digits-vit`` on the first of ``bundled:digits``, ``make_bundle(…, layers=[3], left_out=[0, 1, 2])``.
 """
 
 from __future__ import annotations

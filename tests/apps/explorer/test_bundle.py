@@ -16,6 +16,8 @@ from workbench.apps.explorer.bundle import (
     read_bundle,
     why_without,
 )
+from workbench.apps.explorer.evidence import SPECTRA, joint_plane
+from workbench.apps.explorer.measures import NUMBERS
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError
 
@@ -81,6 +83,114 @@ def test_attention_is_as_far_from_the_captured_as_the_header_says(bundle, model,
         assert stated <= 2**-12  # half a unit in the last place of the largest weight
 
 
+def rounded(bundle: Bundle, name: str) -> np.ndarray:
+    """A float16 array in float64, with room for its stated error."""
+    return bundle.arrays[name].astype(np.float64)
+
+
+def test_spectra_equal_those_of_analyze(bundle, model, digits):
+    for name, (analysis, options) in SPECTRA.items():
+        own = workbench.analyze(analysis, model=model, inputs=digits[1:], **options)
+        seen = workbench.capture(model, digits[1:])
+        rows = workbench.analyze(
+            analysis, qkv=seen, **options
+        )  # whose null samples are those of no input's name
+        np.testing.assert_allclose(rows["value"].to_numpy(float), own["value"].to_numpy(float))
+        rows = rows[(rows["metric"] == name) & (rows["layer"] == 2)]
+        assert len(rows) >= 3 * 16
+        for number in NUMBERS:
+            array = bundle.arrays[f"inputs.1.layers.2.spectra.{name}.{number}"]
+            found = array[rows["head"].to_numpy(int), rows["rank"].to_numpy(int) - 1]
+            np.testing.assert_allclose(found, rows[number].to_numpy(float), rtol=1e-5, atol=1e-12)
+
+
+def test_scaled_products_of_q_and_k_are_the_logits_of_its_attention(bundle):
+    for layer in (0, 3):
+        start = f"inputs.1.layers.{layer}"
+        q, k = (rounded(bundle, f"{start}.{site}") for site in ("q", "k"))
+        for site, operand in (("q", q), ("k", k)):
+            assert 0 < bundle.header.max_error[f"{start}.{site}"] <= np.abs(operand).max() * 2**-11
+        logits = np.einsum("hqd,hkd->hqk", q, k) * bundle.arrays[f"{start}.scale"][:, None, None]
+        shares = np.exp(logits - logits.max(-1, keepdims=True))
+        np.testing.assert_allclose(
+            shares / shares.sum(-1, keepdims=True), bundle.attention(layer, 1), atol=5e-3
+        )
+
+
+def test_the_plane_of_queries_and_keys_is_that_of_their_principal_components(bundle):
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randn(7, 5, generator=generator).double() * 3 + 1
+    k = torch.randn(11, 5, generator=generator).double() / 4 - 2
+    plane = joint_plane(q, k)
+    spread = [float((x - x.mean(0)).pow(2).mean()) for x in (q, k)]
+    factor = (spread[1] / spread[0]) ** 0.25
+    both = np.concatenate([((x - x.mean(0)).double() * f).numpy() for x, f in ((q, factor), (k, 1 / factor))])
+    values, vectors = np.linalg.eigh(both.T @ both)
+    for axis in (0, 1):
+        component = vectors[:, -1 - axis]
+        component = component * np.sign(component[np.abs(component).argmax()])
+        found = torch.cat([plane.queries, plane.keys])[:, axis].numpy()
+        np.testing.assert_allclose(found, both @ component, atol=1e-10)
+        assert float(plane.share[axis]) == pytest.approx(values[-1 - axis] / values.sum())
+    assert joint_plane(q[:, :1], k[:, :1]).share.tolist() == pytest.approx([1.0, 0.0])
+    assert torch.isfinite(joint_plane(torch.ones(4, 3), k[:, :3]).queries).all()  # queries all alike
+
+
+def test_the_prediction_and_the_effect_of_a_head_are_the_models_own(bundle, model, digits):
+    with torch.no_grad():
+        whole = model.module(digits[1:].batch)[0].double()
+    card = bundle.header.inputs[1].prediction
+    order = whole.argsort(descending=True).tolist()
+    assert card.of == "class"
+    assert card.outcomes == [[str(one) for one in order]]
+    assert card.actual == [str(digits.targets[1])]
+    np.testing.assert_allclose(
+        bundle.arrays["inputs.1.prediction.probability"][0], whole.softmax(-1)[order], rtol=1e-5
+    )
+    # a head whose columns of the output projection are zero hands on nothing
+    projection = model.module.get_submodule(bundle.header.layers[2].path).proj
+    before = projection.weight.detach().clone()
+    try:
+        with torch.no_grad():
+            projection.weight[:, 16:32] = 0
+            without = model.module(digits[1:].batch)[0].double()
+    finally:
+        with torch.no_grad():
+            projection.weight.copy_(before)
+    start = "inputs.1.ablations.zero"
+    np.testing.assert_allclose(
+        rounded(bundle, f"{start}.probability")[2, 1, 0],
+        without.softmax(-1)[order],
+        atol=bundle.header.max_error[f"{start}.probability"] + 1e-6,
+    )
+    divergence = (whole.softmax(-1) * (whole.log_softmax(-1) - without.log_softmax(-1))).sum()
+    assert bundle.arrays[f"{start}.divergence"][2, 1, 0] == pytest.approx(float(divergence), rel=1e-4)
+    assert np.isfinite(bundle.arrays["inputs.1.ablations.uniform.divergence"]).all()
+
+
+def test_a_language_models_next_tokens_and_the_effect_of_even_attention():
+    prose = workbench.load("bundled:prose-softmax")
+    text = workbench.inputs("bundled:prose", prose, n=1, max_length=24)
+    found = make_bundle(prose, text, layers=[3], left_out=[0, 1, 2])
+    ids = text.batch["input_ids"]
+    seen = workbench.capture(prose, text, layers=[3])
+    whole = seen.result[0].double().softmax(-1)
+    card = found.header.inputs[0].prediction
+    assert card.of == "next token"
+    assert card.actual == [*(prose.tokenizer.decode([one]) for one in ids[0, 1:].tolist()), ""]
+    actual = whole[torch.arange(23), ids[0, 1:]]
+    np.testing.assert_allclose(found.arrays["inputs.0.prediction.actual"][:-1], actual, rtol=1e-5)
+    assert np.isnan(found.arrays["inputs.0.prediction.actual"][-1])
+    # the first query sees itself alone: to attend evenly changes nothing there, and something later
+    effect = found.arrays["inputs.0.ablations.uniform.divergence"][0]
+    assert np.abs(effect[:, 0]).max() < 1e-6
+    assert (effect[:, 5:].max(-1) > 1e-4).all()
+    silent = make_bundle(prose, text, layers=[3], left_out=[0, 1, 2], ablations=False, with_operands=False)
+    assert silent.header.ablations == {}
+    assert silent.header.without_ablations == "they were not asked for"
+    assert not any(name.endswith((".q", ".plane.k")) and "norms" not in name for name in silent.arrays)
+
+
 def test_the_tokens_and_the_image_are_those_of_the_input(bundle, digits):
     card = bundle.header.inputs[0]
     assert card.labels == digits.tokens.labels[0]
@@ -130,7 +240,7 @@ def test_what_is_no_bundle_is_told(bundle, tmp_path):
         (b"\xff" * 64, "cut short"),
         ((40).to_bytes(8, "little") + b"[" * 40, "header cannot be read"),
         (with_header(bundle, format="another"), "no bundle of the explorer"),
-        (with_header(bundle, bundle_schema=SCHEMA + 1), f"schema {SCHEMA + 1}.*reads schema {SCHEMA}: update it"),
+        (with_header(bundle, bundle_schema=SCHEMA + 1), f"schema {SCHEMA + 1}.*schemas 1 and {SCHEMA}: update it"),
         (with_header(bundle, bundle_schema="<b>"), "schema '<b>'"),
         (with_header(bundle, layers=[]), "layers: List should have at least 1 item"),
         (with_header(bundle, surprise=1), "surprise: Extra inputs are not permitted"),

@@ -324,7 +324,7 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     assert (own["attention"] == 0.5).all()
     at_patch = explorer.place.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
-    assert said == "From '0,2', most attention goes to '0,2': 50.0%, 32.0 times an even share."
+    assert said == "From '0,2', most attention goes to '0,2': 50.0%, 32.0\u00a0× an even share."
     assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
 
 
@@ -332,7 +332,7 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.place).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.place, explorer.material)
-    assert said.endswith(f"{row.max():.1%}, {row.max() * 8:.1f} times an even share.")
+    assert said.endswith(f"{row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share.")
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)

@@ -87,7 +87,7 @@ def test_an_input_of_ones_own_is_told_and_layers_that_do_not_fit_too(text, tmp_p
 
 DRAWN = """async ([rows, columns]) => {
   for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
-  const canvas = document.querySelector(".aw-picture");
+  const canvas = document.querySelector(".aw-image");
   const pen = canvas.getContext("2d");
   const at = (place, count, size) => Math.round((place + 0.5) * size / count);
   return Array.from({ length: rows * columns }, (_, i) => [...pen.getImageData(
@@ -153,7 +153,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.keyboard.press("?")
         assert page.locator("dialog[open]").count() == 1
         page.keyboard.press("Escape")
-        for key in ("2", "3", "t", "p", "d"):
+        for key in ("2", "6", "t", "p", "d"):
             page.keyboard.press(key)
         page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
         assert page.locator(".aw-metric").count() == len(bundle.header.metrics)
@@ -214,5 +214,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         new = base64.b64encode(len(packed).to_bytes(8, "little") + packed + content[8 + length :]).decode()
         path.write_text(html.replace(old, new))
         page.goto(path.as_uri())
-        page.wait_for_function("() => document.body.innerText.includes('schema 9; this page reads schema 1')")
+        page.wait_for_function(
+            "() => document.body.innerText.includes('schema 9; this page reads schemas 1 and 2')"
+        )
         assert wrong == []

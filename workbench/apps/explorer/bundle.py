@@ -1,7 +1,8 @@
 """A bundle: what the page of the explorer draws, in one file. docs/bundle.md states the format.
 
 A bundle is a safetensors file. Its metadata holds a JSON header under the key "workbench": the model, the inputs with
-their tokens, the layers, the metrics of every head, and the largest error of every array that was rounded to float16.
+their tokens, the layers, the metrics of every head, what the model predicts, and the largest error of every
+array that was rounded to float16.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +19,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from workbench._version import __version__
+from workbench.apps.explorer.measures import NUMBERS
+from workbench.apps.explorer.sentences import SENTENCES
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 
@@ -26,9 +30,10 @@ if TYPE_CHECKING:
 
     from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
+    from workbench.frames.metrics import Metric
     from workbench.models.loading import LoadedModel
 
-SCHEMA = 1
+SCHEMA = 2
 POOLED = 512
 """Matrices of more queries or keys are pooled to so many."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
@@ -44,9 +49,9 @@ SHORT = {
     "pattern_diagonal": "itself",
 }
 """The scores that heads are sorted by as patterns, and what a page calls them."""
-SITES = ("q", "k", "v", "mask", "attn", "head_out")
+SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
 _KEY = "workbench"
-_NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
+_NUMBERS = (*NUMBERS, "z")
 _MOST = 2**20  # tokens, heads or pixels of a side that a header may speak of
 
 _Count = Annotated[int, Field(ge=0, le=_MOST)]
@@ -80,6 +85,15 @@ class LayerCard(_Part):
     """Whether the matrix is that of `POOLED` bins of queries and of keys."""
 
 
+class PredictionCard(_Part):
+    """What the model predicts for an input, and what was to be predicted: an empty name where that is not known."""
+
+    of: Literal["class", "next token"]
+    outcomes: list[list[str]]
+    """By position the likeliest outcomes, most likely first; one position for a class."""
+    actual: list[str]
+
+
 class InputCard(_Part):
     """An input: its tokens, and the image that they are patches of."""
 
@@ -90,6 +104,7 @@ class InputCard(_Part):
     grid: tuple[_Side, _Side] | None
     image: tuple[_Side, _Side] | None
     """(height, width) of the image."""
+    prediction: PredictionCard | None = None
 
 
 class MetricCard(_Part):
@@ -112,7 +127,7 @@ class Header(_Part):
     """What the metadata of a bundle says."""
 
     format: Literal["attention-bundle"]
-    bundle_schema: Literal[1]
+    bundle_schema: Literal[1, 2]
     version: str
     model: ModelCard
     layers: Annotated[list[LayerCard], Field(min_length=1)]
@@ -121,6 +136,14 @@ class Header(_Part):
     sites: list[str]
     inputs: Annotated[list[InputCard], Field(min_length=1)]
     metrics: list[MetricCard]
+    spectra: list[MetricCard] = Field(default=[], max_length=16)
+    """Metrics with a number for every rank."""
+    ablations: dict[str, str] = {}
+    """How heads were switched off, in words, by the names of the arrays; empty where they were not."""
+    without_ablations: str = ""
+    """Why they were not."""
+    sentences: dict[str, str] = {}
+    """The headlines of the head view, with gaps to fill in."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
     """Of every float16 array, the largest distance of a value from the one that was rounded."""
     notes: list[str]
@@ -138,12 +161,14 @@ class Bundle:
 
     def __post_init__(self) -> None:
         expected = dict(_expected(self.header))
-        for name, (kind, shape) in expected.items():
-            array = self.arrays.get(name)
-            if array is None:
+        for name, (_, shape) in expected.items():
+            if name not in self.arrays:
                 raise InputError(
                     f"this bundle lacks the array {name!r} of shape {_words(shape)}; write it again"
                 )
+        optional = {name: shape for name, shape in _optional(self.header) if name in self.arrays}
+        for name, (kind, shape) in (expected | optional).items():
+            array = self.arrays[name]
             fits = array.ndim == len(shape) and all(
                 asked in (None, given) for asked, given in zip(shape, array.shape, strict=True)
             )
@@ -152,7 +177,7 @@ class Bundle:
                     f"the array {name!r} of this bundle is {array.dtype} of shape {_words(array.shape)}; its header "
                     f"says {kind} of shape {_words(shape)}; write it again"
                 )
-        if strange := sorted(set(self.arrays) - set(expected) - set(_optional(self.header))):
+        if strange := sorted(set(self.arrays) - set(expected) - set(optional)):
             raise InputError(f"this bundle holds the array {strange[0]!r}, of which its header says nothing")
         rounded = {name for name, array in self.arrays.items() if array.dtype == np.float16}
         if silent := sorted(rounded - set(self.header.max_error)):
@@ -176,7 +201,10 @@ class Bundle:
         """The file."""
         from safetensors.numpy import save
 
-        return save(self.arrays, metadata={_KEY: self.header.model_dump_json()})
+        arrays = {
+            name: np.ascontiguousarray(array) for name, array in self.arrays.items()
+        }  # as they stand in memory
+        return save(arrays, metadata={_KEY: self.header.model_dump_json()})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the file, whole or not at all; raises what `workbench.core.files.atomic_write` raises."""
@@ -222,11 +250,34 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                 )
 
 
-def _optional(header: Header) -> Iterator[str]:
-    """Arrays that a bundle may hold."""
-    for place in range(len(header.inputs)):
+def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
+    """Type and shape of the arrays that a bundle may hold."""
+    most = max(layer.heads for layer in header.layers)
+    for place, one in enumerate(header.inputs):
+        count = len(one.labels)
         for layer in header.layers:
-            yield from (f"inputs.{place}.layers.{layer.index}.norms.{site}" for site in ("q", "k", "v"))
+            start = f"inputs.{place}.layers.{layer.index}"
+            yield from ((f"{start}.norms.{site}", ("float32", (None, None))) for site in ("q", "k", "v"))
+            yield f"{start}.q", ("float16", (layer.heads, None, None))
+            yield f"{start}.k", ("float16", (None, count, None))
+            yield f"{start}.scale", ("float64", (layer.heads,))
+            yield f"{start}.plane.q", ("float32", (layer.heads, None, 2))
+            yield f"{start}.plane.k", ("float32", (layer.heads, count, 2))
+            yield f"{start}.plane.share", ("float32", (layer.heads, 2))
+            for metric in header.spectra:
+                for number in NUMBERS:
+                    yield f"{start}.spectra.{metric.name}.{number}", ("float32", (None, None))
+        if one.prediction is not None:
+            outcomes = one.prediction.outcomes
+            positions, kept = len(outcomes), len(outcomes[0]) if outcomes else 0
+            yield f"inputs.{place}.prediction.probability", ("float32", (positions, kept))
+            yield f"inputs.{place}.prediction.actual", ("float32", (positions,))
+            every = (len(header.layers), most, positions)
+            for mode in header.ablations:
+                start = f"inputs.{place}.ablations.{mode}"
+                yield f"{start}.probability", ("float16", (*every, kept))
+                yield f"{start}.actual", ("float16", every)
+                yield f"{start}.divergence", ("float32", every)
 
 
 # ---------------------------------------------------------------------------------------------------------- read
@@ -249,9 +300,9 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
         raise InputError(
             f"{name}: a safetensors file, but no bundle of the explorer; write one with save_bundle"
         )
-    if schema != SCHEMA:
+    if schema not in (1, SCHEMA):
         raise InputError(
-            f"{name}: written in schema {schema!r:.40} of bundles; this version reads schema {SCHEMA}: "
+            f"{name}: written in schema {schema!r:.40} of bundles; this version reads schemas 1 and {SCHEMA}: "
             + ("update it" if isinstance(schema, int) and schema > SCHEMA else "write the bundle again")
         )
     try:
@@ -299,14 +350,18 @@ def make_bundle(
     layers: Sequence[int] | None = None,
     left_out: Sequence[int] = (),
     seed: int = 0,
+    ablations: bool | None = None,
+    with_operands: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> Bundle:
     """Run a model once on every input and keep what the page draws.
 
     Texts that are given one by one are not padded to the longest. ``layers`` chooses some (None: all);
-    ``left_out`` names those that are missing for the size of the file. The metrics are those of `workbench.analyze` on
-    the same capture: nothing is computed twice.
+    ``left_out`` names those that are missing for the size of the file. The metrics and spectra are those of
+    `workbench.analyze` on the same capture: nothing is computed twice. ``ablations`` runs the model again without each
+    head in turn (None: where that is a matter of seconds); ``with_operands`` keeps q and k of every token, too.
     """
+    from workbench.apps.explorer import evidence
     from workbench.captures import capture
     from workbench.data.batches import Inputs
     from workbench.runs.analyze import analyze
@@ -324,13 +379,17 @@ def make_bundle(
             for name, options in ANALYSES.items()
             if (frame := _frame(analyze, name, qkv=seen, seed=seed, **options)) is not None
         ]
-        parts.append(_input(seen, frames, one))
+        part = _input(seen, frames, one, with_operands)
+        if len(part.card.labels) <= evidence.MOST_TOKENS:
+            part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
+        _predict(part, model, one, seen, ablations)
+        parts.append(part)
         if progress is not None:
             progress((place + 1) / len(ones))
     return _join(parts, model, left_out)
 
 
-def _frame(analyze: Callable[..., pd.DataFrame], name: str, **settings: Any) -> pd.DataFrame | None:
+def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) -> pd.DataFrame | None:
     """The frame of an analysis; None where it has nothing to measure in this model."""
     try:
         return analyze(name, **settings)
@@ -351,9 +410,18 @@ class _Input:
     frames: list[pd.DataFrame]
     sites: set[str]
     notes: list[str]
+    spectra: dict[str, pd.DataFrame] = field(default_factory=dict)
+    without_ablations: str = ""
+
+    def round(self, name: str, values: np.ndarray) -> None:
+        """Keep an array as float16, with its largest error."""
+        rounded = values.astype(np.float16)
+        self.arrays[name] = rounded
+        apart = np.abs(rounded.astype(np.float64) - values)
+        self.max_error[name] = float(np.nanmax(apart, initial=0.0))
 
 
-def _input(seen: Capture, frames: list[pd.DataFrame], one: Inputs) -> _Input:
+def _input(seen: Capture, frames: list[pd.DataFrame], one: Inputs, with_operands: bool) -> _Input:
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
     image = one.images[0] if one.images else None
@@ -369,12 +437,54 @@ def _input(seen: Capture, frames: list[pd.DataFrame], one: Inputs) -> _Input:
     if image is not None:
         part.arrays["image"] = np.ascontiguousarray(image, dtype=np.uint8)
     for record in seen:
-        part.layers.append(_layer(record, tokens, part))
+        part.layers.append(_layer(record, tokens, part, with_operands))
     return part
 
 
-def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input) -> LayerCard:
+def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked: bool | None) -> None:
+    """The prediction, and those without each head, into ``part``; or why there are none."""
+    from workbench.apps.explorer import ablation
+
+    prediction = ablation.predict(model, one, seen)
+    if prediction is None:
+        part.without_ablations = f"{model.spec} predicts neither a class nor the next token"
+        return
+    names = prediction.names
+    part.card = part.card.model_copy(
+        update={
+            "prediction": PredictionCard(
+                of=prediction.of,
+                outcomes=[[names[one] for one in row] for row in prediction.outcomes.tolist()],
+                actual=[names.get(one, "") for one in prediction.actual.tolist()],
+            )
+        }
+    )
+    part.arrays["prediction.probability"] = prediction.probability.numpy().astype(np.float32)
+    part.arrays["prediction.actual"] = prediction.actual_probability.numpy().astype(np.float32)
+    if asked is False:
+        part.without_ablations = "they were not asked for"
+        return
+    if asked is None and (work := ablation.work(model, seen)) > ablation.MOST_WORK:
+        part.without_ablations = (
+            f"without each head in turn this model takes some {work:.0e} multiplications; ask for them with "
+            "ablations=True"
+        )
+        return
+    try:
+        found = ablation.ablate(model, one, seen, prediction)
+    except InputError as error:
+        part.without_ablations = str(error)
+        return
+    for mode, each in found.items():
+        part.round(f"ablations.{mode}.probability", each.probability.numpy())
+        part.round(f"ablations.{mode}.actual", each.actual_probability.numpy())
+        part.arrays[f"ablations.{mode}.divergence"] = each.divergence.numpy().astype(np.float32)
+
+
+def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool) -> LayerCard:
     """A layer's card; its arrays and their errors go into ``part``."""
+    from workbench.apps.explorer.evidence import operands
+
     count = len(tokens.labels[0])
     place = f"layers.{record.index}"
     without = why_without(record, count)
@@ -386,15 +496,20 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input) -> LayerCard:
         attn = record.attn[0].detach().double().cpu().numpy()
         kept = _pooled(attn) if pooled else {"attn": attn}
         for name, values in kept.items():
-            rounded = values.astype(np.float16)
-            part.arrays[f"{place}.{name}"] = rounded
-            part.max_error[f"{place}.{name}"] = float(np.abs(rounded.astype(np.float64) - values).max())
+            part.round(f"{place}.{name}", values)
         part.sites.add("attn")
         for site in ("q", "k", "v"):
             operand: Tensor | None = getattr(record, site)
             if operand is not None and operand.ndim == 4:
                 lengths = operand[0].detach().double().norm(dim=-1).cpu().numpy()
                 part.arrays[f"{place}.norms.{site}"] = lengths.astype(np.float32)
+        for name, values in (
+            operands(record, tokens.mask[0]) if with_operands and not pooled else {}
+        ).items():
+            if name in ("q", "k"):
+                part.round(f"{place}.{name}", values)
+            else:
+                part.arrays[f"{place}.{name}"] = values
     return LayerCard(index=record.index, path=record.path, heads=heads, without=without, pooled=pooled)
 
 
@@ -427,6 +542,8 @@ def _pooled(attn: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> Bundle:
+    from workbench.apps.explorer.ablation import MODES
+    from workbench.apps.explorer.evidence import by_rank
     from workbench.frames.metrics import METRICS
     from workbench.frames.results import RANDOM_WEIGHTS
 
@@ -437,6 +554,12 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
                 f"the layers of {part.card.id} are not those of {parts[0].card.id} (other heads, or pooled where the "
                 "other is not); write a bundle for each"
             )
+    spectra = {name: rows for part in parts for name, rows in part.spectra.items()}
+    for part in parts:
+        for name, ranked in part.spectra.items():
+            for layer, numbers in by_rank(ranked):
+                start = f"layers.{layer}.spectra.{name}"
+                part.arrays |= {f"{start}.{number}": values for number, values in numbers.items()}
     rows = [_of_heads(part.frames) for part in parts]
     names = list(dict.fromkeys(name for each in rows for name in each["metric"]))
     cards, arrays, max_error = [], {}, {}
@@ -448,14 +571,7 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
         of_metric = [each[each["metric"] == name] for each in rows]
         null = next((str(n) for each in of_metric for n in each["null"].dropna()), "")
         unit = next((str(u) for each in of_metric for u in each["unit"].dropna()), metric.unit)
-        cards.append(
-            MetricCard(
-                name=name, label=metric.label, short=SHORT.get(name, ""), definition=metric.definition,
-                source=metric.source, unit=unit, null=null,
-                low=metric.low if np.isfinite(metric.low) else None,
-                high=metric.high if np.isfinite(metric.high) else None,
-            )
-        )  # fmt: skip
+        cards.append(_metric_card(metric, unit, null))
         for place, each in enumerate(of_metric):
             for number in _NUMBERS if null else _NUMBERS[:1]:
                 arrays[f"inputs.{place}.metrics.{name}.{number}"] = _grid(each, layers, number)
@@ -476,10 +592,32 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
         sites=sorted(set().union(*(part.sites for part in parts))),
         inputs=[part.card for part in parts],
         metrics=cards,
+        spectra=[
+            _metric_card(
+                METRICS[name],
+                METRICS[name].unit,
+                str(ranked["null"].dropna().iloc[0]) if ranked["null"].notna().any() else "",
+            )
+            for name, ranked in spectra.items()
+        ],
+        ablations=MODES
+        if any(name.startswith("ablations.") for part in parts for name in part.arrays)
+        else {},
+        without_ablations=next((part.without_ablations for part in parts if part.without_ablations), ""),
+        sentences=SENTENCES,
         max_error=max_error,
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )
     return Bundle(header, arrays)
+
+
+def _metric_card(metric: Metric, unit: str, null: str) -> MetricCard:
+    return MetricCard(
+        name=metric.name, label=metric.label, short=SHORT.get(metric.name, ""), definition=metric.definition,
+        source=metric.source, unit=unit, null=null,
+        low=metric.low if np.isfinite(metric.low) else None,
+        high=metric.high if np.isfinite(metric.high) else None,
+    )  # fmt: skip
 
 
 _LEFT_OUT = ("nonfinite", "attention_sink_key")  # counts, and numbers of tokens

@@ -171,27 +171,32 @@ class Explorer:
         layers: Sequence[int] | None = None,
         limit_mb: float = LIMIT_MB,
         indices: Sequence[int] | None = None,
+        ablations: bool | None = None,
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
         It holds the input itself, and says so before it is written where that is your own. ``layers`` chooses some;
-        without it those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs. Raises what
-        `workbench.apps.explorer.page.save_page` does.
+        without it those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs.
+        ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
+        Raises what `workbench.apps.explorer.page.save_page` does.
         """
-        return save_page(path, self.place, self.material, layers, limit_mb, indices)
+        return save_page(path, self.place, self.material, layers, limit_mb, indices, ablations)
 
-    def page(self, layers: Sequence[int] | None = None, **settings: Any) -> PageWidget:
+    def page(
+        self, layers: Sequence[int] | None = None, ablations: bool | None = None, **settings: Any
+    ) -> PageWidget:
         """All heads on this input as one widget, in a notebook: the page that `save_html` writes.
 
         Everything that a person sets there is a trait: ``page.layer = 3`` moves it, ``page.observe`` tells where it was
-        moved to. ``settings`` are such traits and ``height`` in pixels; ``layers`` takes some layers only.
+        moved to. ``settings`` are such traits and ``height`` in pixels; ``layers`` takes some layers only,
+        ``ablations`` is that of `save_html`.
         """
         from workbench.apps.explorer.widget import PageWidget
 
         place = self.place
         tokens = [] if place.token is None else [place.token]
         given = {"layer": place.layer, "head": place.head, "tokens": tokens} | settings
-        return PageWidget(bundle_at(place, self.material, layers), **given)
+        return PageWidget(bundle_at(place, self.material, layers, ablations=ablations), **given)
 
     def _provenance(self) -> dict[str, Any]:
         from workbench.frames.provenance import versions

@@ -41,6 +41,7 @@ class LayerOutline:
     windowed: bool
     convention: str | None
     """By which formula the layer itself computes memberships, where it does."""
+    head_dim: int = 0
     mixer: str = ""
     """What mixes the tokens of this layer where no attention does."""
 
@@ -147,6 +148,7 @@ class Material:
                     heads=0 if record.head_out is None else record.head_out.shape[1],
                     windowed=record.origin is not None,
                     convention=getattr(loaded.module.get_submodule(record.path), "convention", None),
+                    head_dim=0 if record.head_out is None else record.head_out.shape[-1],
                     mixer=record.mixer,
                 )
                 for record in seen

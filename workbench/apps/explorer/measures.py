@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
 
+NUMBERS = ("value", "null_mean", "null_low", "null_high")
+"""What a frame says of a number beside its null distribution."""
 NULL_SAMPLES = 10  # enough for their mean and a rough z in an overview
 
 

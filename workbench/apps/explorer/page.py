@@ -95,11 +95,13 @@ def save_page(
     layers: Sequence[int] | None = None,
     limit_mb: float = LIMIT_MB,
     indices: Sequence[int] | None = None,
+    ablations: bool | None = None,
     say: Callable[[str], object] = print,
 ) -> Path:
     """Write the page of what an address shows: its model on its input, all layers, or those that fit.
 
-    ``indices`` are those of several inputs, among which the page chooses; it opens at the first. Says first where the
+    ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
+    model again without each head in turn; None does so where that is a matter of seconds. Says first where the
     file holds inputs of the person's own, and which layers are left out for its size. Raises `InputError` where not
     even one layer fits, or the ending is not .html, and `MissingResource` where the file cannot be written.
     """
@@ -116,14 +118,20 @@ def save_page(
         what = "its text" if one.texts else "the image as the model sees it"
         names = ", ".join(each.ids[0] for each in ones)
         say(f"{target.name} will hold the input {names} itself ({what}): whoever gets the file has it")
+    with_operands = True
     if layers is None:
-        layers, count = _that_fit(place, material, limit_mb / len(ones)), len(material.whole_outline(place))
+        count = len(material.whole_outline(place))
+        layers, with_operands = _that_fit(place, material, limit_mb / len(ones))
         if len(layers) < count:
             say(
-                f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly; a "
-                "higher limit takes more"
+                f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
+                "without queries and keys; a higher limit takes more"
             )
-    bundle = bundle_at(place, material, layers, ones)
+        elif not with_operands:
+            say(
+                f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
+            )
+    bundle = bundle_at(place, material, layers, ones, ablations, with_operands)
     token = {} if place.token is None else {"token": place.token}
     start = "#" + urlencode({"layer": place.layer, "head": place.head, **token})
     page = page_html(bundle, f"{place.describe()} · attention", start)
@@ -135,6 +143,8 @@ def bundle_at(
     material: Material,
     layers: Sequence[int] | None = None,
     ones: Sequence[Inputs] | None = None,
+    ablations: bool | None = None,
+    with_operands: bool = True,
 ) -> Bundle:
     """The bundle of an address: its model on its input (or on several), all layers or some.
 
@@ -146,8 +156,9 @@ def bundle_at(
     left_out = [layer for layer in known if layer not in chosen]
     with material.alone(f"capturing {place.model}"):
         return make_bundle(
-            loaded, ones or [material.one(place)], chosen if left_out else None, left_out, seed=place.seed
-        )
+            loaded, ones or [material.one(place)], chosen if left_out else None, left_out, place.seed, ablations,
+            with_operands,
+        )  # fmt: skip
 
 
 def _number(layer: int, known: list[int], model: str) -> int:
@@ -158,12 +169,20 @@ def _number(layer: int, known: list[int], model: str) -> int:
     return number
 
 
-def _that_fit(place: Address, material: Material, limit_mb: float) -> list[int]:
-    """Layers whose matrices fit, as evenly through the depth as may be, with that of the address."""
+def _that_fit(place: Address, material: Material, limit_mb: float) -> tuple[list[int], bool]:
+    """Layers that fit, as evenly through the depth as may be, with that of the address; and whether their q and k do.
+
+    Layers go before queries and keys, of which the matrices say most.
+    """
     tokens = len(material.one(place).tokens.labels[0])
     whole = material.whole_outline(place)
     bins = min(tokens, POOLED) ** 2 * (2 if tokens > POOLED else 1)
-    each = max((layer.heads for layer in whole), default=0) * bins * 2 * 4 / 3 / 1e6  # float16 as base64
+    most = max((layer.heads for layer in whole), default=0)
+    each = most * bins * 2 * 4 / 3 / 1e6  # float16 as base64
+    widest = max((layer.head_dim for layer in whole), default=0)
+    besides = (
+        0 if tokens > POOLED else most * tokens * (2 * 2 * widest + 6 * 4) * 4 / 3 / 1e6
+    )  # q, k, norms, planes
     fit = int(limit_mb / each) if each else len(whole)
     if fit < 1:
         raise InputError(
@@ -171,8 +190,8 @@ def _that_fit(place: Address, material: Material, limit_mb: float) -> list[int]:
             f"{limit_mb:g}; raise the limit or take a shorter input"
         )
     if fit >= len(whole):
-        return [layer.index for layer in whole]
+        return [layer.index for layer in whole], (each + besides) * len(whole) <= limit_mb
     at = next(number for number, layer in enumerate(whole) if layer.index == place.layer)
     spread = {round(number * (len(whole) - 1) / max(1, fit - 1)) for number in range(fit)}
     nearest = min(spread, key=lambda number: abs(number - at))
-    return [whole[number].index for number in sorted((spread - {nearest}) | {at})]
+    return [whole[number].index for number in sorted((spread - {nearest}) | {at})], False

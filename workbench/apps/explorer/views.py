@@ -19,6 +19,7 @@ from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
 from workbench.apps.explorer.measures import NULL_SAMPLES, measure
+from workbench.apps.explorer.sentences import sentence
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import ranges
@@ -216,10 +217,10 @@ def _read_attention(address: Address, material: Material) -> str:
     else:  # a single query is that of no token in question, and a token that takes no part asks nothing
         row, even, token = attn.mean(0), even.mean(), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
-    return (
-        f"From {_label(look, token)}, most attention goes to {_key_labels(look)[keys[top]]!r}: {row[top]:.1%}, "
-        f"{row[top] / even:.1f} times an even share."
-    )
+    return sentence(
+        "from", query=_label(look, token), key=repr(_key_labels(look)[keys[top]]), share=f"{row[top]:.1%}",
+        times=f"{row[top] / even:.1f}",
+    )  # fmt: skip
 
 
 def _draw_matrix(address: Address, material: Material) -> go.Figure:

@@ -46,6 +46,9 @@ export default { render };
 """
 
 
+TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect"]
+
+
 class PageWidget(anywidget.AnyWidget):
     """A bundle in a notebook.
 
@@ -70,7 +73,7 @@ class PageWidget(anywidget.AnyWidget):
     direction = traitlets.Enum(["from", "to"], "from").tag(sync=True)
     scale = traitlets.Enum(["linear", "sqrt", "log"], "sqrt").tag(sync=True)
     sort = traitlets.Unicode("").tag(sync=True)
-    tab = traitlets.Enum(["matrix", "norms", "metrics"], "matrix").tag(sync=True)
+    tab = traitlets.Enum(TABS, "matrix").tag(sync=True)
     depth = traitlets.Enum(["head", "mean", "rollout"], "head").tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)
 

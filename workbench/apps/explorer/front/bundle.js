@@ -1,6 +1,6 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
-const SCHEMA = 1;
+const SCHEMA = 2; // and 1, which has no spectra, operands and predictions
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */
@@ -99,6 +99,15 @@ export function readBundle(buffer) {
     if (!known.has(name)) known.set(name, view(name));
     return known.get(name);
   };
+  /** An array as numbers, whether it was rounded or not. */
+  const floats = (name) => {
+    const key = `${name} decoded`;
+    if (!known.has(key)) {
+      const found = array(name);
+      known.set(key, found && { shape: found.shape, values: found.values instanceof Uint16Array ? Float32Array.from(found.values, (bits) => HALF[bits]) : found.values });
+    }
+    return known.get(key);
+  };
   const layers = header.layers.map((card, place) => ({ ...card, place }));
   const inputs = header.inputs.map((card, place) => {
     const start = `inputs.${place}.`;
@@ -118,6 +127,52 @@ export function readBundle(buffer) {
       },
       norms(layer, site) {
         return array(`${start}layers.${layer.index}.norms.${site}`, true);
+      },
+      /** Vectors of one head by token, or null: of grouped heads the keys are those of the group. */
+      operand(layer, site, head) {
+        const found = floats(`${start}layers.${layer.index}.${site}`);
+        if (!found) return null;
+        const [heads, rows, width] = found.shape;
+        const first = Math.floor((head * heads) / layer.heads) * rows * width;
+        return Array.from({ length: rows }, (_, row) => Array.from(found.values.subarray(first + row * width, first + (row + 1) * width)));
+      },
+      scale(layer, head) {
+        return array(`${start}layers.${layer.index}.scale`).values[head];
+      },
+      /** Queries and keys of a head as points, and the share of the variance along both axes. */
+      plane(layer, head) {
+        const [q, k, share] = ["q", "k", "share"].map((site) => array(`${start}layers.${layer.index}.plane.${site}`));
+        if (!q || !k || !share) return null;
+        const points = ({ values, shape }) => Array.from({ length: shape[1] }, (_, row) => Array.from(values.subarray((head * shape[1] + row) * 2, (head * shape[1] + row) * 2 + 2)));
+        return { q: points(q), k: points(k), share: Array.from(share.values.subarray(head * 2, head * 2 + 2)) };
+      },
+      /** A metric by rank with its null distribution; of grouped heads that of the group. */
+      spectrum(layer, head, name) {
+        const found = { name };
+        for (const which of ["value", "null_mean", "null_low", "null_high"]) {
+          const one = array(`${start}layers.${layer.index}.spectra.${name}.${which}`);
+          if (!one) return null;
+          const [heads, ranks] = one.shape;
+          const group = Math.floor((head * heads) / layer.heads);
+          found[which] = one.values.subarray(group * ranks, (group + 1) * ranks);
+        }
+        return found;
+      },
+      /** Probabilities of the likeliest outcomes at a position. */
+      predicted(position) {
+        const { values, shape } = array(start + "prediction.probability");
+        return values.subarray(position * shape[1], (position + 1) * shape[1]);
+      },
+      predictedActual(position) {
+        return array(start + "prediction.actual").values[position];
+      },
+      /** Numbers at a position without one head: `count` of them follow one another. */
+      ablated(mode, what, layer, head, position, count) {
+        const found = floats(`${start}ablations.${mode}.${what}`);
+        if (!found) return new Float32Array(count).fill(NaN);
+        const [, heads, positions] = found.shape;
+        const first = ((layer.place * heads + head) * positions + position) * count;
+        return found.values.subarray(first, first + count);
       },
       metric(name, number, layer, head) {
         const found = array(`${start}metrics.${name}.${number}`);
@@ -142,9 +197,9 @@ function readHeader(buffer) {
     throw new BundleError("The header of this file cannot be read: it is no bundle of the explorer.");
   }
   if (!header || header.format !== "attention-bundle") throw new BundleError("This file is no bundle of the explorer.");
-  if (header.bundle_schema !== SCHEMA) {
+  if (header.bundle_schema !== 1 && header.bundle_schema !== SCHEMA) {
     throw new BundleError(
-      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schema ${SCHEMA}. ` +
+      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schemas 1 and ${SCHEMA}. ` +
         "Write bundle and page with one version.",
     );
   }

@@ -104,7 +104,7 @@ const palettes = new Map();
 export function palette(theme, box) {
   if (!palettes.has(theme)) {
     const style = getComputedStyle(box);
-    const names = ["ink", "muted", "line", "panel", "bar", "band"];
+    const names = ["ink", "muted", "line", "panel", "bar", "band", "soft"];
     const colours = Object.fromEntries(names.map((name) => [`--${name}`, style.getPropertyValue(`--${name}`)]));
     palettes.set(theme, { fontFamily: style.fontFamily, getPropertyValue: (name) => colours[name] });
   }
@@ -118,17 +118,17 @@ export function mosaic(pen, values, columns, rows, limit, look, box) {
   mosaics(pen, [{ values, box }], columns, rows, limit, look);
 }
 
-/** The same of many pictures of one size: their pixels are handed over at once. */
-export function mosaics(pen, pictures, columns, rows, limit, look) {
+/** The same of many maps of one size: their pixels are handed over at once. */
+export function mosaics(pen, maps, columns, rows, limit, look) {
   const canvas = (scratch.canvas ??= document.createElement("canvas"));
   canvas.width = columns;
-  canvas.height = rows * pictures.length;
+  canvas.height = rows * maps.length;
   const inner = canvas.getContext("2d");
-  const image = inner.createImageData(columns, rows * pictures.length);
+  const image = inner.createImageData(columns, rows * maps.length);
   const pixels = new Uint32Array(image.data.buffer);
   const table = packed(look.theme, look.direction);
   const size = columns * rows;
-  pictures.forEach(({ values }, place) => {
+  maps.forEach(({ values }, place) => {
     for (let i = 0; i < size; i++) {
       if (i >= values.length || !Number.isFinite(values[i])) continue; // nothing: seen through
       pixels[place * size + i] = table[Math.round(scaled(values[i], limit, look.scale) * 255)];
@@ -136,7 +136,7 @@ export function mosaics(pen, pictures, columns, rows, limit, look) {
   });
   inner.putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;
-  pictures.forEach(({ box, faint }, place) => {
+  maps.forEach(({ box, faint }, place) => {
     pen.globalAlpha = faint ?? 1;
     pen.drawImage(canvas, 0, place * rows, columns, rows, box.x, box.y, box.width, box.height);
   });

@@ -56,20 +56,20 @@ export class Depth {
       const one = this.strip.children[place];
       const [canvas, words] = one.children;
       one.setAttribute("aria-pressed", String(layer.index === state.layer));
-      const picture = values && arranged(values, state.one);
-      const wide = picture ? Math.round((tall * picture.columns) / picture.rows) : tall;
+      const map = values && arranged(values, state.one);
+      const wide = map ? Math.round((tall * map.columns) / map.rows) : tall;
       const pen = fresh(canvas, wide, tall);
       words.textContent = String(layer.index);
       one.said = "";
       if (!pen) return;
-      if (!picture) {
+      if (!map) {
         pen.fillStyle = tint(state, 0.08);
         pen.fillRect(0, 0, wide, tall);
         one.said = "Nothing to show here.";
         return;
       }
       const look = state.depth === "rollout" ? { ...state.look, direction: "from" } : state.look;
-      mosaic(pen, picture.values, picture.columns, picture.rows, picture.most, look, { x: 0, y: 0, width: wide, height: tall });
+      mosaic(pen, map.values, map.columns, map.rows, map.most, look, { x: 0, y: 0, width: wide, height: tall });
       const top = values.indexOf(Math.max(...values));
       one.said = `most ${percent(values[top])}, at “${state.one.labels[top]}”`;
     });

@@ -1,10 +1,17 @@
-// Evidence: the head's matrix, the lengths of its operands, and its metrics beside all other heads and their null.
+// Evidence, in tabs: the head's matrix, its queries and keys, their lengths, spectra, metrics beside all heads, effect.
 
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
+import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
-import { button, make, readable } from "./state.js";
+import { Plane, Products } from "./products.js";
+import { Spectra } from "./spectra.js";
+import { TABS, button, make, readable } from "./state.js";
 
-const TITLES = { matrix: "Matrix", norms: "Norms", metrics: "Metrics" };
+const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect" };
+const HINTS = {
+  matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
+  spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head",
+};
 
 export class Evidence {
   constructor(state, tip) {
@@ -12,12 +19,14 @@ export class Evidence {
     this.tip = tip;
     this.tabs = make("div", "aw-tabs");
     this.tabs.setAttribute("role", "tablist");
-    for (const [name, words] of Object.entries(TITLES)) {
-      const tab = button(words, `${words} (${Object.keys(TITLES).indexOf(name) + 1})`, () => state.set({ tab: name }));
+    TABS.forEach((name, place) => {
+      const tab = button(TITLES[name], `${HINTS[name]} (${place + 1})`, () => state.set({ tab: name }));
       tab.setAttribute("role", "tab");
       tab.dataset.tab = name;
       this.tabs.append(tab);
-    }
+    });
+    this.tabs.addEventListener("keydown", (event) => this.keyed(event));
+    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
     this.box = make("section", "aw-panel aw-evidence", null, this.tabs, this.body);
@@ -31,16 +40,37 @@ export class Evidence {
 
   draw() {
     const { state } = this;
-    for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
+    for (const tab of this.tabs.children) {
+      tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
+      tab.tabIndex = tab.dataset.tab === state.tab ? 0 : -1;
+    }
+    this.body.setAttribute("aria-label", HINTS[state.tab]);
     const maps = state.one.maps(state.card);
-    if (!maps && state.tab !== "metrics") {
+    if (!maps && !["metrics", "effect"].includes(state.tab)) {
       this.shown = null;
       this.body.replaceChildren(make("p", "aw-empty", `No attention matrix here: layer ${state.layer} ${state.card.without}.`));
       return;
     }
     if (state.tab === "matrix") this.drawMatrix(maps);
     else if (state.tab === "norms") this.drawNorms();
-    else this.drawMetrics();
+    else if (state.tab === "metrics") this.drawMetrics();
+    else {
+      const view = this.views[state.tab];
+      this.show(state.tab, view.element);
+      view.draw(...state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight]));
+    }
+  }
+
+  /** Arrows go from tab to tab, as in any list of tabs. */
+  keyed(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { state } = this;
+    const next = (TABS.indexOf(state.tab) + by + TABS.length) % TABS.length;
+    state.set({ tab: TABS[next] });
+    this.tabs.children[next].focus();
   }
 
   show(name, ...parts) {

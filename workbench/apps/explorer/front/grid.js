@@ -1,4 +1,4 @@
-// The model view: layers × heads, where every cell is the head's attention picture for the query in question.
+// The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
 import { HEADS, fresh, hue, mosaics, number, palette, quantile } from "./colour.js";
 import { button, make } from "./state.js";
@@ -129,8 +129,8 @@ export class ModelView {
     const style = palette(state.theme, this.box);
     const [ink, muted, line] = ["--ink", "--muted", "--line"].map((name) => style.getPropertyValue(name));
     const font = style.fontFamily;
-    const drawn = this.cells.map((cell) => this.picture(cell)).map((picture, i) => ({ picture, cell: this.cells[i] }));
-    const tops = drawn.map(({ picture }) => (picture ? picture.most : NaN));
+    const drawn = this.cells.map((cell) => this.map(cell)).map((map, i) => ({ map, cell: this.cells[i] }));
+    const tops = drawn.map(({ map }) => (map ? map.most : NaN));
     const limit = quantile(tops, 0.9) || 1; // robust: a few heads that look at one token do not darken all others
     pen.textBaseline = "middle";
     if (!state.sort) this.axes(pen, size, muted, line, font);
@@ -139,17 +139,17 @@ export class ModelView {
     const low = metric?.low ?? Math.min(0, quantile(scores, 0.02));
     const high = Math.max(quantile(scores, 0.98), low + 1e-9); // robust, like the colours
     const along = (value) => Math.max(0, Math.min(1, (value - low) / (high - low)));
-    const pictures = drawn.filter(({ picture }) => picture).map(({ picture, cell }) => ({
-      values: picture.values,
+    const maps = drawn.filter(({ map }) => map).map(({ map, cell }) => ({
+      values: map.values,
       box: { x: cell.x, y: cell.y, width: cell.size, height: cell.tall },
       faint: this.wanted(cell.layer, cell.head) ? 1 : 0.18,
     }));
-    const first = drawn.find(({ picture }) => picture)?.picture;
-    if (first) mosaics(pen, pictures, first.columns, first.rows, limit, state.look);
-    for (const { picture, cell } of drawn) {
+    const first = drawn.find(({ map }) => map)?.map;
+    if (first) mosaics(pen, maps, first.columns, first.rows, limit, state.look);
+    for (const { map, cell } of drawn) {
       const foot = cell.y + cell.tall;
       pen.globalAlpha = this.wanted(cell.layer, cell.head) ? 1 : 0.18;
-      if (picture && picture.most > limit * 1.0001) this.mark(pen, cell, ink); // beyond the scale
+      if (map && map.most > limit * 1.0001) this.mark(pen, cell, ink); // beyond the scale
       if (Number.isFinite(cell.score)) {
         pen.fillStyle = line;
         pen.fillRect(cell.x, foot + 1, cell.size, BAR - 1);
@@ -217,7 +217,7 @@ export class ModelView {
   }
 
   /** What a cell shows: patches on their grid, words wrapped in order; of all queries of a text the matrix. */
-  picture({ layer, head }) {
+  map({ layer, head }) {
     const { state } = this;
     const { one } = state;
     if (!one.image && !state.asked.length) return this.thumb(layer, head);
@@ -369,7 +369,7 @@ export function moveHead(state, down, across) {
   state.set({ layer: layer.index, head: Math.max(0, Math.min(layer.heads - 1, state.head + across)), more: [] });
 }
 
-/** Values by token as a small picture: patches on their grid, else in reading order. */
+/** Values by token as a small map: patches on their grid, else in reading order. */
 export function arranged(values, one) {
   if (one.grid && values.length === one.count) {
     const patches = one.kinds.flatMap((kind, i) => (kind === "patch" ? [values[i]] : []));
@@ -392,7 +392,7 @@ function group(label, options) {
   return found;
 }
 
-/** A colour as CSS, for what is drawn over a picture. */
+/** A colour as CSS, for what is drawn over an image. */
 export function tint(state, alpha, direction = state.look.direction) {
   return `rgba(${hue(state.theme, direction).join(",")},${alpha.toFixed(3)})`;
 }

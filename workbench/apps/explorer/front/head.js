@@ -5,6 +5,8 @@ import { tint } from "./grid.js";
 import { choice, make, readable } from "./state.js";
 
 const LINES = 14; // of one query and head at most
+const FROM = "from {query}: {share} to {key}"; // of a bundle of schema 1, which has no sentences
+const TO = "to {key}: {share} from {query}";
 const FAINT = 0.015; // attention below which no line is drawn
 
 export class HeadView {
@@ -21,8 +23,8 @@ export class HeadView {
       ["linear", "linear", "Colour in proportion (S)"], ["sqrt", "√", "Colour by square root (S)"], ["log", "log", "Colour by logarithm, three decades (S)"],
     ], state.scale, (scale) => state.set({ scale }));
     this.opacity = make("input", "aw-slider");
-    Object.assign(this.opacity, { type: "range", min: 0, max: 1, step: 0.05, value: state.opacity, title: "Opacity of attention over the picture" });
-    this.opacity.setAttribute("aria-label", "opacity of attention over the picture");
+    Object.assign(this.opacity, { type: "range", min: 0, max: 1, step: 0.05, value: state.opacity, title: "Opacity of attention over the image" });
+    this.opacity.setAttribute("aria-label", "opacity of attention over the image");
     this.opacity.addEventListener("input", () => state.set({ opacity: Number(this.opacity.value) }));
     this.bar = make("canvas", "aw-scale");
     this.legend = make("div", "aw-legend", null, this.bar);
@@ -65,13 +67,13 @@ export class HeadView {
     if (one.grid) {
       this.patches = places.filter((i) => one.kinds[i] === "patch");
       this.special.append(...places.filter((i) => one.kinds[i] !== "patch").map(chip));
-      this.canvas = make("canvas", "aw-picture");
+      this.canvas = make("canvas", "aw-image");
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
       this.stage.append(this.canvas);
       this.listens(this.canvas, (event) => this.patchAt(event));
-      this.grey = this.photograph(true);
-      this.own = this.photograph(false);
+      this.grey = this.ownImage(true);
+      this.own = this.ownImage(false);
     } else {
       this.lines = make("canvas", "aw-lines");
       this.text = make("div", "aw-text", null, ...places.map(chip), this.lines);
@@ -80,8 +82,8 @@ export class HeadView {
     this.special.hidden = !this.special.children.length;
   }
 
-  /** The picture as a canvas of its own pixels; grey, so that no colour of its own is taken for attention. */
-  photograph(grey) {
+  /** The image as a canvas of its own pixels; grey, so that no colour of its own is taken for attention. */
+  ownImage(grey) {
     const { image: size, pixels } = this.state.one;
     if (!size) return null;
     const [height, width] = size;
@@ -194,7 +196,7 @@ export class HeadView {
     this.limit = Math.max(...real, 1e-9);
     this.legend.hidden = !values;
     this.scaleBar();
-    if (state.one.grid) this.drawPicture(values);
+    if (state.one.grid) this.drawImage(values);
     else this.drawWords(values);
     for (const [token, chip] of this.tokens) if (state.one.grid) this.paint(chip, token, values);
   }
@@ -216,11 +218,12 @@ export class HeadView {
     let words;
     if (state.direction === "to" && state.asked.length) {
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = `to ${this.whom()}, most comes from ${this.name(top)}: ${percent(values[top])} of its attention; mean over queries ${percent(mean)}`;
+      words = filled(state.bundle.sentences?.to ?? TO, { key: this.whom(), query: this.name(top), share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
-      words = `from ${who}, most goes to ${this.name(top)}: ${percent(values[top])}, ${times < 10 ? times.toFixed(1) : Math.round(times)}\u00a0× an even share`;
+      const often = times < 10 ? times.toFixed(1) : String(Math.round(times));
+      words = filled(state.bundle.sentences?.from ?? FROM, { query: who, key: this.name(top), share: percent(values[top]), times: often });
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
@@ -276,7 +279,7 @@ export class HeadView {
     this.bar.title = "Attention; the tick is an even share";
   }
 
-  drawPicture(values) {
+  drawImage(values) {
     const { state } = this;
     const { one } = state;
     const [rows, columns] = one.grid;
@@ -286,9 +289,9 @@ export class HeadView {
     const [width, height] = [Math.floor(wide * unit), Math.floor(tall * unit)];
     const pen = fresh(this.canvas, width, height);
     if (!pen) return;
-    const picture = state.original ? this.own : this.grey;
+    const image = state.original ? this.own : this.grey;
     pen.imageSmoothingEnabled = wide > 64;
-    if (picture) pen.drawImage(picture, 0, 0, width, height);
+    if (image) pen.drawImage(image, 0, 0, width, height);
     const [across, down] = [width / columns, height / rows];
     if (values && !state.original) {
       this.patches.forEach((token, i) => {
@@ -385,6 +388,11 @@ export class HeadView {
     });
     pen.globalAlpha = 1;
   }
+}
+
+/** A sentence of the bundle with its gaps filled in; what is filled in is never read again. */
+function filled(words, gaps) {
+  return words.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(gaps, name) ? gaps[name] : whole));
 }
 
 /** A line between two words, through the space between the lines of text. */

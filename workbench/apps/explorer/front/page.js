@@ -5,11 +5,11 @@ import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
 import { ModelView, moveHead } from "./grid.js";
 import { HeadView } from "./head.js";
-import { State, button, make } from "./state.js";
+import { State, TABS, button, make } from "./state.js";
 
 const KEYS = [
   ["← → ↑ ↓", "head, layer"], [", .", "token before, after"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
-  ["S", "scale: linear, √, log"], ["O (hold)", "the picture as it is"], ["1 2 3", "matrix, norms, metrics"],
+  ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 7", "matrix, q·k, plane, norms, spectra, metrics, effect"],
   ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["C", "copy the address of this view"], ["?", "these keys"],
 ];
 
@@ -211,7 +211,7 @@ function press(event, state, model, help, top) {
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
     s: () => state.set({ scale: cycle(["linear", "sqrt", "log"], state.scale) }),
     o: () => state.original || state.set({ original: true }),
-    1: () => state.set({ tab: "matrix" }), 2: () => state.set({ tab: "norms" }), 3: () => state.set({ tab: "metrics" }),
+    ...Object.fromEntries(TABS.map((tab, place) => [place + 1, () => state.set({ tab })])),
     p: () => state.set({ sort: cycle(orders, state.sort) }), "/": () => model.find.focus(),
     t: () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }), c: () => copy(top.say), "?": () => help.show(),
   };

@@ -1,7 +1,7 @@
 // What is looked at: one object, changed in one place, kept in the fragment of the page's address.
 
 const SCALES = ["linear", "sqrt", "log"];
-const TABS = ["matrix", "norms", "metrics"];
+export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect"];
 
 /** The state of a page over a bundle; `changed` is called with it once per frame in which something changed. */
 export class State {
@@ -12,7 +12,7 @@ export class State {
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], hover: null, direction: "from", scale: "sqrt",
       sort: "", find: "", metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
-      tab: "matrix", depth: "head", opacity: 0.85, original: false, theme: preferred(),
+      tab: "matrix", ablation: Object.keys(bundle.ablations ?? {})[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
     });
     this.tokens = this.opening();
     this.waiting = false;
@@ -53,7 +53,7 @@ export class State {
     return { theme: this.theme, direction: this.asked.length ? this.direction : "from", scale: this.scale };
   }
 
-  /** Where a person looks first: the class token of a picture, a word with others on both sides of it. */
+  /** Where a person looks first: the class token of an image, a word with others on both sides of it. */
   opening() {
     const { kinds, real } = this.one;
     const token = kinds.indexOf("class");
@@ -72,6 +72,8 @@ export class State {
     this.head = whole(this.head, 0, Math.max(0, this.card.heads - 1));
     this.tokens = [...new Set(this.tokens)].filter((token) => Number.isInteger(token) && token >= 0 && token < this.one.count);
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
+    const modes = Object.keys(this.bundle.ablations ?? {});
+    if (!modes.includes(this.ablation)) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
     this.tell();
@@ -111,7 +113,7 @@ export class State {
     if (this.tokens.length) parts.token = this.tokens.join(",");
     else parts.token = "all";
     if (this.more.length) parts.with = this.more.map((pair) => pair.join(".")).join(",");
-    for (const [name, usual] of [["direction", "from"], ["scale", "sqrt"], ["tab", "matrix"], ["sort", ""], ["depth", "head"]]) {
+    for (const [name, usual] of [["direction", "from"], ["scale", "sqrt"], ["tab", "matrix"], ["sort", ""], ["depth", "head"], ["ablation", Object.keys(this.bundle.ablations ?? {})[0] ?? ""]]) {
       if (this[name] !== usual) parts[name] = this[name];
     }
     return `#${new URLSearchParams(parts)}`;
@@ -121,7 +123,7 @@ export class State {
     const parts = new URLSearchParams(fragment.replace(/^#/, ""));
     const changes = {};
     for (const name of ["input", "layer", "head"]) if (parts.has(name)) changes[name] = Number(parts.get(name));
-    for (const name of ["direction", "scale", "tab", "sort", "depth"]) if (parts.has(name)) changes[name] = parts.get(name);
+    for (const name of ["direction", "scale", "tab", "sort", "depth", "ablation"]) if (parts.has(name)) changes[name] = parts.get(name);
     if (parts.has("token")) changes.tokens = parts.get("token") === "all" ? [] : parts.get("token").split(",").map(Number);
     if (parts.has("with")) {
       changes.more = parts

@@ -1,0 +1,284 @@
+"""What a model predicts, and what it predicts without one of its heads (head ablation, Michel et al. 2019).
+
+A head is switched off where it is handed on: whatever module takes the outputs of all heads of a layer side by side is
+found by comparing what goes into it with what was captured, so this knows no family. Every head of a layer is one row
+of one batch, in every mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from workbench.core.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.captures import Capture, LayerRecord
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+MODES = {
+    "zero": "its output is zero",
+    "mean": "its output is the mean over this input's tokens",
+    "uniform": "it attends to all tokens that it may see alike",
+}
+"""How a head is switched off."""
+MOST_WORK = 1e12
+"""Multiplications that are not asked for: some ten seconds on two cores."""
+CLASSES, WORDS = 10, 5
+"""How many classes, or tokens of a vocabulary, are kept of a prediction."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Probabilities of the likeliest outcomes at every position, most likely first; one position for a classifier.
+
+    ``actual`` is what was to be predicted, where that is known: −1 where it is not.
+    """
+
+    of: Literal["class", "next token"]
+    outcomes: Int[Tensor, "position outcome"]
+    probability: Float[Tensor, "position outcome"]
+    actual: Int[Tensor, " position"]
+    actual_probability: Float[Tensor, " position"]
+    names: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The same outcomes without each head in turn; NaN for layers that could not be reached."""
+
+    probability: Float[Tensor, "layer head position outcome"]
+    actual_probability: Float[Tensor, "layer head position"]
+    divergence: Float[Tensor, "layer head position"]
+    """Kullback–Leibler divergence of the prediction without the head from that with it, in nats."""
+
+
+def logits_of(result: Any, model: LoadedModel, tokens: int) -> Float[Tensor, "position outcome"] | None:
+    """What a model gave for one input as logits of classes or of next tokens; None for what is neither."""
+    logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
+    if not isinstance(logits, Tensor):
+        return None
+    if logits.ndim == 2:
+        classes = getattr(model.module, "num_classes", None) or len((model.meta or {}).get("classes") or ())
+        return logits if logits.shape[-1] == classes and classes > 1 else None
+    writes = model.modality == "text" and logits.ndim == 3 and logits.shape[1] == tokens
+    return logits[0] if writes and len(model.tokenizer) <= logits.shape[-1] else None
+
+
+def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None:
+    """What the model predicted when it was captured; None where that is neither a class nor the next token."""
+    assert seen.tokens is not None
+    count = len(seen.tokens.labels[0])
+    logits = logits_of(seen.result, model, count)
+    if logits is None:
+        return None
+    probability = logits.detach().double().softmax(-1).cpu()
+    if len(probability) == 1 and model.modality != "text":
+        targets = one.targets or [-1]
+        actual = torch.tensor(targets[:1])
+        most, name = CLASSES, _class_names(model)
+        of: Literal["class", "next token"] = "class"
+        actual = torch.where(actual < probability.shape[-1], actual, -1)
+    elif _causal(seen):
+        ids = next(t for t in _tensors(one.batch) if t.ndim == 2 and not t.is_floating_point())[0].cpu()
+        actual = torch.full((count,), -1)
+        following = seen.tokens.mask[0][1:].cpu()
+        actual[:-1] = torch.where(following, ids[1:], -1)
+        most, name, of = WORDS, _token_names(model), "next token"
+    else:
+        return None
+    top = probability.topk(min(most, probability.shape[-1]), -1)
+    named = {*top.indices.flatten().tolist(), *actual[actual >= 0].tolist()}
+    return Prediction(
+        of, top.indices, top.values, actual, _at(probability, actual), {one: name(one) for one in named}
+    )
+
+
+def _at(probability: Tensor, outcome: Tensor) -> Tensor:
+    """The probability (…, position, outcome) of one outcome by position; NaN where there is none."""
+    index = outcome.clamp(min=0).expand(probability.shape[:-1])[..., None]
+    return torch.where(outcome >= 0, probability.gather(-1, index)[..., 0], torch.nan)
+
+
+def _causal(seen: Capture) -> bool:
+    """Whether no query attends to a later key in any layer."""
+    square = [
+        layer.attn
+        for layer in seen
+        if layer.attn is not None and layer.attn.shape[-1] == layer.attn.shape[-2]
+    ]
+    return bool(square) and not any(attn[0].triu(1).any() for attn in square)
+
+
+def _class_names(model: LoadedModel) -> Any:
+    own = list((model.meta or {}).get("classes") or ())
+    if own:
+        return lambda number: str(own[number])
+    if model.spec.startswith("timm:"):
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+
+        subset = infer_imagenet_subset(model.module)
+        if subset:
+            info = ImageNetInfo(subset)
+            return lambda number: info.index_to_description(number).partition(",")[0]
+    return lambda number: f"class {number}"
+
+
+def _token_names(model: LoadedModel) -> Any:
+    return lambda number: model.tokenizer.decode([number])
+
+
+# ------------------------------------------------------------------------------------------------ without a head
+
+
+def work(model: LoadedModel, seen: Capture) -> float:
+    """Multiplications that all ablations of one input take, roughly."""
+    assert seen.tokens is not None
+    size = sum(parameter.numel() for parameter in model.module.parameters())
+    heads = sum(layer.head_out.shape[1] for layer in seen if layer.head_out is not None)
+    return float(size) * len(seen.tokens.labels[0]) * heads * len(MODES)
+
+
+def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction) -> dict[str, Ablation]:
+    """What is predicted without each head of a capture, in every mode of `MODES`.
+
+    Raises `InputError` for a batch that is not of one row, and where the outputs of no layer's heads are found again.
+    """
+    from workbench.captures.capturing import place_batch
+
+    assert seen.tokens is not None
+    arguments = place_batch(one.batch, model.module)
+    if any(len(tensor) != 1 for tensor in _tensors(arguments)):
+        raise InputError(
+            f"{model.spec} takes {one.ids[0]} in several rows, of which none is the input by itself"
+        )
+    takers = _takers(model.module, arguments, seen)
+    if not takers:
+        raise InputError(f"{model.spec} hands the outputs of its heads to no module that could be found")
+    layers, heads = (
+        len(seen.layers),
+        max(layer.head_out.shape[1] for layer in seen if layer.head_out is not None),
+    )
+    positions, outcomes = prediction.outcomes.shape
+    count = len(seen.tokens.labels[0])
+    whole = logits_of(seen.result, model, count)
+    assert whole is not None
+    before = whole.detach().double().log_softmax(-1).cpu()
+    found = {
+        mode: Ablation(
+            torch.full((layers, heads, positions, outcomes), torch.nan, dtype=torch.float64),
+            torch.full((layers, heads, positions), torch.nan, dtype=torch.float64),
+            torch.full((layers, heads, positions), torch.nan, dtype=torch.float64),
+        )
+        for mode in MODES
+    }
+    for place, layer in enumerate(seen):
+        if layer.index not in takers:
+            continue
+        outputs = _replaced(layer, seen.tokens.mask[0])
+        logits = _with_outputs(model.module, arguments, takers[layer.index], torch.cat([*outputs.values()]))
+        after = logits.double().log_softmax(-1).cpu()
+        if after.ndim == 2:
+            after = after[:, None]
+        for mode, rows in zip(outputs, after.split([len(rows) for rows in outputs.values()]), strict=True):
+            own = len(rows)
+            index = prediction.outcomes.expand(own, -1, -1)
+            found[mode].probability[place, :own] = rows.gather(-1, index).exp()
+            found[mode].actual_probability[place, :own] = _at(rows.exp(), prediction.actual)
+            divergence = (before.exp() * (before - rows)).sum(-1)
+            found[mode].divergence[place, :own] = divergence.clamp(min=0)  # below by rounding alone
+    return found
+
+
+def _tensors(batch: Any) -> Sequence[Tensor]:
+    values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _side_by_side(head_out: Tensor) -> Float[Tensor, "batch token feature"]:
+    return head_out.transpose(1, 2).flatten(2)
+
+
+def _run(module: nn.Module, arguments: Any) -> Tensor:
+    with torch.no_grad():
+        if isinstance(arguments, Mapping):
+            result = module(**arguments)
+        else:
+            result = module(arguments) if isinstance(arguments, Tensor) else module(*arguments)
+    return result if isinstance(result, Tensor) else result.logits
+
+
+def _takers(module: nn.Module, arguments: Any, seen: Capture) -> dict[int, nn.Module]:
+    """By layer the first module that takes the outputs of its heads, found by their values."""
+    wanted = {layer.index: _side_by_side(layer.head_out) for layer in seen if layer.head_out is not None}
+    found: dict[int, nn.Module] = {}
+
+    def look(taker: nn.Module, given: tuple[Any, ...]) -> None:
+        if not given or not isinstance(given[0], Tensor):
+            return
+        for index, value in wanted.items():
+            if index not in found and value.shape == given[0].shape and torch.allclose(
+                value.to(given[0].dtype), given[0], rtol=1e-4, atol=1e-6
+            ):  # fmt: skip
+                found[index] = taker
+
+    hooks = [one.register_forward_pre_hook(look) for one in module.modules() if not [*one.children()]]
+    try:
+        _run(module, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: Tensor) -> Tensor:
+    """The model's logits where a module takes other outputs of heads, one row each."""
+
+    def repeated(value: Any) -> Any:
+        return value.expand(len(outputs), *value.shape[1:]) if isinstance(value, Tensor) else value
+
+    rows = (
+        {name: repeated(value) for name, value in arguments.items()}
+        if isinstance(arguments, Mapping)
+        else repeated(arguments) if isinstance(arguments, Tensor) else tuple(map(repeated, arguments))
+    )  # fmt: skip
+    hook = taker.register_forward_pre_hook(
+        lambda _, given: (outputs.to(given[0].dtype), *given[1:]) if given[0].shape == outputs.shape else None
+    )
+    try:
+        return _run(module, rows)
+    finally:
+        hook.remove()
+
+
+def _replaced(layer: LayerRecord, real: Tensor) -> dict[str, Float[Tensor, "head token feature"]]:
+    """By mode the outputs of a layer's heads side by side, a row for each head that is switched off."""
+    out = layer.head_out
+    assert out is not None
+    asking = (
+        real.to(out.device) if out.shape[-2] == len(real) else real.new_ones(out.shape[-2]).to(out.device)
+    )
+    instead = {
+        "zero": torch.zeros_like(out[0]),
+        "mean": out[0][:, asking].mean(1, keepdim=True).expand_as(out[0]),
+    }
+    if layer.attn is not None and layer.v is not None and layer.kind == "token" and layer.v.ndim == 4:
+        visible = layer.attn[0] > 0
+        share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        values = layer.v[0].repeat_interleave(out.shape[1] // layer.v.shape[1], 0)
+        uniform = share.to(values.dtype) @ values
+        if uniform.shape == out[0].shape:
+            instead["uniform"] = uniform.to(out.dtype)
+    rows = {}
+    for mode, other in instead.items():
+        each = out.expand(out.shape[1], -1, -1, -1).clone()
+        for head in range(out.shape[1]):
+            each[head, head] = other[head]
+        rows[mode] = _side_by_side(each)
+    return rows

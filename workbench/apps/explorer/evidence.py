@@ -1,0 +1,114 @@
+"""What a bundle holds of a head beside its matrix: spectra with their null band, q and k, and both in one plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.apps.explorer.measures import NULL_SAMPLES, NUMBERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.captures import LayerRecord
+
+SPECTRA = {
+    "eigenvalue": ("gram-spectrum", {"null_samples": NULL_SAMPLES}),
+    "singular_value": ("attention-spectrum", {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"}),
+}  # fmt: skip
+"""Metrics that have a number for every rank, each from an analysis with options."""
+MOST_TOKENS = 256
+"""Of longer inputs no spectra are taken: a decomposition costs N³, for every head and every null sample."""
+
+
+class Plane(NamedTuple):
+    """Queries and keys as points of one plane, and the share of their variance that each of its axes holds."""
+
+    queries: Float[Tensor, "*batch query 2"]
+    keys: Float[Tensor, "*batch key 2"]
+    share: Float[Tensor, "*batch 2"]
+
+
+def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch key dim"]) -> Plane:
+    """Queries and keys of a head on the first two principal components of both together (after Yeh et al. 2023, §4).
+
+    Attention stays as it is where one vector is added to all keys, and where queries are multiplied by what keys are
+    divided by. So the keys are moved onto the mean of the queries, and both scaled to one mean square distance from it:
+    what is near in the plane is near for attention, not for the sizes of two projections. The largest entry of every
+    component is positive.
+    """
+    q, k = q.double(), k.double()
+    spread = [(x - x.mean(-2, keepdim=True)).square().mean((-2, -1), keepdim=True) for x in (q, k)]
+    known = (spread[0] > 0) & (spread[1] > 0)
+    factor = torch.where(known, spread[1] / torch.where(known, spread[0], 1.0), 1.0) ** 0.25
+    q, k = q * factor, k / factor
+    centre = q.mean(-2, keepdim=True)
+    both = torch.cat([q - centre, k - k.mean(-2, keepdim=True)], -2)
+    left, values, right = torch.linalg.svd(both, full_matrices=False)
+    missing = max(0, 2 - values.shape[-1])  # heads of one feature
+    points = torch.nn.functional.pad((left * values[..., None, :])[..., :2], (0, missing))
+    right = torch.nn.functional.pad(right[..., :2, :], (0, 0, 0, missing))
+    largest = right.gather(-1, right.abs().argmax(-1, keepdim=True))[..., 0]
+    points = points * torch.where(largest < 0, -1.0, 1.0)[..., None, :]
+    variance = torch.nn.functional.pad(values.square(), (0, missing))
+    share = variance[..., :2] / variance.sum(-1, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    return Plane(points[..., : q.shape[-2], :], points[..., q.shape[-2] :, :], share)
+
+
+def operands(record: LayerRecord, real: Bool[Tensor, " token"]) -> dict[str, np.ndarray]:
+    """q, k and scale of a layer by token, and its heads' planes; of a layer without them nothing.
+
+    Points of padding are NaN. Heads that share keys have them once; planes are of every head of queries.
+    """
+    q, k = record.q, record.k
+    if q is None or k is None or q.ndim != 4 or k.ndim != 4 or record.scale is None:
+        return {}
+    if k.shape[-2] != len(real) or q.shape[-2] not in (1, len(real)) or q.shape[-1] != k.shape[-1]:
+        return {}
+    heads = q.shape[1]
+    scale = torch.as_tensor(record.scale, dtype=torch.float64).reshape(-1)
+    if len(scale) not in (1, heads):
+        return {}
+    real = real.to(k.device)
+    asking = real if q.shape[-2] == len(real) else real.new_ones(1)
+    of_queries = k[0].detach().repeat_interleave(heads // k.shape[1], 0)
+    plane = joint_plane(q[0].detach()[:, asking], of_queries[:, real])
+    found = {
+        "q": q[0].detach().double().cpu().numpy(),
+        "k": k[0].detach().double().cpu().numpy(),
+        "scale": scale.expand(heads).cpu().numpy().copy(),
+        "plane.share": plane.share.cpu().numpy().astype(np.float32),
+    }
+    for name, points, mask in (("plane.q", plane.queries, asking), ("plane.k", plane.keys, real)):
+        whole = np.full((heads, len(mask), 2), np.nan, np.float32)
+        whole[:, mask.cpu().numpy()] = points.cpu().numpy()
+        found[name] = whole
+    return found
+
+
+def spectra(frame: Callable[..., pd.DataFrame | None]) -> dict[str, pd.DataFrame]:
+    """The rows of every metric of `SPECTRA` that a model has; ``frame(analysis, **options)`` runs an analysis."""
+    found = {}
+    for metric, (analysis, options) in SPECTRA.items():
+        rows = frame(analysis, **options)
+        if rows is not None and len(rows := rows[(rows["metric"] == metric) & rows["head"].notna()]):
+            found[metric] = rows
+    return found
+
+
+def by_rank(rows: pd.DataFrame) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """By layer the value and its null distribution's mean and interval as (head, rank), NaN where there is none."""
+    for layer in rows["layer"].unique():
+        own = rows[rows["layer"] == layer]
+        shape = int(own["head"].max()) + 1, int(own["rank"].max())
+        place = own["head"].to_numpy(int), own["rank"].to_numpy(int) - 1
+        arrays = {}
+        for number in NUMBERS:
+            arrays[number] = np.full(shape, np.nan, np.float32)
+            arrays[number][place] = own[number].to_numpy(float, na_value=np.nan)
+        yield int(layer), arrays

@@ -1,0 +1,140 @@
+// The effect of a head: what the model predicts, and what it predicts without this head, beside all other heads.
+
+import { fresh, hue, number, palette, percent } from "./colour.js";
+import { tint } from "./grid.js";
+import { choice, make, readable } from "./state.js";
+
+const WORDS = { zero: ["zero", "off"], mean: ["mean", "its mean"], uniform: ["uniform", "even"] };
+
+export class Effect {
+  constructor(state, tip) {
+    this.state = state;
+    this.tip = tip;
+    const { ablations = {} } = state.bundle;
+    this.kind = choice("how the head is switched off", Object.entries(ablations).map(([mode, words]) => [mode, WORDS[mode]?.[1] ?? mode, `Without the head: ${words}`]), state.ablation, (ablation) => state.set({ ablation }));
+    this.kind.hidden = !Object.keys(ablations).length;
+    this.title = make("h3");
+    this.bars = make("div", "aw-outcomes");
+    this.reads = make("p", "aw-reads");
+    this.map = make("canvas", "aw-effects");
+    this.map.setAttribute("role", "img");
+    this.note = make("p", "aw-note");
+    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, make("h3", "", "Without the head"), this.kind), this.reads, this.map, this.note);
+    this.map.addEventListener("pointermove", (event) => this.pointed(event));
+    this.map.addEventListener("pointerleave", () => tip.hide());
+    this.map.addEventListener("click", () => this.near && state.set({ layer: this.near.layer.index, head: this.near.head, more: [] }));
+  }
+
+  /** The position whose prediction is shown: the token in question, or the last one. */
+  get position() {
+    const { one, asked } = this.state;
+    if (one.prediction.of === "class") return 0;
+    return asked.length ? asked.at(-1) : one.real.lastIndexOf(true);
+  }
+
+  draw(width) {
+    const { state } = this;
+    const { one, bundle } = state;
+    const { prediction } = one;
+    const modes = Object.keys(bundle.ablations ?? {});
+    const known = prediction && modes.length > 0;
+    for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
+    this.element.children[2].hidden = !known;
+    if (!prediction) {
+      this.title.textContent = "Prediction";
+      this.note.textContent = `None here: ${bundle.without_ablations || "this file was written without it"}.`;
+      return;
+    }
+    const at = this.position;
+    const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width].join();
+    if (this.drawn === key) return;
+    this.drawn = key;
+    const outcomes = prediction.outcomes[at];
+    const before = one.predicted(at);
+    const after = known ? one.ablated(state.ablation, "probability", state.card, state.head, at, outcomes.length) : null;
+    this.title.textContent = prediction.of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;
+    this.draws(outcomes, before, after, prediction.actual[at]);
+    if (!known) {
+      this.note.textContent = `The effect of single heads is not in this file: ${bundle.without_ablations}.`;
+      return;
+    }
+    this.kind.show(state.ablation);
+    const all = bundle.layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => ({ layer, head, effect: one.ablated(state.ablation, "divergence", layer, head, at, 1)[0] })));
+    const finite = all.filter((cell) => Number.isFinite(cell.effect));
+    const own = all.find((cell) => cell.layer.index === state.layer && cell.head === state.head)?.effect ?? NaN;
+    const sorted = finite.map((cell) => cell.effect).sort((a, b) => a - b);
+    const median = sorted.length ? sorted[Math.floor(sorted.length / 2)] : NaN;
+    const larger = sorted.filter((effect) => effect > own).length;
+    const change = after && before.length ? after[0] - before[0] : NaN;
+    this.reads.textContent = !Number.isFinite(own)
+      ? "This head could not be switched off so: where its output goes, or its values, are not known."
+      : `Layer ${state.layer}, head ${state.head}: “${readable(outcomes[0])}” ${percent(before[0])} → ${percent(after[0])}` +
+        ` (${change >= 0 ? "+" : "−"}${number(Math.abs(change) * 100)} points). Divergence ${number(own)} nats, ` +
+        `rank ${larger + 1} of ${sorted.length}; a random head gives ${number(median)} (median).`;
+    this.heat(finite, width);
+    const where = prediction.of === "class" ? "" : " at this position";
+    this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, every head switched off by itself (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
+  }
+
+  draws(outcomes, before, after, actual) {
+    const { state } = this;
+    this.bars.replaceChildren();
+    const most = Math.max(...before, ...(after ?? []), 1e-9);
+    outcomes.slice(0, 6).forEach((outcome, place) => {
+      const bar = make("span", "aw-bar", null, make("i"), make("b"));
+      bar.firstChild.style.width = `${(before[place] / most) * 100}%`;
+      bar.lastChild.hidden = !after || !Number.isFinite(after[place]);
+      if (!bar.lastChild.hidden) bar.lastChild.style.left = `${(after[place] / most) * 100}%`;
+      const right = outcome === actual ? " ✓" : "";
+      const row = make("div", "aw-leader", null, make("span", "aw-name", `${readable(outcome)}${right}`), bar, make("span", "aw-value", percent(before[place])), make("span", "aw-where", after ? percent(after[place]) : ""));
+      row.title = `${readable(outcome)}: ${percent(before[place])}${after ? `; without the head ${percent(after[place])}` : ""}${right ? "; it is the right one" : ""}`;
+      if (right) row.children[0].style.fontWeight = "650";
+      this.bars.append(row);
+    });
+    if (actual && !outcomes.slice(0, 6).includes(actual)) {
+      this.bars.append(make("p", "aw-note", `Right would be “${readable(actual)}”, ${percent(state.one.predictedActual(this.position))}.`));
+    }
+  }
+
+  /** Layers × heads, as dark as the effect. */
+  heat(cells, width) {
+    const { state } = this;
+    const { layers } = state.bundle;
+    const heads = Math.max(...layers.map((layer) => layer.heads));
+    const left = 22;
+    const wide = Math.min(54, (width - left) / heads);
+    const tall = Math.max(9, Math.min(22, 190 / layers.length, wide));
+    const pen = fresh(this.map, width, layers.length * tall + 18);
+    if (!pen) return;
+    const style = palette(state.theme, this.element);
+    const most = Math.max(...cells.map((cell) => cell.effect), 1e-12);
+    pen.font = `10.5px ${style.fontFamily}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "center";
+    pen.fillStyle = style.getPropertyValue("--muted");
+    for (let head = 0; head < heads; head += Math.ceil(18 / wide)) pen.fillText(head, left + (head + 0.5) * wide, 7);
+    pen.textAlign = "right";
+    for (const layer of layers) if (tall >= 11 || layer.place % 2 === 0) pen.fillText(layer.index, left - 7, 16 + (layer.place + 0.5) * tall);
+    this.cells = cells.map((cell) => ({ ...cell, x: left + cell.head * wide, y: 16 + cell.layer.place * tall, wide, tall }));
+    for (const { x, y, effect, layer, head } of this.cells) {
+      pen.fillStyle = style.getPropertyValue("--soft");
+      pen.fillRect(x, y, wide - 1.5, tall - 1.5);
+      pen.fillStyle = `rgba(${hue(state.theme, "from").join(",")},${effect / most})`;
+      pen.fillRect(x, y, wide - 1.5, tall - 1.5);
+      if (layer.index !== state.layer || head !== state.head) continue;
+      pen.strokeStyle = style.getPropertyValue("--ink");
+      pen.lineWidth = 2;
+      pen.strokeRect(x, y, wide - 1.5, tall - 1.5);
+    }
+    this.map.setAttribute("aria-label", this.reads.textContent);
+  }
+
+  pointed(event) {
+    const box = this.map.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    this.near = this.cells?.find((cell) => x >= cell.x && x < cell.x + cell.wide && y >= cell.y && y < cell.y + cell.tall) ?? null;
+    this.map.style.cursor = this.near ? "pointer" : "default";
+    if (this.near) this.tip.show(event, `Layer ${this.near.layer.index}, head ${this.near.head}`, `${number(this.near.effect)} nats`);
+    else this.tip.hide();
+  }
+}

@@ -1,0 +1,194 @@
+// Queries times keys, feature by feature (the neuron view of Vig 2019), and both as points of one plane.
+
+import { fresh, number, palette, percent } from "./colour.js";
+import { tint } from "./grid.js";
+import { button, make, readable } from "./state.js";
+
+const ROWS = 24;
+
+/** The tokens in question as one vector, the mean of their queries (or keys), and every token on the other side. */
+function sides(state) {
+  const { one, card } = state;
+  const q = one.operand(card, "q", state.head);
+  const k = one.operand(card, "k", state.head);
+  if (!q || !k) return null;
+  const to = state.direction === "to" && state.asked.length > 0 && q.length > 1;
+  const [own, other] = to ? [k, q] : [q, k];
+  const real = [...one.real.keys()].filter((token) => one.real[token]);
+  const asked = own.length === 1 ? [0] : state.asked.length ? state.asked : real;
+  const mean = own[0].map((_, i) => asked.reduce((sum, token) => sum + own[token][i], 0) / asked.length);
+  return { to, mean, other, asked, real, scale: one.scale(card, state.head), attention: state.values(state.layer, state.head) };
+}
+
+export class Products {
+  constructor(state, tip) {
+    this.state = state;
+    this.tip = tip;
+    this.reads = make("p", "aw-note aw-reads");
+    this.rows = make("div", "aw-products");
+    this.note = make("p", "aw-note", "A row is scale × query × key, one cell for each feature of the head; its sum is the logit that softmax takes, before mask and bias. Blue adds, orange takes away.");
+    this.element = make("div", "aw-norms", null, this.reads, this.rows, this.note);
+    this.rows.addEventListener("pointermove", (event) => this.pointed(event));
+    this.rows.addEventListener("pointerleave", () => tip.hide());
+  }
+
+  draw(width, height) {
+    const { state } = this;
+    const found = sides(state);
+    this.note.hidden = this.rows.hidden = !found;
+    if (!found) {
+      this.reads.textContent = "Queries and keys of this layer are not in this file.";
+      return;
+    }
+    const { one } = state;
+    const { to, mean, other, asked, real, scale, attention } = found;
+    const count = Math.max(4, Math.min(ROWS, Math.floor((height - 130) / 21), real.length));
+    const order = [...real].sort((a, b) => attention[b] - attention[a]);
+    const shown = order.slice(0, count);
+    const product = (token) => other[token].map((part, i) => scale * part * mean[i]);
+    const level = mean.map((part, i) => scale * part * real.reduce((sum, token) => sum + other[token][i], 0) / real.length);
+    const table = shown.map((token) => ({ token, parts: product(token) }));
+    const most = Math.max(...table.flatMap(({ parts }) => parts.map(Math.abs)), 1e-12);
+    this.table = table;
+    this.fixed = { mean, other, scale, to };
+    while (this.rows.children.length > table.length) this.rows.lastChild.remove();
+    while (this.rows.children.length < table.length) {
+      const row = button("", "Take this token", () => state.set({ tokens: [Number(row.dataset.token)], hover: null }), "aw-product");
+      row.append(make("span", "aw-name"), make("canvas"), make("span", "aw-value"), make("span", "aw-value"));
+      this.rows.append(row);
+    }
+    const names = one.grid ? 42 : 92;
+    this.rows.style.setProperty("--aw-names", `${names}px`);
+    const wide = Math.max(60, width - names - 108);
+    table.forEach(({ token, parts }, place) => {
+      const row = this.rows.children[place];
+      const [name, canvas, logit, share] = row.children;
+      row.dataset.token = token;
+      name.textContent = readable(one.labels[token]);
+      logit.textContent = number(parts.reduce((sum, part) => sum + part, 0)).replace("-", "−");
+      share.textContent = percent(attention[token]);
+      const pen = fresh(canvas, wide, 15);
+      if (!pen) return;
+      const unit = wide / parts.length;
+      parts.forEach((part, i) => {
+        pen.fillStyle = tint(state, Math.sqrt(Math.abs(part) / most), part >= 0 ? "from" : "to");
+        pen.fillRect(i * unit, 0, Math.max(0.8, unit - (unit > 5 ? 1 : 0)), 15);
+      });
+    });
+    const first = table[0];
+    const ahead = first.parts.map((part, i) => part - level[i]);
+    const best = ahead.indexOf(Math.max(...ahead));
+    const sum = ahead.reduce((all, part) => all + part, 0);
+    const who = asked.length === 1 && state.asked.length ? `“${readable(one.labels[asked[0]])}”` : `${asked.length === real.length ? "all" : asked.length} tokens (mean)`;
+    this.reads.textContent =
+      `${to ? "Key" : "Query"} ${who}: feature ${best} speaks most for “${readable(one.labels[first.token])}”: ${number(ahead[best])} nats over the mean ` +
+      `${to ? "query" : "key"}, all features together ${number(sum).replace("-", "−")}.`;
+  }
+
+  pointed(event) {
+    const row = event.target.closest(".aw-product");
+    if (!row || event.target.tagName !== "CANVAS") return this.tip.hide();
+    const box = event.target.getBoundingClientRect();
+    const { mean, other, scale, to } = this.fixed;
+    const token = Number(row.dataset.token);
+    const i = Math.min(mean.length - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * mean.length)));
+    const [q, k] = to ? [other[token][i], mean[i]] : [mean[i], other[token][i]];
+    const words = (value) => number(value).replace("-", "−");
+    this.tip.show(event, `Feature ${i}: ${words(scale * q * k)} nats`, `scale ${number(scale)} × query ${words(q)} × key ${words(k)}`);
+  }
+}
+
+export class Plane {
+  constructor(state, tip) {
+    this.state = state;
+    this.tip = tip;
+    this.reads = make("p", "aw-note aw-reads");
+    this.canvas = make("canvas", "aw-plane");
+    this.canvas.setAttribute("role", "img");
+    this.note = make("p", "aw-note", "First two principal components of queries (blue) and keys (orange) together; keys moved onto the mean of the queries and both brought to one size, which leaves attention as it is (after Yeh et al. 2023). Keys are as strong as the attention they get.");
+    this.element = make("div", "aw-norms", null, this.reads, this.canvas, this.note);
+    this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
+    this.canvas.addEventListener("pointerleave", () => tip.hide());
+    this.canvas.addEventListener("click", () => this.near && state.set({ tokens: [this.near.token], direction: this.near.side === "q" ? "from" : "to", hover: null }));
+  }
+
+  draw(width, height) {
+    const { state } = this;
+    const { one, card, head } = state;
+    const plane = one.plane(card, head);
+    this.canvas.hidden = this.note.hidden = !plane;
+    this.points = [];
+    if (!plane) {
+      this.reads.textContent = "Queries and keys of this layer are not in this file.";
+      return;
+    }
+    this.reads.textContent = `The plane holds ${percent(plane.share[0] + plane.share[1])} of their variance: ${percent(plane.share[0])} across, ${percent(plane.share[1])} up.`;
+    this.canvas.setAttribute("aria-label", `Queries and keys of layer ${state.layer}, head ${head}. ${this.reads.textContent}`);
+    const all = [...plane.q, ...plane.k].filter(([x]) => Number.isFinite(x));
+    const bounds = [0, 1].map((axis) => [Math.min(...all.map((point) => point[axis])), Math.max(...all.map((point) => point[axis]))]);
+    const [across, up] = bounds.map(([low, high]) => high - low || 1);
+    const side = Math.max(120, Math.min((up / across) * (width - 24) + 24, width, height - 130, 520));
+    const pen = fresh(this.canvas, width, side);
+    if (!pen) return;
+    const unit = Math.min((width - 24) / across, (side - 24) / up); // one unit on both axes
+    const middle = bounds.map(([low, high]) => (low + high) / 2);
+    const at = ([x, y]) => [width / 2 + (x - middle[0]) * unit, side / 2 - (y - middle[1]) * unit];
+    const single = plane.q.length === 1;
+    const asked = single ? [0] : state.asked;
+    const attention = state.values(state.layer, head);
+    const most = attention ? Math.max(...attention) : 1;
+    const style = palette(state.theme, this.element);
+    const mark = (token, side, radius, alpha) => {
+      const [x, y] = at(plane[side][token]);
+      pen.globalAlpha = alpha;
+      pen.fillStyle = tint(state, 1, side === "q" ? "from" : "to");
+      pen.beginPath();
+      pen.arc(x, y, radius, 0, 2 * Math.PI);
+      pen.fill();
+      this.points.push({ x, y, token: single && side === "q" ? one.kinds.indexOf("class") : token, side });
+    };
+    const real = [...one.real.keys()].filter((token) => one.real[token]);
+    const to = state.direction === "to" && asked.length && !single;
+    for (const token of real) {
+      const strength = asked.length && attention ? Math.sqrt(attention[token] / most) : 0.5;
+      mark(token, "k", 2.6 + (to ? 0 : 2.4 * strength), to ? 0.18 : 0.15 + 0.8 * strength);
+      if (!single) mark(token, "q", 2.6 + (to ? 2.4 * strength : 0), to ? 0.15 + 0.8 * strength : asked.length ? 0.22 : 0.5);
+    }
+    pen.globalAlpha = 1;
+    for (const token of asked) {
+      const own = to ? "k" : "q";
+      mark(token, own, 5.5, 1);
+      pen.strokeStyle = style.getPropertyValue("--ink");
+      pen.lineWidth = 2;
+      pen.stroke();
+    }
+    if (!asked.length || !attention) return;
+    pen.font = `11px ${style.fontFamily}`;
+    pen.textBaseline = "middle";
+    const taken = [];
+    for (const token of [...real].sort((a, b) => attention[b] - attention[a]).slice(0, 6)) {
+      const [x, y] = at(plane[to ? "q" : "k"][token]);
+      const name = readable(one.labels[token]).slice(0, 18);
+      const wide = pen.measureText(name).width;
+      const left = x + 8 + wide > width ? x - 8 - wide : x + 8;
+      if (taken.some((box) => Math.abs(box.y - y) < 13 && left < box.right && left + wide > box.left)) continue;
+      taken.push({ y, left, right: left + wide });
+      pen.strokeStyle = style.getPropertyValue("--panel");
+      pen.lineWidth = 3;
+      pen.strokeText(name, left, y);
+      pen.fillStyle = style.getPropertyValue("--ink");
+      pen.fillText(name, left, y);
+    }
+  }
+
+  pointed(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const far = (point) => Math.hypot(point.x - (event.clientX - box.left), point.y - (event.clientY - box.top));
+    const near = this.points.reduce((best, point) => (!best || far(point) < far(best) ? point : best), null);
+    this.near = near && far(near) < 12 ? near : null;
+    this.canvas.style.cursor = this.near ? "pointer" : "default";
+    if (!this.near) return this.tip.hide();
+    const { labels } = this.state.one;
+    this.tip.show(event, `${this.near.side === "q" ? "Query" : "Key"} “${readable(labels[this.near.token] ?? "class token")}”`, `token ${this.near.token}`);
+  }
+}

@@ -1,0 +1,125 @@
+// Spectra: the eigenvalues of the keys' Gram matrix and the singular values of attention, each with its null band.
+
+import { fresh, number, palette } from "./colour.js";
+import { tint } from "./grid.js";
+import { make } from "./state.js";
+
+const TITLE = { eigenvalue: "Gram matrix of the keys: eigenvalues", singular_value: "Attention matrix: singular values" };
+const FLOOR = 1e-7; // of the largest value: below it a spectrum is rounding
+
+export class Spectra {
+  constructor(state, tip) {
+    this.state = state;
+    this.tip = tip;
+    this.element = make("div", "aw-spectra");
+    this.note = make("p", "aw-note", "Blue: this head by rank, logarithmic; grey: the null distribution, its mean and its 95 % interval over random samples of the same shape and mean square.");
+    this.charts = (state.bundle.spectra ?? []).map((metric) => {
+      const canvas = make("canvas");
+      canvas.setAttribute("role", "img");
+      const row = make("div", "aw-norm", null, make("h3", "", TITLE[metric.name] ?? metric.label), make("p", "aw-note aw-reads"), canvas);
+      row.title = `${metric.definition} (${metric.source})`;
+      canvas.addEventListener("pointermove", (event) => this.pointed(event, canvas));
+      canvas.addEventListener("pointerleave", () => tip.hide());
+      this.element.append(row);
+      return { metric, canvas, row };
+    });
+    this.element.append(this.note);
+  }
+
+  draw(width, height) {
+    const { state } = this;
+    const key = [state.input, state.layer, state.head, state.theme, width, height].join();
+    if (this.drawn === key) return; // no hover changes it
+    this.drawn = key;
+    const style = palette(state.theme, this.element);
+    const tall = Math.max(110, Math.min(230, (height - 60) / Math.max(1, this.charts.length) - 72));
+    for (const { metric, canvas, row } of this.charts) {
+      const spectrum = state.one.spectrum(state.card, state.head, metric.name);
+      canvas.held = spectrum;
+      canvas.hidden = !spectrum;
+      row.children[1].textContent = spectrum ? reads(spectrum) : "None in this layer.";
+      if (!spectrum) continue;
+      canvas.setAttribute("aria-label", `${metric.label}: ${row.children[1].textContent}`);
+      const pen = fresh(canvas, width, tall);
+      if (pen) this.chart(pen, spectrum, width, tall, style);
+    }
+  }
+
+  chart(pen, { value, null_mean: mean, null_low: lowest, null_high: highest }, width, height, style) {
+    const [left, top, right, bottom] = [46, 6, 6, 18];
+    const most = Math.max(...[...value, ...highest, ...mean].filter(Number.isFinite));
+    const floor = most * FLOOR;
+    const least = Math.max(floor, Math.min(...[...value, ...mean].filter((one) => one > floor)));
+    const [low, high] = [Math.log10(least) - 0.1, Math.log10(most) + 0.1];
+    const x = (rank) => left + ((rank + 0.5) / value.length) * (width - left - right);
+    const y = (one) => top + (1 - (Math.log10(Math.max(one, least / 10)) - low) / (high - low || 1)) * (height - top - bottom);
+    pen.font = `10.5px ${style.fontFamily}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    const decades = Math.max(1, Math.ceil((high - low) / 4));
+    for (let power = Math.ceil(low); power <= high; power += decades) {
+      pen.fillStyle = style.getPropertyValue("--line");
+      pen.fillRect(left, Math.round(y(10 ** power)), width - left - right, 1);
+      pen.fillStyle = style.getPropertyValue("--muted");
+      pen.fillText(power > -3 && power < 4 ? String(10 ** power) : `10${raised(power)}`, left - 6, y(10 ** power));
+    }
+    pen.textAlign = "center";
+    pen.fillText("1", x(0), height - 7);
+    pen.fillText(String(value.length), x(value.length - 1), height - 7);
+    pen.fillText("rank", (left + width - right) / 2, height - 7);
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, 0, width - left, height - bottom + 2);
+    pen.clip();
+    const known = [...mean.keys()].filter((rank) => Number.isFinite(mean[rank]));
+    if (known.length) {
+      pen.fillStyle = style.getPropertyValue("--band");
+      pen.beginPath();
+      for (const rank of known) pen.lineTo(x(rank), y(highest[rank]));
+      for (const rank of known.reverse()) pen.lineTo(x(rank), y(lowest[rank]));
+      pen.fill();
+      line(pen, mean, x, y, style.getPropertyValue("--muted"), 1.2);
+    }
+    line(pen, value, x, y, tint(this.state, 1, "from"), 1.8);
+    if (value.length <= 40) {
+      pen.fillStyle = tint(this.state, 1, "from");
+      for (let rank = 0; rank < value.length; rank++) if (Number.isFinite(value[rank])) pen.fillRect(x(rank) - 2, y(value[rank]) - 2, 4, 4);
+    }
+    pen.restore();
+  }
+
+  pointed(event, canvas) {
+    const spectrum = canvas.held;
+    if (!spectrum) return;
+    const box = canvas.getBoundingClientRect();
+    const rank = Math.floor(((event.clientX - box.left - 46) / (box.width - 52)) * spectrum.value.length);
+    if (rank < 0 || rank >= spectrum.value.length) return this.tip.hide();
+    const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
+    this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, 95 % interval ${number(low)} to ${number(high)}` : "no null distribution");
+  }
+}
+
+/** A whole number as an exponent. */
+function raised(power) {
+  return [...String(power)].map((one) => (one === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[one])).join("");
+}
+
+function line(pen, values, x, y, colour, thick) {
+  pen.strokeStyle = colour;
+  pen.lineWidth = thick;
+  pen.beginPath();
+  values.forEach((value, rank) => Number.isFinite(value) && pen.lineTo(x(rank), y(value)));
+  pen.stroke();
+}
+
+/** How many values hold 90 % of the sum (of squares), and how many lie above the null interval. */
+function reads({ name, value, null_high: high }) {
+  const parts = [...value].filter(Number.isFinite).map((one) => (name === "singular_value" ? one * one : one));
+  const whole = parts.reduce((sum, one) => sum + one, 0);
+  let held = 0;
+  const enough = parts.findIndex((one) => (held += one) >= 0.9 * whole * (1 - 1e-6)) + 1;
+  const beyond = [...value.keys()].filter((rank) => value[rank] > high[rank]).length;
+  const what = name === "singular_value" ? "squared sum" : "sum";
+  const above = Number.isFinite(high[0]) ? `; ${beyond} ${beyond === 1 ? "lies" : "lie"} above the null interval` : "";
+  return `${enough} of ${value.length} hold 90 % of their ${what}${above}.`;
+}
