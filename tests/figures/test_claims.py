@@ -5,7 +5,7 @@ import pytest
 
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import claims_figure
+from workbench.figures import claims_figure, shown_claims
 from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
 from workbench.figures.theme import ALLOWED, PUBLISHED
 
@@ -37,10 +37,10 @@ def allowed(fig):
 
 def test_a_row_says_what_must_hold_what_was_measured_and_the_verdict():
     text = titles(claims_figure(claims()))
-    (label,) = [line for line in text if line.startswith("V and V̇")]
-    assert "<b>≤ 0.32</b>" in label
-    assert "Table 1" in label
-    assert {"0.344 [0.330, 0.360]", "<b>fails</b>", "digits-vit", "0.31", "published"} <= set(text)
+    label = " ".join(text)
+    assert "V and V̇ are unlike: largest cosine <b>≤ 0.32</b>" in label
+    assert "Table 1</span>" in label
+    assert {"0.344 [0.330, 0.360]", "<b>fails</b>", "digits-vit", "published 0.31"} <= set(text)
 
 
 def test_an_estimate_lies_in_the_shading_exactly_where_its_claim_holds():
@@ -77,10 +77,39 @@ def test_an_axis_holds_everything_in_order_whatever_its_values_span(ends, kind):
     (mark,) = marks(fig, "fails")
     at = mark.x[0] - mark.error_x.arrayminus[0], mark.x[0], mark.x[0] + mark.error_x.array[0]
     assert at[0] < at[1] < at[2]
-    edges = {shape.x0 for shape in fig.layout.shapes if shape.line.color == "#BBBBBB"}
-    assert ("logarithmic" in " ".join(titles(fig)).replace("<br>", " ")) == (kind != "linear")
-    assert min(edges) - 0.01 <= at[0]
-    assert at[2] <= max(edges) + 0.01
+    (axis,) = [shape for shape in fig.layout.shapes if shape.line.color == "#BBBBBB" and shape.y0 == shape.y1]
+    words = {"linear": set(), "log": {"log"}, "both": {"signed log"}}[kind]
+    assert {"log", "signed log"} & set(titles(fig)) == words
+    assert axis.x0 - 0.01 <= at[0]
+    assert at[2] <= axis.x1 + 0.01
+
+
+def test_a_number_under_an_axis_stands_at_its_value():
+    fig = claims_figure(claims(published=0.3, threshold="0.4"))
+    numbers = {note.text: note.x for note in fig.layout.annotations if note.xanchor == "center"}
+    (printed,) = [
+        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.y[0] > 30
+    ]
+    (shade,) = allowed(fig)
+    assert numbers["0.3"] == pytest.approx(printed.x[0])
+    assert numbers["0.4"] == pytest.approx(shade.x1)
+
+
+def test_claims_about_pairs_of_models_share_an_axis_by_kind():
+    pair = {
+        "options": "model=digits-tssa, baseline=digits-vit",
+        "units": "seeds",
+        "measure": "accuracy[split=test]",
+    }
+    less = [
+        claims(over="model - baseline", claim=f"claim {n}", measured=0.1 * n, **pair).iloc[:1] for n in (1, 2)
+    ]
+    over = claims(over="model / baseline", claim="costs", measured=0.34, **pair).iloc[:1]
+    fig = claims_figure(pd.concat([less[0], over, less[1]]))
+    assert [word for word in titles(fig) if word in ("difference, pp", "ratio")] == [
+        "difference, pp",
+        "ratio",
+    ]
 
 
 def test_differences_of_shares_are_in_points_and_name_the_baseline():
@@ -88,7 +117,7 @@ def test_differences_of_shares_are_in_points_and_name_the_baseline():
     text = " ".join(titles(claims_figure(claims(measure="accuracy[split=test]", threshold="-0.02", **pair))))
     assert "<b>≤ −2 pp</b>" in text
     assert "34.4 [33.0, 36.0]" in text
-    assert "less digits-vit" in text
+    assert "less softmax ViT" in text
     assert "4 seeds" in text
 
 
@@ -96,19 +125,20 @@ def test_models_stand_under_each_other_in_one_row_with_a_line_for_what_is_publis
     both = pd.concat([claims(), claims("hf:google-bert/bert-base-uncased", verdict="holds")])
     fig = claims_figure(both)
     heights = {note.text: note.y for note in fig.layout.annotations}
-    assert heights["digits-vit"] < heights["bert-base-uncased"] < heights["published"]
+    assert heights["digits-vit"] < heights["bert-base-uncased"] < heights["published 0.31"]
     printed = [trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.y[0] > 30]
     assert [len(trace.x) for trace in printed] == [1]
 
 
 def test_what_is_not_drawn_is_counted():
     text = " ".join(titles(claims_figure(claims()))).replace("<br>", " ")
-    assert "Not tested at this scale, for some model at least: 1 (in the table)." in text
+    assert "In the table: 1 not tested on some model." in text
     rows = [
         claims(interpretation=str(n), primary=n % 8 == 0, claim=f"claim {n // 8}").iloc[:1] for n in range(48)
     ]
     fig = claims_figure(pd.concat(rows))
-    assert "42 further interpretations" in " ".join(titles(fig)).replace("<br>", " ")
+    assert len(shown_claims(pd.concat(rows))) == 6
+    assert "42 further readings" in " ".join(titles(fig)).replace("<br>", " ")
     assert fig.layout.height < PAGE_HEIGHT
     assert len(marks(fig, "fails")) == 6
 
@@ -124,7 +154,7 @@ def test_no_text_reaches_beyond_the_page_and_rows_follow_each_other():
     fig = claims_figure(claims(label="word " * 40))
     bottom, _ = fig.layout.yaxis.range
     assert max(note.y for note in fig.layout.annotations) < bottom
-    rules = [shape.y0 for shape in fig.layout.shapes if shape.y0 == shape.y1]
+    rules = [shape.y0 for shape in fig.layout.shapes if shape.line.color == "#CCCCCC"]
     assert rules == sorted(set(rules))
 
 

@@ -3,26 +3,10 @@
 import pandas as pd
 
 from workbench.core.intervals import Finding
-from workbench.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from workbench.papers.verdicts import HOLDS, UNDECIDED
 from workbench.studies import findings
 from workbench.studies.claims import count_verdicts
 from workbench.studies.scaling import scaling_findings
-
-
-def test_effects_tell_what_is_decided_beside_what_is_published():
-    rows = [
-        ("a over b", "clean", "here", 1.2, 1.1, 1.3, HOLDS),
-        ("a over b", "attacked", "here", 0.9, 0.8, 1.1, UNDECIDED),
-        ("a over b", "clean", "published", 1.05, None, None, None),
-        ("a over b", "clean", "published", 1.4, None, None, None),
-        ("a over c", "clean", "here", 0.5, 0.4, 0.6, FAILS),
-    ]
-    frame = pd.DataFrame(rows, columns=["group", "label", "source", "value", "low", "high", "verdict"])
-    assert findings.effect_findings(frame, " pp") == [
-        "Of 3 comparisons 1 are undecided.",
-        "a over b, clean: 1.2 [1.1, 1.3] pp, published 1.05 to 1.4: the claim holds.",
-        "a over c, clean: 0.5 [0.4, 0.6] pp, published nothing that our copy shows: the claim fails.",
-    ]
 
 
 def test_medians_are_of_the_last_epoch_and_growth_is_from_clean_to_the_largest_share():

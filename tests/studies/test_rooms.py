@@ -21,9 +21,7 @@ sys.meta_path.insert(0, NoTorch())
 """
 DRAWN = """
 import workbench
-from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, effects_figure
-from workbench.papers.effects import effects_frame
-from workbench.papers.published import published_pairs
+from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, claims_figure
 from workbench.studies import claims_from_records
 from workbench.studies.records import recorded, scaling_record
 from workbench.studies.scaling import printed_exponents, scaling_exponents
@@ -31,7 +29,7 @@ from workbench.studies.scaling import printed_exponents, scaling_exponents
 points = scaling_record()
 scaling_figure(points, ["tokens"])
 exponents_figure(scaling_exponents(points), printed_exponents())
-effects_figure(effects_frame(claims_from_records(), published_pairs(), "ratio"), "ratio")
+claims_figure(claims_from_records("wu2025"))
 evaluated = recorded(["digits-vit", "digits-rpc-sym"], "evaluation")
 print(len(points), len(evaluated))
 """

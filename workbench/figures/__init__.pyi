@@ -3,6 +3,7 @@ from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .attention_matrix import attention_matrix_figure as attention_matrix_figure
 from .claims import claims_figure as claims_figure
+from .claims import shown_claims as shown_claims
 from .class_attention import class_attention_figure as class_attention_figure
 from .class_attention import class_attention_summary_figure as class_attention_summary_figure
 from .class_attention import class_attention_text_figure as class_attention_text_figure
@@ -13,12 +14,10 @@ from .corruptions import corruptions_figure as corruptions_figure
 from .corruptions import ood_figure as ood_figure
 from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
-from .effects import effects_figure as effects_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_span_figure as eigenvector_span_figure
 from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
-from .forest import Allowed as Allowed
 from .forest import Forest as Forest
 from .forest import Interval as Interval
 from .forest import Stroke as Stroke

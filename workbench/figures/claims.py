@@ -1,8 +1,9 @@
-"""Claims of the papers as a chart: a row per claim on an axis of its own, a line per model, interval and verdict."""
+"""Claims of the papers as a chart: a row per claim, a line per model with its interval, and the verdict."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
+from workbench.figures.composition import Axis, ticks, with_room
 from workbench.figures.frames import short_name
 from workbench.figures.marks import null_name
-from workbench.figures.measuring import in_rows, line_count, text_width, wrap
+from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
-from workbench.frames.metrics import METRICS
+from workbench.figures.words import PAPERS, variant_words
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import NOT_TESTED, NullBand, parse_measure, region
 
@@ -29,7 +31,7 @@ VERDICTS = {
     NOT_TESTED: (GREY, "line-ew-open"),
 }
 PAGE_HEIGHT = 805  # px, 8.4 in: what a printed page has room for above a caption
-_NEEDS = (
+_NEEDS = {
     "paper",
     "place",
     "claim",
@@ -41,24 +43,32 @@ _NEEDS = (
     "n",
     "verdict",
     "model",
-)
-_ABSENT = {
-    "primary": True,
-    "label": "",
-    "options": "",
-    "units": None,
-    "interval": "",
-    "null": None,
-    "null_mean": math.nan,
 }
+_ABSENT = {"primary": True, "label": "", "options": "", "units": None, "interval": "", "null": None,
+           "null_mean": math.nan, "analysis": ""}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
-_FONT, _LINE, _GAP, _MARGIN = 9.6, 11.4, 4.5, 6  # px; the layout follows the letters, so their size is fixed
-# Left edges in px: of the models, the axis, the numbers and the verdicts; the ends of an axis are named beside it.
-_WHO, _STRIP, _VALUE, _VERDICT, _END = 227, 347, 460, 578, PAGE - 2 * _MARGIN
-_WIDE, _ENDS, _PAD = 73, 26, 5
+_FONT, _LINE, _GAP, _MARGIN = 9.6, 12.5, 7, 6  # px; the layout follows the letters, so their size is fixed
+# Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
+_WHO, _VERDICT, _END, _LEAST = 208, 583, PAGE - 2 * _MARGIN, 3
 _COMPARED = {"<": "< ", "<=": "≤ ", ">": "> ", ">=": "≥ ", "> null": "> null", "<= null": "≤ null"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _NULL = "rgba(90,90,90,0.55)"
+# What the labels' symbols mean, for the line under the chart.
+_SYMBOLS = {
+    "V̇": "V̇: the values that kernel PCA of the keys predicts",
+    "K̃": "K̃: the keys' centred Gram matrix",
+    "1_N": "1<sub>N</sub>: matrix of entries 1/N, X: eigenvectors of K̃, G: V̇ = G X",
+    "γ": "γ: K̃a/(Na) entry by entry, all alike where a is an eigenvector (â: a from V)",
+    "φ": "φ: a query in feature space",
+    "‖h‖": "h: a head's output",
+    "J_proj": "J<sub>proj</sub>: projection error",
+    "R_c": "R<sub>c</sub>: coding rate within groups of tokens, one a head",
+    "memberships": "Memberships: how much a token belongs to each head, as the attention computes it",
+    "clusters": "Clusters: the same, computed from the subspaces of the heads' values",
+    "SNR": "SNR: signal-to-noise ratio",
+    "r-score": "r-scores: projections on right singular vectors",
+    "S free": "S: Scaled Attention has (I − S)V in the place of V",
+}
 
 
 class _Lane(NamedTuple):
@@ -74,74 +84,109 @@ class _Lane(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One claim: its words, a lane for each model, what is published, and the least and most that values can be."""
+    """One claim: its words, a lane for each model, what it is compared with, what is published, its unit."""
 
     label: str
     lanes: list[_Lane]
+    beside: str
     published: list[float]
     printed: str
-    bounds: tuple[float, float]
+    unit: str
+    key: str  # following rows with the same one share an axis; none with ""
 
     @property
-    def height(self) -> float:
-        """Pixels of its lines of text or of its lanes, whichever are more."""
-        return max(line_count(self.label), len(self.lanes) + bool(self.published)) * _LINE + _GAP
+    def lines(self) -> int:
+        """How many lines its lanes take."""
+        return len(self.lanes) + bool(self.published or self.beside)
 
-    def scale(self) -> _Scale:
-        """An axis with everything that the row shows, and room for the range where the claim holds."""
-        allowed = [lane.allowed for lane in self.lanes if lane.allowed is not None]
-        parts = [part for lane in self.lanes for part in (lane.ends, lane.null or ())]
-        numbers = [one for part in (*parts, *allowed, self.published) for one in part if math.isfinite(one)]
-        low, high = min(numbers), max(numbers)
-        sizes = sorted(abs(number) for number in numbers if number)
-        if low < 0 < high and sizes[-1] > 1000 * sizes[0]:
-            return _Scale(-_rounded(-low), _rounded(high), "both", sizes[0])
-        log = low > 0 and high > 20 * low
-        change = math.log if log else float
-        room = (change(high) - change(low)) / 5 or abs(low) or 1.0
-        inward = [
-            (change(end), 1 - 2 * at) for pair in allowed for at, end in enumerate(pair) if math.isfinite(end)
-        ]
-        low = min([change(low), *(end - room for end, side in inward if side < 0)])
-        high = max([change(high), *(end + room for end, side in inward if side > 0)])
-        if log:
-            most = max(self.bounds[1], *numbers)
-            return _Scale(_rounded(math.exp(low), down=True), min(_rounded(math.exp(high)), most), "log")
-        low, high = (
-            (min(low, 0.0) if 0 < low < high / 2 else low),
-            (max(high, 0.0) if 0 > high > low / 2 else high),
-        )
-        step = _rounded((high - low) / 4 or 0.25)
-        ends = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-        low, high = (round(end, 12 - math.floor(math.log10(step))) for end in ends)
-        low, high = max(low, min(self.bounds[0], *numbers)), min(high, max(self.bounds[1], *numbers))
-        return _Scale(low, high if high > low else low + 1.0, "linear")
+    def height(self, last: bool) -> float:
+        """Pixels of its text or of its lanes, with the axis's numbers under the last row of an axis."""
+        return max(line_count(self.label), self.lines + last) * _LINE + _GAP
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """An axis of one row: linear, of logarithms, or of both where values of both signs lie decades apart."""
+    """The axis of some rows; of values of both signs that lie decades apart the inverse hyperbolic sine."""
 
-    low: float
-    high: float
-    kind: str
-    unit: float = 1.0
+    axis: Axis
+    unit: float = 0.0
+
+    @classmethod
+    def of(cls, rows: Sequence[_Row]) -> _Scale:
+        """An axis with everything that the rows show, and room for the range where a claim holds."""
+        lanes = [lane for row in rows for lane in row.lanes]
+        parts = [part for lane in lanes for part in (lane.ends, lane.null or (), lane.allowed or ())]
+        parts += [row.published for row in rows]
+        numbers = [one for part in parts for one in part if math.isfinite(one)]
+        low, high = min(numbers), max(numbers)
+        sizes = sorted(abs(number) for number in numbers if number)
+        if low < 0 < high and sizes[-1] > 1000 * sizes[0]:
+            most = math.asinh(max(-low, high) / sizes[0]) * 1.1
+            return cls(Axis("", -most, most), sizes[0])
+        log = low > 0 and high > 40 * low
+        inward = {at for lane in lanes for at, end in enumerate(lane.allowed or ()) if math.isfinite(end)}
+        if not log and 0 < low < high / 2:
+            low = 0.0
+        if low == high:
+            return cls(with_room(Axis("", low, low + 1.0)))
+        axis = Axis("", low, high, log)
+        wide = with_room(axis, 0.2)  # a range that begins at the least or ends at the most has a face
+        axis = Axis("", wide.low if 0 in inward and low else low, wide.high if 1 in inward else high, log)
+        return cls(with_room(axis))
 
     def at(self, value: float) -> float:
-        """Where a value lies, in pixels of the figure; at the edge of the axis what lies beyond."""
-        if value < self.low or value > self.high:
-            return float(_STRIP if value < self.low else _STRIP + _WIDE)
-        move = {"log": math.log, "both": lambda x: math.asinh(x / self.unit), "linear": float}[self.kind]
-        low, high, value = (move(x) for x in (self.low, self.high, value))
-        return _STRIP + _PAD + (_WIDE - 2 * _PAD) * (value - low) / (high - low)
+        """Where a value lies, as a share of the axis; at its end what lies beyond."""
+        value = math.asinh(value / self.unit) if self.unit else value
+        return self.axis.place(min(max(value, self.axis.low), self.axis.high))
+
+    def ticks(self, wide: float) -> Iterator[tuple[float, str]]:
+        """Where numbers stand under an axis of so many pixels, and which."""
+        if self.unit:
+            power = 10.0 ** math.floor(math.log10(self.unit * math.sinh(self.axis.high)))
+            yield from ((self.at(one), _short(one)) for one in (-power, 0.0, power))
+            return
+        settings, labels = ticks(self.axis, wide, _FONT, upright=False)
+        step = settings.get("dtick", 1)
+        first = math.ceil(self.axis.low / step - 1e-9)
+        places = settings.get("tickvals") or [(first + number) * step for number in range(len(labels))]
+        yield from zip(map(self.at, places), labels, strict=True)
+
+    @property
+    def words(self) -> str:
+        """How it is divided, where not evenly."""
+        return "signed log" if self.unit else "log" if self.axis.log else ""
+
+
+def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table of claims that `claims_figure` draws.
+
+    What was not tested is left out. Where the rest would not fit a page the claims keep one row each, their primary
+    reading or the first that was tested; where these would not, those remain that were tested on every model.
+
+    Args:
+        frame: what `claims_figure` takes.
+
+    Raises:
+        InputError: no rows, a missing column, or no claim that was tested.
+        UnknownName: a verdict that there is not.
+    """
+    tested = _tested(frame)
+    if _height(tested) > PAGE_HEIGHT - 120:
+        own = tested.sort_values("primary", ascending=False, kind="stable")
+        first = own.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
+        tested = tested[tested["order"] == first.sort_index()]
+    if _height(tested) > PAGE_HEIGHT - 120:
+        models = tested.groupby("order")["model"].transform("nunique")
+        tested = tested[models == models.max()]
+    return tested.drop(columns="order")
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """A row per claim: words and what must hold, a line per model with its 95 % interval, and the verdict.
 
-    Each row has an axis of its own, whose ends are named. The range where the claim holds is shaded, up to the
-    threshold or the end of the null distribution; what the paper prints stands on a line of its own. Claims that were
-    not tested are counted beneath, and so are interpretations that are not primary where all would not fit a page.
+    A row has its own axis, but for differences and ratios of trained models, which share one. The range where the
+    claim holds is shaded, up to the threshold or the end of the null distribution; what the paper prints stands on a
+    line of its own. What `shown_claims` leaves out is counted beneath.
 
     Args:
         frame: the result of `workbench.claims`, for one model or several under one another, or of
@@ -151,25 +196,22 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no rows, a missing column, or no claim that was tested.
         UnknownName: a verdict that there is not.
     """
-    tested = _tested(frame)
-    rows, below = [*_rows(tested)], [_method(tested)]
-    if sum(row.height for row in rows) > PAGE_HEIGHT - 70:
-        counts = tested.groupby(["paper", "claim", "model"], dropna=False)["primary"]
-        left, rows = len(rows), [*_rows(tested[tested["primary"] | ~counts.transform("any")])]
-        below.append(f"{left - len(rows)} further interpretations of these claims stand in the table.")
-    if len(untested := frame[frame["verdict"] == NOT_TESTED]):
-        below.append(
-            f"Not tested at this scale, for some model at least: {len(untested.drop_duplicates(_KEYS))} (in the table)."
-        )
-    kinds = {row.scale().kind for row in rows}
-    if kinds & {"log", "both"}:
-        both = ", on either side of 0 where both signs occur" * ("both" in kinds)
-        below.append(f"Axes whose ends differ by a factor above 20 are logarithmic{both}.")
-    return _Chart().figure(rows, " ".join(below))
+    shown = _tested(shown_claims(frame))
+    rows = _rows(shown)
+    labels = " ".join(row.label for row in rows)
+    below = [_method(shown)]
+    left = [f"{count} {words}" for count, words in (
+        (frame[frame["verdict"] != NOT_TESTED][_KEYS].drop_duplicates().shape[0] - len(rows), "further readings"),
+        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "not tested on some model"),
+    ) if count]  # fmt: skip
+    below += [f"In the table: {' and '.join(left)}."] if left else []
+    plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", labels)
+    below += [words + "." for symbol, words in _SYMBOLS.items() if symbol in plain]
+    return _Chart(rows).figure(rows, " ".join(below))
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
-    missing = [name for name in _NEEDS if name not in frame]
+    missing = sorted(_NEEDS - {*frame})
     if missing or frame.empty:
         reason = f"no column {', '.join(missing)}" if missing else "no rows"
         raise InputError(f"the frame has {reason}; give the result of `workbench.claims`")
@@ -178,52 +220,71 @@ def _tested(frame: pd.DataFrame) -> pd.DataFrame:
             raise UnknownName("verdict", str(verdict), VERDICTS)
     order = frame.groupby(_KEYS, sort=False, dropna=False).ngroup()
     tested = frame.assign(order=order)[(frame["verdict"] != NOT_TESTED) & frame["measured"].notna()]
-    tested = tested.sort_values("order", kind="stable")
+    tested = tested.sort_values("order", kind="stable", ignore_index=True)
     if tested.empty:
         raise InputError("no claim was tested, so that there is nothing to draw; the column `why` says why")
     return tested.assign(**{name: value for name, value in _ABSENT.items() if name not in tested})
 
 
-def _rows(frame: pd.DataFrame) -> Iterator[_Row]:
+def _height(tested: pd.DataFrame) -> float:
+    """Pixels of all rows."""
+    rows = _rows(tested)
+    return sum(row.height(last) for row, last in zip(rows, _lasts(rows), strict=True))
+
+
+def _lasts(rows: Sequence[_Row]) -> list[bool]:
+    """Which rows are the last ones of their axis."""
+    following = [*rows[1:], None]
+    return [
+        after is None or not row.key or row.key != after.key
+        for row, after in zip(rows, following, strict=True)
+    ]
+
+
+def _rows(frame: pd.DataFrame) -> list[_Row]:
     usual = _sampled(frame.iloc[0]) if not _of_pairs(frame) else None
+    rows = []
     for _, own in frame.groupby(_KEYS, sort=False, dropna=False):
         own = own[:1].assign(model="random logits") if own["over"].iloc[0] == "tokens" else own  # of no model
         first, terms = own.iloc[0], parse_measure(own["measure"].iloc[0])
         points = first["over"] == "model - baseline" and terms[0].metric in _SHARES
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
-        word = (
-            {"model - baseline": "less", "model / baseline": "over"}.get(first["over"]) if baseline else None
-        )
-        sampled = ", ".join(dict.fromkeys(_sampled(row) for row in own.to_dict("records")))
-        tail = [
-            str(first["place"]),
-            *([f"{word} {baseline}"] * bool(word)),
-            *([sampled] * (sampled != usual)),
-        ]
+        word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
+        sampled = [_sampled(row) for row in own.to_dict("records")]
+        tail = [_place(first["place"]), *dict.fromkeys(one for one in sampled if one not in ("", usual))]
         tail = [f"{part};" for part in tail[:-1]] + tail[-1:]
         looks = dict.fromkeys(tail, f'<span style="color:{GREY}">{{}}</span>')
         looks = {_claimed(first, factor, unit): "<b>{}</b>"} | looks
         # a backslash is as wide as a blank, and no line ends there
         words = first["label"] or f"{first['claim']}: {first['interpretation']}"
-        words = words.replace(" = ", "\\=\\")
-        label = wrap(" ".join([words, *(part.replace(" ", "\\") for part in looks)]), _WHO - 5, _FONT)
+        words = re.sub(r"\([^)]*\)", lambda found: found[0].replace(" ", "\\"), words.replace(" = ", "\\=\\"))
+        label = wrap(" ".join([words, *(part.replace(" ", "\\") for part in looks)]), _WHO - 8, _FONT)
         for part, look in looks.items():
             label = label.replace(part.replace(" ", "\\"), look.format(part), 1)
         label = label.replace("\\", " ")
+        label = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]], label)
         for symbol in ("R_c", "J_proj", "1_N"):
             label = label.replace(symbol, symbol.replace("_", "<sub>") + "</sub>")
-        metric = (
-            METRICS.get(terms[0].metric)
-            if len(terms) == 1 and first["over"] in ("inputs", "layers")
-            else None
-        )
-        bounds = (metric.low, metric.high) if metric is not None else (-math.inf, math.inf)
+        lanes = [_lane(row, factor, unit) for row in own.to_dict("records")]
+        held = {factor * end for lane in lanes for end in lane.allowed or ()}
         published = [factor * float(value) for value in own["published"].dropna().unique()]
-        printed = ", ".join(map(_short, published)) + unit
-        yield _Row(
-            label, [_lane(row, factor, unit) for row in own.to_dict("records")], published, printed, bounds
-        )
+        published = [value for value in published if not any(math.isclose(value, end) for end in held)]
+        theory = "exponent" in first["measure"]
+        printed = f"{'theory' if theory else 'published'} {', '.join(map(_short, published))}{unit}"
+        kind = _kind(first["over"], terms[0].metric, unit) if _of_pairs(frame) else ""
+        key = kind or f"{first['over']} {terms[0].metric}" * (len(terms) == 1)
+        beside = f"{word} {variant_words(baseline)}" if baseline else ""
+        rows.append(_Row(label, lanes, beside, published, printed, kind, key))
+    return sorted(rows, key=lambda row: [*dict.fromkeys(one.unit for one in rows)].index(row.unit))
+
+
+def _kind(over: str, metric: str, unit: str) -> str:
+    """What the axis of claims about trained models shows."""
+    if "exponent" in metric:
+        return "difference" if over == "model - baseline" else "exponent"
+    words = {"model - baseline": "difference", "model / baseline": "ratio", "last - first": "change"}
+    return words.get(over, "") + ("," * bool(unit)) + unit
 
 
 def _of_pairs(frame: pd.DataFrame) -> bool:
@@ -232,8 +293,16 @@ def _of_pairs(frame: pd.DataFrame) -> bool:
 
 
 def _sampled(row: Any) -> str:
-    """What an interval is over: "4 inputs"."""
+    """What an interval is over: "4 inputs"; nothing of a count, which is exact."""
+    if row["low"] == row["high"] and row["units"] == "seeds":
+        return ""
     return f"{int(row['n'])} {row['units']}" if pd.notna(row["units"]) else f"n = {int(row['n'])}"
+
+
+def _place(words: str) -> str:
+    """Where a claim stands; a bare number is a section."""
+    words = re.sub(r"(?:^|(?<=; ))(?=(?:\d[\d.]*|[IVX]+(?:-[A-Z])?)(?:[;,]|$))", "§", str(words))
+    return re.sub(r"(?:^|(?<=; ))(?=[A-H](?:\.\d+)?(?:[;,]|$))", "App. ", words)
 
 
 def _claimed(row: pd.Series, factor: float, unit: str) -> str:
@@ -242,7 +311,11 @@ def _claimed(row: pd.Series, factor: float, unit: str) -> str:
     if comparison == "near":
         return f"within {threshold.replace('%', ' %')} of published"
     if comparison == "between":
-        return " to ".join(_short(float(end)) for end in threshold.split(".."))
+        low, high = (float(end) for end in threshold.split(".."))
+        published = float(row["published"])
+        if high > 2 * low and math.isclose(published / low, high / published, rel_tol=1e-3):
+            return f"within {_short(high / published)}× of {_short(published)}"
+        return f"{_short(low)} to {_short(high)}"
     return _COMPARED[comparison] + (
         "" if comparison.endswith("null") else _short(factor * float(threshold)) + unit
     )
@@ -257,8 +330,9 @@ def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
         allowed = tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in allowed)
     value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
     options = claim_options(row["options"] or "")
+    model = options.get("model") or options.get("operator")
     return _Lane(
-        options.get("model") or options.get("operator") or short_name(row["model"]), row["verdict"],
+        variant_words(model) if model else short_name(row["model"]), row["verdict"],
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed,
         None if null is None else (null.low, null.high), interval_words(value, low, high, allowed or ()) + unit,
         str(row.get("why") or ""),
@@ -291,43 +365,46 @@ def _short(number: float) -> str:
     return f"{start}10<sup>{int(power)}</sup>".replace("-", "−")
 
 
-def _rounded(size: float, down: bool = False) -> float:
-    """The next 1, 2 or 5 times a power of ten, upwards or downwards."""
-    power = 10.0 ** math.floor(math.log10(size) + 1e-9)
-    steps = [step * power for step in (1, 2, 5, 10)]
-    return (
-        max(one for one in steps if one <= size * 1.000001)
-        if down
-        else min(one for one in steps if one >= size * 0.999999)
-    )
-
-
 class _Chart:
-    """Rows on their way to a figure, in pixels from the top left."""
+    """Rows on their way to a figure, in pixels from the top left; the axes have the room that the words leave."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        who = widest(
+            (words for row in rows for words in (row.beside, *(lane.who for lane in row.lanes))), _FONT
+        )
+        said = widest(
+            (words for row in rows for words in (row.printed, *(lane.words for lane in row.lanes))), _FONT
+        )
+        self.value = _VERDICT - 10 - max(said, text_width("<b>Measured [95 % CI]</b>", _FONT))
+        self.strip = _WHO + max(who, 60) + 12
+        self.wide = self.value - 14 - self.strip
         self.notes: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
         self.traces: list[go.Scatter] = []
+
+    def _at(self, scale: _Scale, value: float) -> float:
+        return self.strip + self.wide * scale.at(value)
 
     def figure(self, rows: Sequence[_Row], below: str) -> go.Figure:
         top = self._key(rows)
         heads = {
             0: "Claim, and what must hold",
             _WHO: "Model",
-            _STRIP - _ENDS: "Axis of the row",
-            _VALUE: "Measured [95 % CI]",
+            self.value: "Measured [95 % CI]",
+            _VERDICT: "Verdict",
         }
-        for x, words in (heads | {_VERDICT: "Verdict"}).items():
+        for x, words in heads.items():
             self._write(f"<b>{words}</b>", x, top)
-        top += _LINE + 4
-        for row in rows:
-            self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
-            self._draw(row, top + _GAP / 2)
-            top += row.height
+        top += _LINE + 6
+        first = 0
+        for number, last in enumerate(_lasts(rows), start=1):
+            if last:
+                top = self._group(rows[first:number], top)
+                first = number
+        self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
         text = wrap(below, _END, _FONT)
-        self._write(text, 0, top + 4, GREY)
-        top += 6 + line_count(text) * _LINE
+        self._write(text, 0, top + 5, GREY)
+        top += 8 + line_count(text) * _LINE
         fig = go.Figure(self.traces)
         fig.update_xaxes(visible=False, range=[0, _END], fixedrange=True)
         fig.update_yaxes(visible=False, range=[top, 0], fixedrange=True)
@@ -343,7 +420,10 @@ class _Chart:
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
         entries.append(("where the claim holds", ALLOWED))
         entries += [("null, 95 %", _NULL)] * any(lane.null for lane in lanes)
-        entries += [("published (other models)", "")] * any(row.published for row in rows)
+        said = [row.printed.split(" ")[0] for row in rows if row.published]
+        words = "published, other models" if "published" in said else ""
+        words += (", or theory" if words else "theory") if "theory" in said else ""
+        entries += [(words, "")] * bool(said)
         lines = in_rows([words for words, _ in entries], _END, _FONT)
         for line, places in enumerate(lines):
             x, y = 0.0, (line + 0.5) * (_LINE + 2)
@@ -358,36 +438,64 @@ class _Chart:
                 x += 23 + text_width(words, _FONT) + 14
         return len(lines) * (_LINE + 2) + 5
 
-    def _draw(self, row: _Row, top: float) -> None:
-        scale, count = row.scale(), len(row.lanes) + bool(row.published)
+    def _group(self, rows: Sequence[_Row], top: float) -> float:
+        """Rows of one axis, its numbers under the last; returns where they end."""
+        scale, start = _Scale.of(rows), top
+        places = [(self.strip + self.wide * at, words) for at, words in scale.ticks(self.wide)]
+        grid = len(self.shapes)
+        for number, row in enumerate(rows, start=1):
+            self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
+            self._draw(row, scale, top + _GAP / 2)
+            foot = top + _GAP / 2 + row.lines * _LINE
+            top += row.height(number == len(rows))
+        foot = max(foot, top - _GAP / 2 - _LINE) if len(rows) > 1 else foot
+        look = {"color": "#BBBBBB", "width": 0.6}
+        for x, words in places:
+            self._box(x, x, start + _GAP / 2, foot + 2, line=look)
+            self._write(words, x, foot + 1, GREY, "center")
+        self._box(self.strip, self.strip + self.wide, foot, foot, line=look)
+        self.shapes = [
+            *self.shapes[:grid],
+            *self.shapes[-len(places) - 1 :],
+            *self.shapes[grid : -len(places) - 1],
+        ]
+        said = ", ".join(filter(None, (rows[0].unit, scale.words)))
+        least = min([self.strip, *(x - text_width(words, _FONT) / 2 for x, words in places)])
+        self._write(said, least - 8, foot + 1, GREY, "right")
+        return top
+
+    def _draw(self, row: _Row, scale: _Scale, top: float) -> None:
         self._write(row.label, 0, top)
-        self._write(_short(scale.low), _STRIP - 4, top + (count - 1) / 2 * _LINE, GREY, "right")
-        self._write(_short(scale.high), _STRIP + _WIDE + 4, top + (count - 1) / 2 * _LINE, GREY)
-        for x in (_STRIP, _STRIP + _WIDE):
-            self._box(x, x, top, top + count * _LINE, line={"color": "#BBBBBB", "width": 0.6})
+        below = top + len(row.lanes) * _LINE
         for number, lane in enumerate(row.lanes):
             above = top + number * _LINE
             colour, _ = VERDICTS[lane.verdict]
             self._range(lane, scale, above)
             self._write(lane.who, _WHO, above)
-            self._write(lane.words, _VALUE, above)
-            self._write(f"<b>{lane.verdict}</b>", _VERDICT + 9, above, colour)
-            for x in ((_VERDICT + 3,) * 3, tuple(scale.at(end) for end in lane.ends)):
-                self._estimate(x, above + _LINE / 2, lane.verdict, lane.why)
+            self._write(lane.words, self.value, above)
+            self._write(f"<b>{lane.verdict}</b>", _VERDICT, above, colour)
+            self._estimate(
+                tuple(self._at(scale, end) for end in lane.ends), above + _LINE / 2, lane.verdict, lane.why
+            )
+        if row.beside:
+            self._write(row.beside, _WHO, below, GREY)
         if row.published:
-            above = top + len(row.lanes) * _LINE
-            self._write("published", _WHO, above, RED)
-            self._write(row.printed, _VALUE, above, RED)
-            self._published([scale.at(value) for value in row.published], above + _LINE / 2, "published")
+            self._write(row.printed, self.value, below, RED)
+            self._published(
+                [self._at(scale, value) for value in row.published], below + _LINE / 2, row.printed
+            )
 
     def _range(self, lane: _Lane, scale: _Scale, above: float) -> None:
         """Where the claim holds, as far as the axis shows it, its ends, and the null distribution."""
-        if lane.allowed is not None and lane.allowed[0] <= scale.high and lane.allowed[1] >= scale.low:
-            self._box(*map(scale.at, lane.allowed), above, above + _LINE, fillcolor=ALLOWED)
-            for x in (scale.at(end) for end in lane.allowed if scale.low <= end <= scale.high):
+        if lane.allowed is not None:
+            low, high = (self._at(scale, end) for end in lane.allowed)
+            self._box(low, high, above, above + _LINE, fillcolor=ALLOWED)
+            for x in (x for x, end in zip((low, high), lane.allowed, strict=True) if math.isfinite(end)):
                 self._box(x, x, above, above + _LINE, line={"color": "black", "width": 1})
         if lane.null is not None:
-            self._box(*map(scale.at, lane.null), above + 1.5, above + _LINE - 1.5, fillcolor=_NULL)
+            low, high = (self._at(scale, end) for end in lane.null)
+            room = max(0.0, _LEAST - (high - low)) / 2
+            self._box(low - room, high + room, above + 1.5, above + _LINE - 1.5, fillcolor=_NULL)
 
     def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str) -> None:
         """A value and its interval, already in pixels."""
@@ -396,9 +504,9 @@ class _Chart:
         self.traces.append(
             go.Scatter(
                 x=[x[0]], y=[y], mode="markers", customdata=[why], hovertemplate="%{customdata}<extra></extra>",
-                marker={"symbol": symbol, "size": 6, "color": colour, "line": line}, cliponaxis=False,
+                marker={"symbol": symbol, "size": 5.5, "color": colour, "line": line}, cliponaxis=False,
                 error_x={"type": "data", "symmetric": False, "array": np.subtract(x[2:], x[0]), "width": 0,
-                         "arrayminus": np.subtract(x[0], x[1:2]), "color": colour, "thickness": 1.2},
+                         "arrayminus": np.subtract(x[0], x[1:2]), "color": colour, "thickness": 1.4},
             )
         )  # fmt: skip
 
@@ -413,13 +521,7 @@ class _Chart:
         )  # fmt: skip
 
     def _write(self, text: str, x: float, y: float, colour: str = "black", anchor: str = "left") -> None:
-        place = {
-            "x": x,
-            "y": y,
-            "xanchor": anchor,
-            "yanchor": "top",
-            "align": "left",
-            "showarrow": False,
-            "borderpad": 0,
-        }
-        self.notes.append({"text": text, **place, "font": {"size": _FONT, "color": colour}})
+        look = {"xanchor": anchor, "yanchor": "top", "showarrow": False, "borderpad": 0}
+        look["font"] = {"size": _FONT, "color": colour}
+        for number, line in enumerate(text.split("<br>")):  # of several plotly moves some a pixel to the side
+            self.notes.append({"text": line, "x": x, "y": y + number * _LINE, **look})

@@ -33,7 +33,7 @@ from workbench.figures.marks import (
     published_trace,
 )
 from workbench.figures.measuring import line_count, widest
-from workbench.figures.theme import ALLOWED, GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
+from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.frames.metrics import METRICS, Metric
 
@@ -112,14 +112,6 @@ class Stroke(Mark):
 
     column: str = "floor"
     name: str = "floor"
-
-
-@dataclass(frozen=True)
-class Allowed(Mark):
-    """Where the claim of each row holds, shaded from one column's value to the other's, with a stroke at either end."""
-
-    columns: tuple[str, str] = ("allowed_low", "allowed_high")
-    words: str = "where the claim holds"
 
 
 _STROKE = {"symbol": "line-ns-open", "size": 10, "color": GREY, "line": {"color": GREY, "width": 1.5}}
@@ -344,26 +336,8 @@ class _Drawing:
             known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
-        shapes = [*self._allowed(name, x), *shapes]
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID)
         return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name)])
-
-    def _allowed(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
-        """A rectangle in each row, as far as the axis reaches, and a line at each end that it reaches."""
-        for mark in (mark for mark in self.forest.marks if isinstance(mark, Allowed)):
-            held = self.rows[name].dropna(subset=[*mark.columns])
-            for key, *ends in held[[_ROW, *mark.columns]].itertuples(index=False):
-                low, high = (min(max(end, x.low), x.high) for end in ends)
-                y = {"y0": self.places[key] - 0.46, "y1": self.places[key] + 0.46, "layer": "below"}
-                yield {"type": "rect", "x0": low, "x1": high, **y, "fillcolor": ALLOWED, "line": {"width": 0}}
-                for end in (end for end in ends if x.low < end < x.high):
-                    yield {
-                        "type": "line",
-                        "x0": end,
-                        "x1": end,
-                        **y,
-                        "line": {"color": "black", "width": 1.2},
-                    }
 
     def _reasons(self, name: str) -> Iterator[dict[str, Any]]:
         """Why a row has no value, once for all colours."""
@@ -556,8 +530,6 @@ class _Drawing:
                     yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
-            elif isinstance(mark, Allowed):
-                yield key_swatch(mark.words, ALLOWED)
 
     def _null_key(self, mark: Null) -> Iterator[go.Scatter]:
         """Each kind of null with what its ends are of: some frames have the null of the mean, others of one input."""

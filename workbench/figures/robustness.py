@@ -15,8 +15,12 @@ from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
 from workbench.figures.variants import in_order
-from workbench.papers.effects import ATTACKS
 
+# Protocol of an attack: what it is called, in the order of panels.
+ATTACKS = {
+    "fgsm": "FGSM", "pgd": "PGD", "autoattack": "AutoAttack", "square": "Square", "spsa": "SPSA",
+    "cw": "Carlini–Wagner", "noise": "Noise",
+}  # fmt: skip
 _NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)"}
 _CORRUPTIONS = "Corruptions"
 _LAST = "corruptions"

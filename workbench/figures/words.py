@@ -27,6 +27,8 @@ NAMES = {
 }
 """Names of conventions, sites and nulls, to what figures call them."""
 
+_VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
+             "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
 _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}
 _NAME = re.compile(
@@ -45,6 +47,16 @@ def in_words(text: str) -> str:
     text = _SPEC.sub("", text)
     text = _NAME.sub(lambda found: _ALL[found[0]], text)
     return _POWER.sub(_number, text)
+
+
+def variant_words(name: str) -> str:
+    """A model or operator of the records in the words of the legend: digits-rpc-sym as symmetric RPC."""
+    task, _, kind = name.partition("-")
+    kind = (kind if task in ("digits", "photos", "prose") else name).replace("-boost", "+boost")
+    kind, _, boost = kind.partition("+")
+    causal = "causal " * (name == kind and kind.endswith("-causal"))
+    known = _VARIANTS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
+    return (causal + known + " + boost" * bool(boost)) if known else name
 
 
 def _number(found: re.Match[str]) -> str:

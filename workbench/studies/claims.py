@@ -117,6 +117,16 @@ def count_verdicts(claims: pd.DataFrame) -> list[str]:
     ]
 
 
+def verdict_words(claims: pd.DataFrame) -> str:
+    """How many rows of a table of claims hold, fail or are undecided, as a caption says it."""
+    words = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are undecided", NOT_TESTED: "are not tested"}
+    counts = claims["verdict"].value_counts()
+    told = [f"{counts[verdict]} {said}" for verdict, said in words.items() if verdict in counts]
+    return f"of {len(claims)} comparisons " + " and ".join(
+        [", ".join(told[:-1]), told[-1]] if told[1:] else told
+    )
+
+
 def _names(options: str) -> list[str]:
     """The models or operators of "model=NAME, baseline=NAME", first the one the claim speaks of."""
     pairs = claim_options(options)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pandas as pd
 
 from workbench.core.intervals import Finding
-from workbench.papers.verdicts import FAILS, HOLDS
 from workbench.studies.baselines import UNREACHED
 
 
@@ -20,26 +19,6 @@ def median_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str
     medians = rows.groupby("model", sort=False)["value"].median()
     values = ", ".join(f"{model} {value:{format}}" for model, value in medians.items())
     return [f"Test {metric}, median of {rows['seed'].nunique()} seeds: {values}."]
-
-
-def effect_findings(effects: pd.DataFrame, unit: str = "") -> list[str]:
-    """How many comparisons with a baseline decide a claim, and which: measured and published effects side by side.
-
-    Of an `effects_frame`; an effect is a ratio, or a difference in percentage points.
-    """
-    measured = effects[(effects["source"] == "here") & effects["value"].notna()]
-    published = effects[effects["source"] == "published"].groupby(["group", "label"])["value"]
-    printed = {place: (values.min(), values.max()) for place, values in published}
-    decided = measured[measured["verdict"].isin([HOLDS, FAILS])]
-    sentences = [f"Of {len(measured)} comparisons {len(measured) - len(decided)} are undecided."]
-    for row in decided.itertuples():
-        found = Finding(row.value, row.low, row.high, 0)
-        ends = [*dict.fromkeys(printed.get((row.group, row.label), []))]
-        beside = " to ".join(f"{end:.3g}" for end in ends) or "nothing that our copy shows"
-        sentences.append(
-            f"{row.group}, {row.label}: {found.words('.3g')}{unit}, published {beside}: the claim {row.verdict}."
-        )
-    return sentences
 
 
 def growth_findings(swapped: pd.DataFrame) -> list[str]:
