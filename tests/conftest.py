@@ -77,6 +77,11 @@ FIRST = (
 """What takes longest, and so starts first, or the other workers would wait for it in the end."""
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: a test that starts a process, a kernel or a browser mostly waits for it."""
+    return (os.cpu_count() or 1) + 1
+
+
 def _place(item: pytest.Item) -> tuple[str, ...]:
     """A test's file below `tests/`, and the folders around it, the file first."""
     path = item.path.relative_to(TESTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -496,22 +498,27 @@ def test_what_cannot_be_drawn_is_refused_in_words():
         Forest(frame()).figure()
 
 
-def _figures(width):
-    """One of each kind, as crowded as they come."""
+@functools.cache
+def _crowded():
+    """A plot of each kind, as crowded as they come: what its figure of a width is."""
     held = frame(MODELS, layers=12, inputs=25)
     marks = (Line(), Band(over="input"), Dots(), Null(), Rule(0.5, "chance"))
-    yield Plot(held).metric("attention_diversity").add(*marks).figure(width)
-    yield Plot(held).metric("attention_diversity").add(*marks).figure(width, labels="ends")
+    plot = Plot(held).metric("attention_diversity").add(*marks)
     two = pd.concat([frame(layers=12), frame(layers=12, metric="attention_distance", scale=9)])
-    yield wb.plot(two, width=width)
-    yield Plot(held, panel="model").metric("attention_diversity").add(Line(), Null()).figure(width)
     forest = pd.concat([means(), means().assign(model=MODELS[1])])
-    yield Forest(forest, x=["KCKA"]).add(Interval(), Null(), Verdict("version")).figure(width)
-    yield Maps(maps(), title="Attention of the class token").figure(width)
+    return [
+        plot.figure,
+        lambda width: plot.figure(width, labels="ends"),
+        lambda width: wb.plot(two, width=width),
+        Plot(held, panel="model").metric("attention_diversity").add(Line(), Null()).figure,
+        Forest(forest, x=["KCKA"]).add(Interval(), Null(), Verdict("version")).figure,
+        Maps(maps(), title="Attention of the class token").figure,
+    ]
 
 
 def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_fit_them():
-    for fig in (next(_figures("column")), next(_figures("page"))):
+    for width in ("column", "page"):
+        fig = _crowded()[0](width)
         slide = apply_theme(fig, "talk")
         margin = slide.layout.margin
         assert (margin.l, margin.r, margin.t, margin.b, margin.autoexpand) == (0, 0, 0, 0, False)
@@ -528,7 +535,13 @@ def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_f
 
 @pytest.mark.parametrize("width", [*WIDTHS, "slides"])
 def test_a_composed_figure_has_no_flaws_in_print_at_any_width(width):
-    for number, fig in enumerate(_figures(width)):
+    """Each kind at the least and the greatest width, on a slide and in both of the usual ones; two kinds between."""
+    every = width in ("column", "page", "slides", min(WIDTHS, key=WIDTHS.get), max(WIDTHS, key=WIDTHS.get))
+    turn = [*WIDTHS, "slides"].index(width)
+    for number, figure in enumerate(_crowded()):
+        if not every and (number + turn) % 3:
+            continue
+        fig = figure(width)
         page = measure_figure(fig, width)
         assert len(page.words) > 5
         assert page_flaws(page) == [], number

@@ -189,8 +189,8 @@ class Accumulator:
 
     def frame(self, **constant: Any) -> pd.DataFrame:
         """All rows in the columns every result shares: by layer, metric, input, head and rank."""
-        parts = [pd.DataFrame(part) for quantity in self._quantities.values() for part in quantity.rows()]
-        whole = pd.concat(parts, ignore_index=True).assign(**constant)
+        whole = _table([part for quantity in self._quantities.values() for part in quantity.rows()])
+        whole = whole.assign(**constant)
         if "cross" in self.sources.values():
             whole["source"] = whole["layer"].map(self.sources)
         return conform(whole)
@@ -317,6 +317,26 @@ class Values:
         """Columns of the rows of `Accumulator.state`."""
         for columns in self.parts:
             yield columns | {"form": "row"}
+
+
+def _table(parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of columns under one another; a column that a part lacks is empty there.
+
+    Column by column: a frame for each part would take pandas longer than small models take to be measured.
+    """
+    lengths = [max((len(column) for column in part.values() if np.ndim(column)), default=1) for part in parts]
+    columns = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        given = [np.asarray(part[name]) if name in part else None for part in parts]
+        numeric = all(column is None or column.dtype.kind in "iuf" for column in given)
+        kind, empty = (None, np.nan) if numeric else (object, None)
+        columns[name] = np.concatenate(
+            [
+                np.broadcast_to(np.asarray(empty if column is None else column, dtype=kind), length)
+                for column, length in zip(given, lengths, strict=True)
+            ]
+        )
+    return pd.DataFrame(columns)
 
 
 class Means:
