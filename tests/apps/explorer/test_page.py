@@ -4,6 +4,7 @@ import base64
 import json
 import re
 
+import numpy as np
 import pytest
 
 from tests.apps.explorer.browser import chromium
@@ -97,7 +98,85 @@ EXTENT = """() => {
   const page = document.documentElement;
   return [page.scrollWidth, page.clientWidth, page.scrollHeight, page.clientHeight];
 }"""
+COLOURS = """selector => {
+  const canvas = document.querySelector(selector);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return new Set(new Uint32Array(data.buffer)).size;
+}"""
+SHOWS = "([selector, words]) => [...document.querySelectorAll(selector)].some(one => one.textContent.includes(words))"
 SAYS = "words => document.querySelector('.aw-headline')?.textContent.includes(words)"
+
+
+def _tabs_show_the_bundles_numbers(page, bundle):
+    """Queries times keys, plane, spectra and the effect of a head, on the class token in head 1 of layer 2."""
+    page.evaluate("() => { location.hash = '#layer=2&head=1&token=0&tab=products'; }")
+    page.wait_for_selector(".aw-product")
+    start = "inputs.0.layers.2"
+    q, k = (bundle.arrays[f"{start}.{site}"][1].astype(float) for site in ("q", "k"))
+    attention = bundle.attention(2)[1, 0].astype(float)
+    rows = page.eval_on_selector_all(
+        ".aw-product", "all => all.map(one => [Number(one.dataset.token), one.children[2].textContent])"
+    )
+    assert [token for token, _ in rows][:5] == list(np.argsort(-attention, kind="stable")[:5])
+    for token, said in rows:
+        logit = float(q[0] @ k[token] * bundle.arrays[f"{start}.scale"][1])
+        assert float(said.replace("−", "-")) == pytest.approx(logit, rel=6e-3, abs=6e-4)
+
+    page.keyboard.press("3")
+    share = bundle.arrays[f"{start}.plane.share"][1].sum()
+    page.wait_for_function(SHOWS, arg=[".aw-reads", f"The plane holds {share * 100:.0f}\u00a0%"])
+    assert page.evaluate(COLOURS, ".aw-plane") > 20
+
+    page.keyboard.press("5")
+    values = bundle.arrays[f"{start}.spectra.eigenvalue.value"][1]
+    held = int((values.cumsum() < 0.9 * values.sum()).sum()) + 1
+    beyond = int((values > bundle.arrays[f"{start}.spectra.eigenvalue.null_high"][1]).sum())
+    page.wait_for_function(
+        SHOWS, arg=[".aw-reads", f"{held} of {len(values)} hold 90 % of their sum; {beyond} "]
+    )
+    assert page.evaluate(COLOURS, ".aw-spectra canvas") > 20
+
+    page.keyboard.press("7")
+    page.get_by_role("button", name="even", exact=True).click()
+    effect = bundle.arrays["inputs.0.ablations.uniform.divergence"][:, :, 0]
+    rank = int((effect > effect[2, 1]).sum()) + 1
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-body > div > .aw-reads", f"rank {rank} of 12"])
+    shown = page.eval_on_selector_all(
+        ".aw-outcomes .aw-leader",
+        "all => all.map(one => [one.firstChild.textContent, one.children[2].textContent])",
+    )
+    card = bundle.header.inputs[0].prediction
+    for (outcome, said), name, probability in zip(
+        shown, card.outcomes[0], bundle.arrays["inputs.0.prediction.probability"][0], strict=False
+    ):
+        assert outcome.removesuffix(" ✓") == name
+        assert outcome.endswith("✓") == (name == card.actual[0])
+        assert float(said.rstrip("\u00a0%")) / 100 == pytest.approx(probability, rel=0.06, abs=1e-4)
+
+
+def _a_pinned_view_stands_beside_another(page, bundle):
+    """A pin of head 1 of layer 2, then head 0 of layer 1: their difference, in the drawn colours too."""
+    page.keyboard.press("m")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    page.locator(".aw-pin").click()
+    a, b = (bundle.attention(layer)[head, 0].astype(float) for layer, head in ((2, 1), (1, 0)))
+    moved = np.abs(a - b).sum() / (a.sum() + b.sum())
+    page.wait_for_function(SAYS, arg=f"{moved * 100:.0f}\u00a0% of attention elsewhere")
+    assert "against=0.2.1.0" in page.evaluate("() => location.hash")
+    difference = page.evaluate(DRAWN.replace(
+        'document.querySelector(".aw-image")', 'document.querySelectorAll(".aw-compare canvas")[2]'
+    ), list(bundle.header.inputs[0].grid))  # fmt: skip
+    signs = np.array([blue - red for red, _, blue, _ in difference])
+    change = (b - a)[1:]
+    strong = np.abs(change) > 0.1 * np.abs(change).max()
+    assert strong.sum() >= 3
+    assert (np.sign(signs[strong]) == np.sign(change[strong])).all()
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('.aw-compare')")
+    assert page.evaluate("() => document.querySelector('.aw-stage canvas').className") == "aw-image"
+    page.get_by_role("button", name=re.compile("^Unpin")).click()
+    page.wait_for_function("() => !document.querySelector('.aw-pin')")
 
 
 @pytest.mark.e2e
@@ -158,6 +237,8 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
         assert page.locator(".aw-metric").count() == len(bundle.header.metrics)
 
+        _tabs_show_the_bundles_numbers(page, bundle)
+        _a_pinned_view_stands_beside_another(page, bundle)
         page.select_option(".aw-top select", "1")
         page.wait_for_function("() => location.hash.includes('input=1')")
 
@@ -185,10 +266,20 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         header = bundle.header
         card = header.inputs[0]
         labels = [HOSTILE, *card.labels[1:]]
+        names = {"label": HOSTILE, "short": HOSTILE, "definition": HOSTILE, "unit": HOSTILE}
+        outcomes = [[HOSTILE, *row[1:]] for row in card.prediction.outcomes]
+        prediction = card.prediction.model_copy(update={"outcomes": outcomes, "actual": [HOSTILE]})
         hostile = Bundle(
             header.model_copy(
                 update={
-                    "inputs": [card.model_copy(update={"id": HOSTILE, "labels": labels}), *header.inputs[1:]],
+                    "inputs": [
+                        card.model_copy(update={"id": HOSTILE, "labels": labels, "prediction": prediction}),
+                        *header.inputs[1:],
+                    ],
+                    "metrics": [metric.model_copy(update=names) for metric in header.metrics],
+                    "spectra": [metric.model_copy(update=names) for metric in header.spectra],
+                    "ablations": dict.fromkeys(header.ablations, HOSTILE),
+                    "sentences": {"from": HOSTILE + "{key}{toString}", "to": HOSTILE},
                     "model": header.model.model_copy(update={"spec": HOSTILE}),
                 }
             ),
@@ -200,6 +291,12 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.wait_for_selector(".aw-special .aw-token")
         assert page.text_content(".aw-special .aw-token") == HOSTILE
         assert page.title() == HOSTILE
+        for key in "1234567m":
+            page.keyboard.press(key)
+            page.wait_for_timeout(40)
+        page.locator(".aw-pin").click()
+        page.wait_for_selector(".aw-compare")
+        assert HOSTILE in page.text_content(".aw-outcomes")
         assert page.locator("#explorer img").count() == 0
         assert page.evaluate("() => window.hurt") is None
 

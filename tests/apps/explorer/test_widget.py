@@ -75,6 +75,8 @@ def test_the_module_follows_the_kernel_and_tells_it(page):
         "sort",
         "tab",
         "depth",
+        "ablation",
+        "against",
         "theme",
         "height",
     )
@@ -94,6 +96,10 @@ def test_the_module_follows_the_kernel_and_tells_it(page):
         seen.wait_for_function("() => model.get('head') === 1 && model.saved > 0")
         seen.keyboard.press("s")
         seen.wait_for_function("() => model.get('scale') === 'log'")
+        seen.evaluate("() => model.fromKernel('against', '0.3.0.all')")
+        seen.wait_for_selector(".aw-compare")
+        seen.evaluate("() => model.fromKernel('against', '0.9.0.all')")  # of a layer that is not there
+        seen.wait_for_function("() => model.get('against') === '' && !document.querySelector('.aw-compare')")
         seen.evaluate("() => away()")
         assert seen.evaluate("() => model.listeners()") == 0
         assert seen.locator(".aw-root").count() == 0

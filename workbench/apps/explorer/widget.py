@@ -11,7 +11,9 @@ from workbench.apps.explorer.bundle import Bundle
 from workbench.apps.explorer.page import FRONT, script
 
 _RENDER = """
-const SET = ["input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "theme"];
+const SET = [
+  "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
+];
 
 /** One view of the widget: what is set in the page goes to the kernel, and the other way. */
 function render({ model, el }) {
@@ -57,8 +59,9 @@ class PageWidget(anywidget.AnyWidget):
         page.observe(print, names="tokens")   # and tells where it is moved to
 
     Everything that a person sets is a trait: input, layer, head, tokens (the queries that are locked; empty for all),
-    direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, theme. What does not exist
-    is put right by the page: a head beyond the last becomes the last.
+    direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, ablation (how a head is
+    switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme. What
+    does not exist is put right by the page: a head beyond the last becomes the last.
     """
 
     _esm = script() + _RENDER
@@ -73,6 +76,8 @@ class PageWidget(anywidget.AnyWidget):
     direction = traitlets.Enum(["from", "to"], "from").tag(sync=True)
     scale = traitlets.Enum(["linear", "sqrt", "log"], "sqrt").tag(sync=True)
     sort = traitlets.Unicode("").tag(sync=True)
+    ablation = traitlets.Unicode("").tag(sync=True)
+    against = traitlets.Unicode("").tag(sync=True)
     tab = traitlets.Enum(TABS, "matrix").tag(sync=True)
     depth = traitlets.Enum(["head", "mean", "rollout"], "head").tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)

@@ -1,5 +1,6 @@
 // Depth: the query in question through all layers, in one head, in the mean over heads, or rolled out.
 
+import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { arranged, tint } from "./grid.js";
 import { choice, make } from "./state.js";
@@ -16,10 +17,11 @@ export class Depth {
     this.chart = make("canvas");
     this.room = make("div", "aw-chart", null, this.chart);
     this.title = make("h2", "", "Depth");
+    this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
     this.chart.addEventListener("pointerleave", () => tip.hide());
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
-    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.kind), make("div", "aw-through", null, this.strip, this.room));
+    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), make("div", "aw-through", null, this.strip, this.room));
     this.box.setAttribute("aria-label", "depth");
     for (const layer of state.bundle.layers) {
       const one = make("button", "aw-layer", null, make("canvas"), make("span"));
@@ -47,6 +49,7 @@ export class Depth {
   draw() {
     const { state } = this;
     this.kind.show(state.depth);
+    this.pins.draw();
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;

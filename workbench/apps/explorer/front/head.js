@@ -1,8 +1,10 @@
 // The head view: the input once, large, and where the query in question attends.
 
 import { HEADS, fresh, lightLetters, palette, percent, scaled, unscaled } from "./colour.js";
+import { Compare } from "./compare.js";
 import { tint } from "./grid.js";
-import { choice, make, readable } from "./state.js";
+import { inputImage } from "./image.js";
+import { button, choice, make, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
 const FROM = "from {query}: {share} to {key}"; // of a bundle of schema 1, which has no sentences
@@ -31,9 +33,17 @@ export class HeadView {
     this.special = make("div", "aw-special");
     this.stage = make("div", "aw-stage");
     this.hint = make("p", "aw-note", "Hover to preview, click to lock, shift-click or drag for several, Esc for all.");
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.legend);
+    this.pin = button("Pin", "Pin this view, to set it beside another (M)", () => state.pin());
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.legend);
     this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, controls, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
+    this.compare = new Compare(state, tip, (element, where) => this.listens(element, where));
+    this.box.addEventListener("dragover", (event) => event.preventDefault());
+    this.box.addEventListener("drop", (event) => {
+      event.preventDefault();
+      const pin = event.dataTransfer.getData("text/plain");
+      if (state.pins.includes(pin)) state.set({ against: pin });
+    });
     this.dragged = null;
     globalThis.addEventListener("pointerup", (this.released = () => {
       this.dragged = null;
@@ -72,32 +82,14 @@ export class HeadView {
       this.canvas.setAttribute("role", "img");
       this.stage.append(this.canvas);
       this.listens(this.canvas, (event) => this.patchAt(event));
-      this.grey = this.ownImage(true);
-      this.own = this.ownImage(false);
+      this.grey = inputImage(one, true);
+      this.own = inputImage(one, false);
     } else {
       this.lines = make("canvas", "aw-lines");
       this.text = make("div", "aw-text", null, ...places.map(chip), this.lines);
       this.stage.append(this.text);
     }
     this.special.hidden = !this.special.children.length;
-  }
-
-  /** The image as a canvas of its own pixels; grey, so that no colour of its own is taken for attention. */
-  ownImage(grey) {
-    const { image: size, pixels } = this.state.one;
-    if (!size) return null;
-    const [height, width] = size;
-    const canvas = document.createElement("canvas");
-    Object.assign(canvas, { width, height });
-    const pen = canvas.getContext("2d");
-    const image = pen.createImageData(width, height);
-    for (let i = 0; i < width * height; i++) {
-      const [red, green, blue] = [pixels[i * 3], pixels[i * 3 + 1], pixels[i * 3 + 2]];
-      const light = 48 + 0.74 * (0.2126 * red + 0.7152 * green + 0.0722 * blue); // blue is seen on neither black nor white
-      image.data.set(grey ? [light, light, light, 255] : [red, green, blue, 255], i * 4);
-    }
-    pen.putImageData(image, 0, 0);
-    return canvas;
   }
 
   listens(element, where) {
@@ -178,6 +170,9 @@ export class HeadView {
 
   draw() {
     const { state } = this;
+    const pinned = state.pins.includes(viewKey(state)); // what is locked, not what the pointer is on
+    this.pin.textContent = pinned ? "Pinned" : "Pin";
+    this.pin.disabled = pinned || Boolean(state.card.without);
     if (this.built !== state.input) this.build();
     this.direction.show(state.direction);
     this.scale.show(state.scale);
@@ -196,9 +191,28 @@ export class HeadView {
     this.limit = Math.max(...real, 1e-9);
     this.legend.hidden = !values;
     this.scaleBar();
-    if (state.one.grid) this.drawImage(values);
+    const both = state.against && this.compare.views();
+    if (both) this.drawBoth(both);
+    else if (this.comparing) this.build();
+    this.comparing = Boolean(both);
+    if (both) this.special.hidden = !this.special.children.length;
+    else if (state.one.grid) this.drawImage(values);
     else this.drawWords(values);
     for (const [token, chip] of this.tokens) if (state.one.grid) this.paint(chip, token, values);
+  }
+
+  /** The pinned view beside this one. */
+  drawBoth(both) {
+    const { state } = this;
+    if (this.compare.element.parentNode !== this.stage) this.stage.replaceChildren(this.compare.element);
+    this.headline.textContent = this.compare.words(both, this.whom());
+    this.follows.replaceChildren(
+      "Difference in blue: more here, in orange: more in the pinned view. ",
+      button("Close the comparison", "Show this view alone (Esc)", () => state.set({ against: "" }), "aw-link"),
+    );
+    const { width, height } = state.measured(this, "stage", () => ({ width: this.stage.clientWidth, height: this.stage.clientHeight }));
+    this.limit = this.compare.draw(both, width, height);
+    this.scaleBar();
   }
 
   /** What the tokens in question, or all, would give each key that they may see. */

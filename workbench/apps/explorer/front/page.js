@@ -10,7 +10,7 @@ import { State, TABS, button, make } from "./state.js";
 const KEYS = [
   ["← → ↑ ↓", "head, layer"], [", .", "token before, after"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 7", "matrix, q·k, plane, norms, spectra, metrics, effect"],
-  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["C", "copy the address of this view"], ["?", "these keys"],
+  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view"], ["C", "copy the address of this view"], ["?", "these keys"],
 ];
 
 /** A small box of words beside the pointer. */
@@ -207,7 +207,7 @@ function press(event, state, model, help, top) {
     ArrowLeft: () => moveHead(state, 0, -1), ArrowRight: () => moveHead(state, 0, 1),
     ArrowUp: () => moveHead(state, -1, 0), ArrowDown: () => moveHead(state, 1, 0),
     ",": () => step(-1), ".": () => step(1), a: () => state.set({ tokens: [], hover: null }),
-    Escape: () => state.set({ tokens: [], hover: null, more: [] }),
+    Escape: () => state.set(state.against ? { against: "" } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
     s: () => state.set({ scale: cycle(["linear", "sqrt", "log"], state.scale) }),
     o: () => state.original || state.set({ original: true }),

@@ -1,5 +1,6 @@
 // What is looked at: one object, changed in one place, kept in the fragment of the page's address.
 
+const MOST_PINS = 12;
 const SCALES = ["linear", "sqrt", "log"];
 export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect"];
 
@@ -10,7 +11,7 @@ export class State {
     this.changed = changed;
     const first = bundle.layers.filter((layer) => !layer.without).at(-1) ?? bundle.layers[0];
     Object.assign(this, {
-      input: 0, layer: first.index, head: 0, more: [], tokens: [], hover: null, direction: "from", scale: "sqrt",
+      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
       sort: "", find: "", metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
       tab: "matrix", ablation: Object.keys(bundle.ablations ?? {})[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
     });
@@ -71,12 +72,21 @@ export class State {
     if (!this.card) this.layer = this.bundle.layers[0].index;
     this.head = whole(this.head, 0, Math.max(0, this.card.heads - 1));
     this.tokens = [...new Set(this.tokens)].filter((token) => Number.isInteger(token) && token >= 0 && token < this.one.count);
+    if (this.against && !viewOf(this.against, this.bundle)) this.against = "";
+    if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
     const modes = Object.keys(this.bundle.ablations ?? {});
     if (!modes.includes(this.ablation)) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
     this.tell();
+  }
+
+  /** Keep what is looked at, so that something can be set beside it. */
+  pin() {
+    const key = viewKey(this);
+    if (this.card.without || this.pins.includes(key)) return;
+    this.set({ pins: [...this.pins, key].slice(-MOST_PINS) });
   }
 
   tell() {
@@ -89,10 +99,10 @@ export class State {
   }
 
   /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */
-  values(layer, head, tokens = this.asked) {
-    const maps = this.one.maps(this.layerAt(layer));
+  values(layer, head, tokens = this.asked, one = this.one) {
+    const maps = one.maps(this.layerAt(layer));
     if (!maps || head >= maps.heads) return null;
-    if (!tokens.length) return maps.mean(head, this.one.real);
+    if (!tokens.length) return maps.mean(head, one.real);
     if (this.direction === "to" && maps.rows === 1) return null;
     const each = tokens.map((token) => (this.direction === "to" ? maps.to(head, token) : maps.from(head, token)));
     if (each.length === 1) return each[0];
@@ -107,23 +117,28 @@ export class State {
     return each.length === 1 ? each[0] : each[0].map((_, i) => each.reduce((sum, row) => sum + row[i], 0) / each.length);
   }
 
+  /** What an address leaves out. */
+  get usual() {
+    const ablation = Object.keys(this.bundle.ablations ?? {})[0] ?? "";
+    return Object.entries({ against: "", direction: "from", scale: "sqrt", tab: "matrix", sort: "", depth: "head", ablation });
+  }
+
   toFragment() {
     const parts = { layer: this.layer, head: this.head };
     if (this.input) parts.input = this.input;
     if (this.tokens.length) parts.token = this.tokens.join(",");
     else parts.token = "all";
     if (this.more.length) parts.with = this.more.map((pair) => pair.join(".")).join(",");
-    for (const [name, usual] of [["direction", "from"], ["scale", "sqrt"], ["tab", "matrix"], ["sort", ""], ["depth", "head"], ["ablation", Object.keys(this.bundle.ablations ?? {})[0] ?? ""]]) {
-      if (this[name] !== usual) parts[name] = this[name];
-    }
+    for (const [name, usual] of this.usual) if (this[name] !== usual) parts[name] = this[name];
     return `#${new URLSearchParams(parts)}`;
   }
 
   fromFragment(fragment) {
     const parts = new URLSearchParams(fragment.replace(/^#/, ""));
-    const changes = {};
+    if (![...parts.keys()].length) return;
+    const changes = { input: 0, more: [], ...Object.fromEntries(this.usual) };
     for (const name of ["input", "layer", "head"]) if (parts.has(name)) changes[name] = Number(parts.get(name));
-    for (const name of ["direction", "scale", "tab", "sort", "depth", "ablation"]) if (parts.has(name)) changes[name] = parts.get(name);
+    for (const [name] of this.usual) if (parts.has(name)) changes[name] = parts.get(name);
     if (parts.has("token")) changes.tokens = parts.get("token") === "all" ? [] : parts.get("token").split(",").map(Number);
     if (parts.has("with")) {
       changes.more = parts
@@ -133,8 +148,25 @@ export class State {
         .filter(([layer, head]) => this.layerAt(layer) && head >= 0 && head < this.layerAt(layer).heads);
     }
     if (changes.sort && !this.bundle.metrics.some((metric) => metric.name === changes.sort)) changes.sort = "";
-    if (Object.keys(changes).length) this.set(changes);
+    this.set(changes);
   }
+}
+
+/** A view as a short text that addresses and pins hold: input.layer.head.tokens. */
+export function viewKey({ input, layer, head, tokens }) {
+  return [input, layer, head, tokens.length ? tokens.join("+") : "all"].join(".");
+}
+
+/** The view of such a text, or null where the bundle has none. */
+export function viewOf(key, bundle) {
+  const found = /^(\d+)\.(\d+)\.(\d+)\.(all|\d+(?:\+\d+)*)$/.exec(key);
+  if (!found) return null;
+  const [input, layer, head] = found.slice(1, 4).map(Number);
+  const one = bundle.inputs[input];
+  const card = bundle.layers.find((each) => each.index === layer);
+  const tokens = found[4] === "all" ? [] : found[4].split("+").map(Number);
+  if (!one || !card || card.without || head >= card.heads || tokens.some((token) => token >= one.count)) return null;
+  return { input, layer, head, tokens, one, card };
 }
 
 function preferred() {
