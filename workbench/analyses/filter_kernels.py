@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from scipy.optimize import minimize
-from scipy.special import softmax
 from torch import Tensor
 
 from workbench.analyses import tensors
@@ -210,14 +209,18 @@ def _least_squares(
 
     def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
         weights = np.exp(log_weights)
-        kernel = softmax(log_filter_kernel(distances, weights, visible), axis=-1)
+        kernel = log_filter_kernel(distances, weights, visible)
+        kernel -= kernel.max(-1, keepdims=True)
+        np.exp(kernel, out=kernel)
+        kernel /= kernel.sum(-1, keepdims=True)
         gap = kernel - attn
         # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
+        pull = gap * kernel
         slopes = [
-            -2 * weight * (gap * kernel * (d - (kernel * d).sum(-1, keepdims=True))).sum()
+            -2 * weight * (np.vdot(pull, d) - pull.sum(-1) @ np.einsum("qk,qk->q", kernel, d))
             for weight, d in zip(weights, distances, strict=True)
         ]
-        return float(np.square(gap).sum()), np.array(slopes)
+        return float(np.vdot(gap, gap)), np.array(slopes)
 
     def search(start: Sequence[float] | np.ndarray, free: Sequence[int]) -> tuple[np.ndarray, float]:
         """From one start, with the distances that are not ``free`` left as they are."""
