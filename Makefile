@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # which tests run on one worker, and in which order: tests/conftest.py
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup figures test check lab lint format bench pictures train records scaling conformance docs site chrome wheel clean
+.PHONY: help setup figures test check lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -67,6 +67,11 @@ scaling: $(READY) ## measure the attention operators again: time, memory, expone
 
 conformance: $(READY) ## capture every model type of transformers and timm, and write the table (hours; goes on)
 	@$(BIN)/python -P -m conformance $(FLAGS)
+
+access: $(READY) ## hold the explorer's page to the accessibility rules of axe-core, which npm brings
+	@sh scripts/ensure-chrome
+	@npm install --silent --no-save --prefix $(VENV)/axe axe-core@4.14.1
+	@$(BIN)/python -m tests.apps.explorer.access $(VENV)/axe/node_modules/axe-core/axe.min.js
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

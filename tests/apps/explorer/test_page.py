@@ -229,6 +229,14 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         ):
             page.keyboard.press(key)
             page.wait_for_function(SAYS, arg=words)
+        for key, part in (
+            (",", "token=64"),
+            (".", "token=64"),
+            ("<", "token=64%2C63"),
+            ("Shift+ArrowLeft", "with=1.2"),
+        ):
+            page.keyboard.press(key)
+            page.wait_for_function("part => location.hash.includes(part)", arg=part)
         page.keyboard.press("?")
         assert page.locator("dialog[open]").count() == 1
         page.keyboard.press("Escape")

@@ -205,7 +205,7 @@ export class Pins {
       const name = `Layer ${view.layer}, head ${view.head}, ${view.tokens.length ? view.tokens.map((token) => readable(view.one.labels[token])).join(" ") : "all queries"}, ${view.one.id}`;
       const compared = state.against === pin;
       const show = button("", compared ? `${name}: stop comparing` : `${name}: compare with it`, () => state.set({ against: compared ? "" : pin }), "aw-pin");
-      show.setAttribute("aria-label", show.title);
+      show.setAttribute("aria-label", `${view.layer}.${view.head}: ${show.title}`);
       show.setAttribute("aria-pressed", String(compared));
       show.draggable = true;
       show.addEventListener("dragstart", (event) => event.dataTransfer.setData("text/plain", pin));

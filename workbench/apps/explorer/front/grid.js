@@ -342,7 +342,7 @@ export class ModelView {
     if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     event.stopPropagation();
-    moveHead(this.state, ...step);
+    moveHead(this.state, ...step, event.shiftKey);
   }
 }
 
@@ -362,11 +362,16 @@ function naming({ layer, last }) {
 }
 
 /** The next head or layer, as the arrow keys go. */
-export function moveHead(state, down, across) {
+export function moveHead(state, down, across, keep = false) {
   const { layers } = state.bundle;
   const place = layers.findIndex((layer) => layer.index === state.layer);
   const layer = layers[Math.max(0, Math.min(layers.length - 1, place + down))];
-  state.set({ layer: layer.index, head: Math.max(0, Math.min(layer.heads - 1, state.head + across)), more: [] });
+  state.set({ layer: layer.index, head: Math.max(0, Math.min(layer.heads - 1, state.head + across)), more: keep ? kept(state) : [] });
+}
+
+/** The heads that are looked at together, when the next one joins them. */
+function kept(state) {
+  return state.more.concat([[state.layer, state.head]]).filter((pair, place, all) => all.findIndex((other) => String(other) === String(pair)) === place);
 }
 
 /** Values by token as a small map: patches on their grid, else in reading order. */

@@ -8,7 +8,7 @@ import { HeadView } from "./head.js";
 import { State, TABS, button, make } from "./state.js";
 
 const KEYS = [
-  ["← → ↑ ↓", "head, layer"], [", .", "token before, after"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
+  ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 7", "matrix, q·k, plane, norms, spectra, metrics, effect"],
   ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view"], ["C", "copy the address of this view"], ["?", "these keys"],
 ];
@@ -196,17 +196,18 @@ function press(event, state, model, help, top) {
   }
   if (event.target.matches?.("input[type=range]") && event.key.startsWith("Arrow")) return;
   const { one } = state;
-  const step = (by) => {
+  const step = (by, keep = false) => {
     const places = [...one.real.keys()].filter((token) => one.real[token]);
     const now = state.tokens.length ? places.indexOf(state.tokens.at(-1)) : by > 0 ? -1 : places.length;
-    state.set({ tokens: [places[Math.max(0, Math.min(places.length - 1, now + by))]], hover: null });
+    const next = places[Math.max(0, Math.min(places.length - 1, now + by))];
+    state.set({ tokens: keep ? [...state.tokens.filter((token) => token !== next), next] : [next], hover: null });
   };
   const cycle = (options, now) => options[(options.indexOf(now) + 1) % options.length];
   const orders = ["", ...state.bundle.metrics.filter((metric) => metric.short).map((metric) => metric.name)];
   const acts = {
-    ArrowLeft: () => moveHead(state, 0, -1), ArrowRight: () => moveHead(state, 0, 1),
-    ArrowUp: () => moveHead(state, -1, 0), ArrowDown: () => moveHead(state, 1, 0),
-    ",": () => step(-1), ".": () => step(1), a: () => state.set({ tokens: [], hover: null }),
+    ArrowLeft: () => moveHead(state, 0, -1, event.shiftKey), ArrowRight: () => moveHead(state, 0, 1, event.shiftKey),
+    ArrowUp: () => moveHead(state, -1, 0, event.shiftKey), ArrowDown: () => moveHead(state, 1, 0, event.shiftKey),
+    ",": () => step(-1), ".": () => step(1), "<": () => step(-1, true), ">": () => step(1, true), ";": () => step(-1, true), ":": () => step(1, true), a: () => state.set({ tokens: [], hover: null }),
     Escape: () => state.set(state.against ? { against: "" } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
     s: () => state.set({ scale: cycle(["linear", "sqrt", "log"], state.scale) }),
