@@ -40,7 +40,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "snr_boost": ["shares", "depth"],
     "softmax_sensitivity": ["layers"],
     "subspaces": ["coherence"],
-    "tost_training": ["ablation", "digits", "photos", "text"],
+    "tost_training": ["ablation", "digits", "photos"],
     "training_curves": ["digits", "prose", "results_digits", "results_prose"],
 }  # fmt: skip
 ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name

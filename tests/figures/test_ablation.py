@@ -7,7 +7,7 @@ import pytest
 from workbench.core.errors import InputError
 from workbench.figures import ablation_figure
 
-LABELS = {"a": "first<br>softmax", "b": "second", "c": "third"}
+LABELS = {"a": "first (softmax)", "b": "second", "c": "third"}
 ACCURACY = {
     "digits": {"a": [0.9, 0.8, 0.85], "b": [0.7, 0.6, 0.5], "c": [0.95, 0.8, 0.6]},
     "photos": {"a": [0.5], "b": [0.25]},
@@ -66,17 +66,7 @@ def test_differences_are_filled_where_they_are_significant_and_published_ones_st
     assert fig.layout.xaxis3.title.text == "Difference (points)<br>from first"
 
 
-def test_losses_are_drawn_in_nats_and_other_quantities_refused():
+def test_frames_without_accuracies_are_refused():
     results, seeds, printed = (frame.assign(quantity="loss") for frame in frames())
-    fig = ablation_figure(results, seeds, printed[:0], "loss")
-    assert "nats" in fig.layout.xaxis.title.text
-    assert 0.9 in drawn(fig, "x")[1].x
-    alone = [frame[frame["task"] == "digits"] for frame in (results, seeds)]
-    (panel,) = ablation_figure(
-        *alone, printed[:0], "loss"
-    ).select_xaxes()  # of one task the differences alone
-    assert panel.title.text == "Difference (nats)<br>from first"
-    with pytest.raises(InputError, match="perplexity"):
-        ablation_figure(results, seeds, printed, "perplexity")
-    with pytest.raises(InputError, match="accuracy"):
+    with pytest.raises(InputError, match="no accuracy"):
         ablation_figure(results, seeds, printed)

@@ -38,7 +38,7 @@ def traces(fig, axis="x", name=None):
 
 def test_a_panel_for_every_quantity_that_was_measured():
     fig = cost_figure(FRAME)
-    assert [axis.title.text for axis in fig.select_xaxes()] == ["MACs (×)", "Time (×)"]
+    assert [axis.title.text for axis in fig.select_xaxes()] == ["MACs<br>(×, log)", "Time<br>(×, log)"]
     assert fig.layout.width == 648
 
 
@@ -50,16 +50,16 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
     assert ordered == [headings[0], "token statistics", headings[1], "RPC, 5 iter in layer 1"]
 
 
-def test_what_papers_print_stands_at_the_dot_of_the_same_condition():
+def test_what_papers_print_stands_below_the_dots_filled_where_it_is_of_training():
     also = pd.DataFrame([row("rpc-sym num_iter=[5]", 1.1, condition="test", baseline="softmax-sym")])
     fig = cost_figure(pd.concat([FRAME, also]))
     training, inference = (named(fig, name)[0] for name in ("training", "inference"))
     (published,) = [
-        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
+        trace for trace in fig.data if trace.marker.symbol == "diamond" and trace.x[0] is not None
     ]
     assert list(published.x) == [1.05]  # primal was not measured: it has no row
-    assert published.y[0] == training.y[-1] < inference.y[-1]
-    assert key(fig)[2:4] == ["median and IQR over rounds", "published (teo2024)"]
+    assert training.y[-1] < inference.y[-1] < published.y[0]
+    assert key(fig)[2:4] == ["median and IQR over rounds", "published: training, Teo et al. (2024)"]
     assert 1.06 not in {x for trace in fig.data for x in trace.x}  # counted: in the caption
 
 

@@ -76,10 +76,21 @@ def test_every_attack_on_record_has_a_panel_in_a_fixed_order_and_no_other_has(fr
 def test_a_line_is_the_accuracy_by_budget_with_its_intervals(frame):
     fig = robustness_figure(frame)
     line = next(trace for trace in curves(fig) if trace.name == "symmetric RPC")
-    assert (list(line.x), list(line.y)) == ([0, 0.02], [0.85, 0.6])
+    assert list(line.x) == pytest.approx([0, 0.02], abs=5e-4)  # beside the marker of the other
+    assert list(line.y) == [0.85, 0.6]
     bars = next(trace for trace in fig.data if trace.name == "symmetric RPC" and None in trace.y)
     assert [y for y in bars.y if y is not None] == pytest.approx([0.8, 0.88, 0.55, 0.63])
     assert bars.xaxis == line.xaxis == "x"
+    assert [x for x in bars.x if x is not None] == pytest.approx([at for at in line.x for _ in range(2)])
+
+
+def test_differences_from_a_baseline_are_in_points_with_newcombes_interval(frame):
+    fig = robustness_figure(frame, baseline="softmax")
+    (line,) = [trace for trace in curves(fig) if trace.name == "symmetric RPC"]
+    held = frame[(frame["protocol"] == "fgsm") & (frame["metric"] == "accuracy_top1")].set_index("epsilon")
+    ours, softmax = (held[held["attention"] == name].sort_index() for name in ("rpc-sym", "softmax"))
+    assert list(line.y) == pytest.approx(list(100 * (ours["value"] - softmax["value"])))
+    assert not [trace for trace in curves(fig) if trace.name == "softmax"]
 
 
 def test_a_model_that_did_not_undergo_an_attack_has_no_line_there_and_one_entry_in_the_legend(frame):
@@ -135,8 +146,11 @@ def test_what_is_not_on_record_has_no_panel(frame):
         fig = robustness_models_figure(frame, trained, budgets)
         return [axis.title.text for axis in fig.select_xaxes()]
 
-    assert panels(frame, {"fgsm": 0.02, "pgd": 0.02}) == ["Clean, 2 seeds<br>(enlarged)", "FGSM,<br>ε = 0.02"]
-    assert panels(frame[:0], {"fgsm": 0.02}) == ["Clean, 2 seeds<br>(enlarged)"]
+    assert panels(frame, {"fgsm": 0.02, "pgd": 0.02}) == [
+        "Clean, mean of<br>2 seeds (enlarged)",
+        "FGSM,<br>ε = 0.02",
+    ]
+    assert panels(frame[:0], {"fgsm": 0.02}) == ["Clean, mean of<br>2 seeds (enlarged)"]
 
 
 def test_accuracy_under_corruptions_is_one_less_the_mean_error_with_its_interval_over_types(frame):

@@ -77,7 +77,7 @@ def test_titles_say_what_stays_as_it_is():
     assert titles(fig)[0].replace("<br>", " ") == "d = 4096, 32 heads, forward + backward"
     assert titles(fig)[1].startswith("causal, d = 768, 12 heads")
     words = {axis.title.text for axis in fig.select_yaxes() if axis.title.text}
-    assert {text.replace("<br>", " ") for text in words} == {"Time (s)", "Peak memory (MiB)"}
+    assert {text.replace("<br>", " ") for text in words} == {"Time (s)", "Memory (MiB)"}
 
 
 def drawn(fig, axis, colour=None):
@@ -92,7 +92,7 @@ def test_exponents_stand_beside_what_is_counted_and_printed():
     fig = exponents_figure(scaling_exponents(frame), printed_exponents())
     assert key(fig) == [
         "fitted, forward, 95 % CI of the slope", "counted: MACs, bytes of tensors",
-        "published (wu2025 Table 1, one head)",
+        "published (Wu et al. 2025, Table 1, one head)",
     ]  # fmt: skip
     assert [axis.title.text.split(",")[0] for axis in fig.select_xaxes()] == [
         "Time",

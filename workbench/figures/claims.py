@@ -116,7 +116,7 @@ class _Scale:
         """An axis with everything that the rows show, and room for the range where a claim holds."""
         lanes = [lane for row in rows for lane in row.lanes]
         parts = [part for lane in lanes for part in (lane.ends, lane.null or (), lane.allowed or ())]
-        parts += [row.published for row in rows]
+        parts += [tuple(row.published) for row in rows]
         numbers = [one for part in parts for one in part if math.isfinite(one)]
         low, high = min(numbers), max(numbers)
         sizes = sorted(abs(number) for number in numbers if number)

@@ -13,6 +13,7 @@ from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of
 from workbench.figures.marks import Published, Rule
 from workbench.figures.variants import in_order, look_of
+from workbench.figures.words import PAPERS
 
 ALL = "all types"
 _FOREIGN = {"inverted": "inverted", "photographs": "photos", "noise": "noise"}
@@ -52,10 +53,13 @@ def corruptions_figure(
     titles = {title: f"{title}<br>(↓ better)" for title in panels}
     names = {name: look_of(name).label for names in panels.values() for name in names}
     forest = Forest(shown, y="kind", x=titles, panel="panel", color="attention", names=names)
-    ends = shown[["ratio", "low", "high"]].astype(float)
-    forest = forest.scale(log=True, row=1.9, range=(0.95 * ends.min().min(), 1.05 * ends.max().max()))
+    ends = {title: own[["ratio", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
+    ends = {title: (0.93 * own.min().min(), 1.07 * own.max().max()) for title, own in ends.items()}
+    forest = forest.scale(log=True, row=1.9, range=ends)
     forest = forest.add(
-        Interval(columns=("ratio", "low", "high"), words="ratio of errors, 95 % CI over images"),
+        Interval(
+            columns=("ratio", "low", "high"), words="ratio of errors, one training seed, 95 % CI over images"
+        ),
         Rule(1, "baseline"),
     )
     if published is not None:
@@ -63,9 +67,13 @@ def corruptions_figure(
             published[published["attention"].isin(own)].assign(panel=title) for title, own in panels.items()
         ]
         found = pd.concat(printed).assign(value=lambda part: part["ratio"])
-        papers = ", ".join(found["paper"].unique()) if "paper" in found else "papers"
+        papers = (
+            ", ".join(PAPERS.get(key, key) for key in found["paper"].unique())
+            if "paper" in found
+            else "papers"
+        )
         forest = forest.add(
-            Published(found, ranges=True, beside=True, words=f" ({papers}, other models): least and largest")
+            Published(found, ranges=True, beside=True, words=f" in {papers}, other models: least and largest")
         )
     return forest.figure()
 

@@ -10,10 +10,11 @@ from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.marks import Published, Rule
 from workbench.figures.variants import LOOKS
+from workbench.figures.words import PAPERS
 
 _TITLES = {
-    "parameters": "Parameters (×)", "macs": "MACs (×)", "seconds_per_sample": "Time (×)",
-    "peak_memory": "Memory (×)",
+    "parameters": "Parameters<br>(×, log)", "macs": "MACs<br>(×, log)", "seconds_per_sample": "Time<br>(×, log)",
+    "peak_memory": "Memory<br>(×, log)",
 }  # fmt: skip
 _CONDITIONS = {"training": "training", "test": "inference"}
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
@@ -64,14 +65,22 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
-    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=1.9)
+    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.4)
     published = printed.assign(
         value=printed["ratio"], spread=np.nan, paper=printed["source"].str.split(" ").str[0]
     )
-    return forest.add(
-        Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds"), Published(published),
-        Rule(1, "baseline"),
-    ).figure()  # fmt: skip
+    papers = ", ".join(PAPERS.get(paper, paper) for paper in published["paper"].unique())
+    kinds = [kind for kind in _CONDITIONS if (published["condition"] == kind).any()]
+    said = {kind: f": {_CONDITIONS[kind]}" + f", {papers}" * (kind == kinds[-1]) for kind in kinds}
+    diamonds = [
+        Published(
+            published[published["condition"] == kind].drop(columns="condition"), beside=True,
+            filled=kind == "training", words=words,
+        )
+        for kind, words in said.items()
+    ]  # fmt: skip
+    words = Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds")
+    return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
 
 
 def _label(name: str) -> str:

@@ -35,6 +35,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import line_count, widest
 from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
+from workbench.figures.words import PAPERS
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
@@ -337,9 +338,9 @@ class _Drawing:
         )
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID)
-        return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name)])
+        return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name, x)])
 
-    def _reasons(self, name: str) -> Iterator[dict[str, Any]]:
+    def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
         """Why a row has no value, once for all colours."""
         said: set[Any] = set()
         for colour in self.colours:
@@ -348,14 +349,15 @@ class _Drawing:
                 none = pd.isna(table.loc[table[_ROW] == key, "value"]).all() and not pd.isna(word)
                 if none and (key, word) not in said:
                     said.add((key, word))
+                    levels = [mark.value for mark in self.forest.marks if isinstance(mark, Rule)]
+                    levels = [level.get(name) if isinstance(level, Mapping) else level for level in levels]
+                    at = next(
+                        (x.place(level) for level in levels if level is not None), 0.5
+                    )  # beside its line
                     yield {
-                        "text": str(word),
-                        "x": 0.5,
-                        "xref": "domain",
-                        "y": self.places[key],
-                        "borderpad": 0,
-                        "bgcolor": "white",
-                    }
+                        "text": str(word), "x": at, "xref": "domain", "y": self.places[key], "bgcolor": "white",
+                        "borderpad": 0, "xanchor": "left" if at <= 0.5 else "right", "xshift": 4 if at <= 0.5 else -4,
+                    }  # fmt: skip
 
     def _dots(self, name: str, number: int) -> Iterator[go.Scatter]:
         """A trace for each colour; of variants of attention for each row, since each has its own look."""
@@ -364,7 +366,9 @@ class _Drawing:
             for key in table[_ROW].drop_duplicates():
                 style = look_of(key[1]).style
                 look = {"marker": {**style["marker"], "size": 6.5}, "line": style["line"]}
-                yield self._dot(table[table[_ROW].map(key.__eq__)], look, 0.0, LOOKS[key[1]].label)
+                yield self._dot(
+                    table[table[_ROW].map(key.__eq__)], look, self._shifts(name)[0], LOOKS[key[1]].label
+                )
             return
         if table.empty:
             return
@@ -424,8 +428,9 @@ class _Drawing:
         rows = self.rows[name]
         held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
         if len(held):
+            shift = self._shifts(name)[0] if len(self._beside(name)) == 1 else 0.0
             yield go.Scatter(
-                x=held[mark.column], y=[self.places[key] for key in held[_ROW]], mode="markers", marker=_STROKE,
+                x=held[mark.column], y=[self.places[key] + shift for key in held[_ROW]], mode="markers", marker=_STROKE,
                 hovertemplate=f"{mark.name} %{{x:.4g}}<extra></extra>", showlegend=False,
             )  # fmt: skip
 
@@ -461,7 +466,8 @@ class _Drawing:
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 colour = row.get(self.forest.color)
-                place = known[head, short_name(value)], colour if colour in beside else None
+                alone = mark.beside and len(beside) == 1
+                place = known[head, short_name(value)], colour if colour in beside and not alone else None
                 found.setdefault(place, []).append(row)
         return found
 
@@ -473,6 +479,7 @@ class _Drawing:
                 own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
             y = place + shifts[-1 if colour is None else beside.index(colour)]
             trace = published_trace([row["value"] for row in own], [y] * len(own), own)
+            trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if mark.ranges and len(own) > 1:
                 trace.update(mode="lines+markers", line={"color": RED, "width": 1, "dash": "solid"})
@@ -525,9 +532,14 @@ class _Drawing:
                     paper for name in self.titles for _, paper in self._published(name, mark)
                 )
                 if papers:
-                    said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
+                    said = dict.fromkeys(
+                        PAPERS.get(part, part) for paper in papers for part in paper.split(", ") if part
+                    )
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
-                    yield key_entry(f"published{named}", mode="markers", marker=PUBLISHED)
+                    symbol = str(PUBLISHED["symbol"]).removesuffix("-open" * mark.filled)
+                    yield key_entry(
+                        f"published{named}", mode="markers", marker=PUBLISHED | {"symbol": symbol}
+                    )
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
 

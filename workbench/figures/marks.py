@@ -184,16 +184,13 @@ class Band(Mark):
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         shown = [panel[0], panel[-1]][: len(panel)] if self.first_and_last else panel
-        for number, series in enumerate(shown):
-            beside = (number - (len(shown) - 1) / 2) * 0.014 if self.bars else 0.0
-            yield from map(series.named, self._drawn(series, beside))
+        for series in shown:
+            yield from map(series.named, self._drawn(series))
 
-    def _drawn(self, series: Series, beside: float) -> Iterator[go.Scatter]:
-        """The band, or its bars, moved by a share of the axis so that several series do not hide each other."""
+    def _drawn(self, series: Series) -> Iterator[go.Scatter]:
         ends = self.ends(series)
         if self.bars and len(ends):
-            move = beside * (ends[series.x].max() - ends[series.x].min())
-            x = [place for at in ends[series.x] for place in (at + move, at + move, None)]
+            x = [place for at in ends[series.x] for place in (at, at, None)]
             y = [
                 end for low, high in zip(ends["low"], ends["high"], strict=True) for end in (low, high, None)
             ]
@@ -341,13 +338,14 @@ class Published(Mark):
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one row of a forest are drawn as their
     least and largest, joined by a line; ``words`` take the place of the papers in the key; ``beside`` sets
-    them beneath the estimates of a forest, not upon them.
+    them beneath the estimates of a forest, not upon them; ``filled`` diamonds are those of a second kind.
     """
 
     rows: pd.DataFrame | None = None
     ranges: bool = False
     beside: bool = False
     words: str = ""
+    filled: bool = False
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:

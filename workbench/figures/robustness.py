@@ -9,12 +9,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import Finding, mean_interval, newcombe_interval, paired_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
-from workbench.figures.variants import in_order
+from workbench.figures.variants import in_order, look_of
 
 # Protocol of an attack: what it is called, in the order of panels.
 ATTACKS = {
@@ -26,7 +26,9 @@ _CORRUPTIONS = "Corruptions"
 _LAST = "corruptions"
 
 
-def robustness_figure(frame: pd.DataFrame, chance: float | None = None) -> go.Figure:
+def robustness_figure(
+    frame: pd.DataFrame, chance: float | None = None, baseline: str | None = None
+) -> go.Figure:
     """Top-1 accuracy against the budget, a panel per attack, a line per model with its 95 % interval over images.
 
     The last panel is accuracy against the severity of corruptions, averaged over their types with the interval over
@@ -35,7 +37,9 @@ def robustness_figure(frame: pd.DataFrame, chance: float | None = None) -> go.Fi
 
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
-        chance: accuracy of guessing, a dotted line.
+        chance: accuracy of guessing, a line.
+        baseline: the attention whose accuracy is taken off that of the others, in percentage points, with Newcombe's
+            interval (of corruptions a paired one over their types). For variants whose curves lie on each other.
 
     Raises:
         InputError: no accuracies under an attack or corruption.
@@ -47,24 +51,30 @@ def robustness_figure(frame: pd.DataFrame, chance: float | None = None) -> go.Fi
         panels.append("corruptions")
     if not panels:
         raise InputError(f"the frame holds no attack and no corruption; choose from {', '.join(ATTACKS)}")
-    in_order(rows["attention"].dropna().unique())
-    curves = pd.concat(
-        _curve(own, protocol).assign(attention=name, protocol=protocol)
-        for protocol in panels
-        for name, own in rows.groupby("attention")
-    )
+    order = [name for name in in_order(rows["attention"].dropna().unique()) if name != baseline]
+    base = rows[rows["attention"] == baseline]
+    parts = []
+    for protocol in panels:
+        for number, name in enumerate(order):
+            curve = _curve(rows[rows["attention"] == name], protocol, base if baseline else None)
+            aside = (
+                (number - (len(order) - 1) / 2) * 0.05 / len(order) * (curve["x"].max() - curve["x"].min())
+            )
+            parts.append(curve.assign(x=curve["x"] + aside, attention=name, protocol=protocol))
+    curves = pd.concat(parts)
     kinds = rows[rows["protocol"].isin(panels)].groupby("protocol")["kind"].first()
     words = {name: _NORMS.get(kind, "Budget ε") for name, kind in kinds.items()} | {_LAST: "Severity"}
     names = {name: ATTACKS.get(name, _CORRUPTIONS) for name in panels}
     words_of_bars = "95 % CI over images" + " (corruptions: over types)" * (_LAST in panels)
-    plot = Plot(
-        curves.assign(metric="accuracy_top1"), x="x", color="attention", panel="protocol", names=names
-    )
-    plot = plot.metric("accuracy_top1").scale(x_free=True, x_title=words)
+    plot = Plot(curves.assign(metric="accuracy_top1"), "x", "attention", "protocol", names=names)
+    title = {"y_title": "Difference in<br>accuracy (pp)"} if baseline else {}
+    plot = plot.metric("accuracy_top1").scale(x_free=True, x_title=words, **title)
     plot = plot.add(
         Band(columns=("low", "high"), words=words_of_bars, bars=True), Line(words="one training seed")
     )
-    if chance is not None:
+    if baseline:
+        plot = plot.add(Rule(0, f"no difference from {look_of(baseline).label}"))
+    elif chance is not None:
         plot = plot.add(Rule(chance, "chance"))
     return plot.figure("page")
 
@@ -95,7 +105,7 @@ def robustness_models_figure(
     # Two words for one thing: `accuracy` of training is `accuracy_top1` of an evaluation.
     seeds = clean.groupby("attention")["value"]
     found = [{"attention": name, **mean_interval(own).within(0, 1)._asdict()} for name, own in seeds]
-    clean_title = f"Clean, {seeds.size().max()} seeds<br>(enlarged)"
+    clean_title = f"Clean, mean of<br>{seeds.size().max()} seeds (enlarged)"
     parts = {clean_title: pd.DataFrame(found)}
     for protocol, budget in budgets.items():
         chosen = (frame["metric"] == "accuracy_top1") & (frame["protocol"] == protocol)
@@ -109,15 +119,17 @@ def robustness_models_figure(
     shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
     rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
     titles = {title: title for title in parts if (rows["panel"] == title).any()}
-    words = "top-1 accuracy, 95 % CI over images (clean: over seeds; corruptions: over types)"
+    words = "top-1 accuracy, 95 % CI over images of one training seed (clean: over seeds; corruptions: over types)"
     ends = np.floor(10 * np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)) - 0.2) / 10, 1.02
     attacked = {title: ends for title in titles if title != clean_title}
     forest = Forest(rows, y="attention", x=titles, panel="panel").scale(range=attacked)
     return forest.add(Interval(columns=("value", "low", "high"), words=words)).figure()
 
 
-def _curve(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
+def _curve(rows: pd.DataFrame, protocol: str, base: pd.DataFrame | None) -> pd.DataFrame:
     """x, value, low and high of one model under one protocol; of corruptions mean and interval over their types."""
+    if base is not None:
+        return _less(rows, base, protocol)
     if protocol == "corruptions":
         own = rows[rows["severity"].notna()]
         clean = rows.loc[rows["protocol"] == "clean", ["value", "low", "high"]].assign(x=0)
@@ -128,3 +140,18 @@ def _curve(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
         return pd.concat([clean, pd.DataFrame(found)])[["x", "value", "low", "high"]].astype(float)
     own = rows[rows["protocol"] == protocol].rename(columns={"epsilon": "x"}).sort_values("x")
     return own[["x", "value", "low", "high"]].astype(float)
+
+
+def _less(rows: pd.DataFrame, base: pd.DataFrame, protocol: str) -> pd.DataFrame:
+    """The same less the baseline's, in percentage points."""
+    names = ["x", "value", "low", "high"]
+    both = _curve(rows, protocol, None).merge(_curve(base, protocol, None), on="x", suffixes=("", "_base"))
+    found = []
+    for row in both.to_dict("records"):
+        own, other = (Finding(*(row[f"{name}{end}"] for name in names[1:]), 0) for end in ("", "_base"))
+        less = newcombe_interval(own, other)
+        if protocol == _LAST and row["x"]:
+            pair = (part[part["severity"] == row["x"]].set_index("kind")["value"] for part in (rows, base))
+            less = paired_interval(*pair)
+        found.append([row["x"], *(100 * end for end in less[:3])])
+    return pd.DataFrame(found, columns=names)

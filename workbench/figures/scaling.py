@@ -15,14 +15,18 @@ from workbench.figures.variants import LOOKS
 from workbench.papers.operators import FORWARD, SWEEPS
 
 _AXES = {"tokens": "Tokens n", "width": "Width d"}
-_COSTS = {"seconds_per_sample": "Time (s)", "device_memory": "Peak memory (MiB)"}
+_COSTS = {"seconds_per_sample": "Time (s)", "device_memory": "Memory (MiB)"}
 _ENDED = "ended: the next size passes 30 s, or does not fit"
 _BESIDE = 1.3  # by which the mark of an end stands beside the last point
 _REACH = (-0.7, 2.7)  # of exponents: of three points, some intervals would reach across the page
 
 
 def scaling_figure(
-    frame: pd.DataFrame, sweeps: Sequence[str], condition: str = FORWARD, without: Sequence[str] = ()
+    frame: pd.DataFrame,
+    sweeps: Sequence[str],
+    condition: str = FORWARD,
+    without: Sequence[str] = (),
+    width: str = "page",
 ) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a column of panels per sweep.
 
@@ -34,6 +38,7 @@ def scaling_figure(
         sweeps: those to draw, a column of panels each.
         condition: "forward", or "forward + backward".
         without: operators that are left out, since they lie on another's line.
+        width: printed width of the figure, as `Plot.figure` takes it.
 
     Raises:
         InputError: no measured point of a sweep.
@@ -67,7 +72,7 @@ def scaling_figure(
     return plot.add(
         Line(words=f"median over passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
-    ).figure("page", labels="key")  # fmt: skip
+    ).figure(width, labels="key")  # fmt: skip
 
 
 def exponents_figure(
@@ -109,11 +114,13 @@ def exponents_figure(
             axis = "d" if metric.endswith("head_dim") else "n"
             fixed = _heading(sweep).rpartition(", ")[0]
             titles[panel] = f"{quantity.capitalize()}, power of {axis}<br>({fixed})"
-    forest = Forest(measured, y="attention", x=titles, panel="panel").scale(range=_REACH, row=1.9)
+    forest = Forest(measured, y="attention", x=titles, panel="panel").scale(range=_REACH, row=2.4)
     return forest.add(
         Interval(columns=("value", "low", "high"), words=f"fitted, {condition}, 95 % CI of the slope"),
         Stroke("counted", "counted: MACs, bytes of tensors"),
-        Published(published.assign(paper="wu2025", table="1"), words=" (wu2025 Table 1, one head)"),
+        Published(
+            published.assign(paper="wu2025", table="1"), beside=True, words=" (Wu et al. 2025, Table 1, one head)"
+        ),
     ).figure()  # fmt: skip
 
 

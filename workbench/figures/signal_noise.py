@@ -1,26 +1,25 @@
-"""Signal-to-noise ratios around attention: gain and bound by layer, how often Prop. III.1 applies, and depth."""
+"""Signal-to-noise ratios around attention: gain and bound by layer, how often the SNR rises, and depth."""
 
 from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.estimates import titled
+from workbench.figures.estimates import input_count, titled
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
 
+_BOUND = "bound of Prop. III.1"
 # What the key calls a quantity of the frame, in the order of the marks.
 _GAINS: dict[str, dict[str, str | None]] = {
     "stream + attention": {"metric": "snr_gain", "candidate": "attention"},
     "boosted residual": {"metric": "snr_gain", "candidate": "boosted"},
     "whole block": {"metric": "snr_gain", "candidate": "block"},
-    "bound of Prop. III.1": {"metric": "snr_bound", "candidate": None},
+    _BOUND: {"metric": "snr_bound", "candidate": None},
 }
 _SHARES: dict[str, dict[str, str | None]] = {
-    "min(α, β) > γ": {"metric": "snr_assumed", "candidate": None},
-    "bound > 1": {"metric": "snr_sufficient", "candidate": None},
     "SNR rises: stream + attention": {"metric": "snr_raised", "candidate": "attention"},
     "SNR rises: boosted residual": {"metric": "snr_raised", "candidate": "boosted"},
     "SNR rises: whole block": {"metric": "snr_raised", "candidate": "block"},
@@ -32,8 +31,8 @@ _STREAMS = {"resid_pre": 0.0, "resid_mid": 0.5, "resid_post": 1.0}
 def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     """SNR after over before, by layer, beside the bound of Prop. III.1: a panel per kind of noise.
 
-    Lines are means over inputs at the middle severity, bands reach over all severities; the dotted line is an SNR that
-    stays as it is.
+    Lines are means over inputs at the middle severity, bands reach over all severities; the key says where the
+    assumption of the bound holds in no block.
 
     Args:
         frame: the analysis ``snr`` of one model by `workbench.analyze_grid`, over ``noise`` and
@@ -44,25 +43,30 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     """
     rows = rows_of(frame, ("snr_gain", "snr_bound"), needs=("layer", "noise", "severity"))
     rows = titled(rows[rows["input"].isna() & rows["layer"].notna()], _GAINS, "quantity")
+    assumed = frame.loc[frame["metric"] == "snr_assumed", "value"]
+    names = {name: name for name in _GAINS} | (
+        {_BOUND: f"{_BOUND} (premise met nowhere)"} if assumed.max() == 0 else {}
+    )
     levels = rows.groupby(["noise", "quantity", "layer"])["value"].agg(["min", "max"]).reset_index()
     middle = rows[rows["severity"] == _middle(rows["severity"])].merge(levels)
     plot = Plot(
         middle.assign(metric="snr_gain", candidate=pd.NA),
         color="quantity",
         panel="noise",
-        names=_noises(rows),
+        names=_noises(rows) | names,
     )
-    plot = plot.metric("snr_gain").where(metric="snr_gain")
+    plot = plot.metric("snr_gain").where(metric="snr_gain").scale(y_title="SNR ratio,<br>after / before")
+    many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     severities = rows["severity"].nunique()
     return plot.add(
         Band(columns=("min", "max"), words=f"range over {severities} severities"),
-        Line(words="mean over inputs, middle severity"),
+        Line(words=f"mean over {many}, middle severity"),
         Rule(1, "SNR unchanged"),
     ).figure("page")
 
 
 def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
-    """How often Prop. III.1 applies: share of blocks and inputs, a row per model, a panel per kind of noise.
+    """How often the SNR rises: share of blocks and inputs, a row per model, a panel per kind of noise.
 
     A block is one layer of one input; shares are means over all severities, with 95 % intervals over inputs.
 

@@ -32,7 +32,11 @@ _SCALED = ["value", "low", "high", "floor", "null_low", "null_high"]
 
 
 def training_curves_figure(
-    frame: pd.DataFrame, metrics: Sequence[str] = ("accuracy", "loss"), split: str = "test", columns: int = 2
+    frame: pd.DataFrame,
+    metrics: Sequence[str] = ("accuracy", "loss"),
+    split: str = "test",
+    columns: int = 2,
+    names: Mapping[str, str] | None = None,
 ) -> go.Figure:
     """A panel per metric against the epoch: median over seeds of each variant, and a band from least to largest.
 
@@ -44,6 +48,7 @@ def training_curves_figure(
         metrics: of the record, one panel each; "error" is 1 - accuracy.
         split: "test" or "train".
         columns: panels side by side.
+        names: what the key says of an attention in the place of its own words.
 
     Raises:
         InputError: no such rows, or two models with the same attention.
@@ -64,7 +69,7 @@ def training_curves_figure(
         logs[metric] = log and own["value"].max() > 10 * own["value"].min()
         parts.append(own)
     plot = (
-        Plot(pd.concat(parts), x="epoch", color="attention")
+        Plot(pd.concat(parts), x="epoch", color="attention", names=names or {})
         .metric(*metrics)
         .scale(y_title=titles, y_log=logs)
     )

@@ -34,6 +34,7 @@ _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, wo
 _NAME = re.compile(
     rf"(?<![\w:/.-])(?:{'|'.join(sorted(map(re.escape, _ALL), key=len, reverse=True))})(?![\w/+]|[-.]\w)"
 )
+_MODEL = re.compile(r"(?:\bbundled:)?\b((?:digits|photos|prose)-[\w-]+)")
 _SPEC = re.compile(r"\b(?:bundled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
 _POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -49,14 +50,18 @@ def in_words(text: str) -> str:
     return _POWER.sub(_number, text)
 
 
-def variant_words(name: str) -> str:
-    """A model or operator of the records in the words of the legend: digits-rpc-sym as symmetric RPC."""
+def variant_words(text: str) -> str:
+    """A text with the models of the records, or one operator, in words: digits-rpc-sym as symmetric RPC."""
+    return _variant(text) or _MODEL.sub(lambda found: _variant(found[1]) or found[0], text)
+
+
+def _variant(name: str) -> str:
     task, _, kind = name.partition("-")
     kind = (kind if task in ("digits", "photos", "prose") else name).replace("-boost", "+boost")
     kind, _, boost = kind.partition("+")
-    causal = "causal " * (name == kind and kind.endswith("-causal"))
     known = _VARIANTS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
-    return (causal + known + " + boost" * bool(boost)) if known else name
+    causal = "causal " * (name == kind and kind.endswith("-causal"))
+    return causal + known + " + boost" * bool(boost) if known else ""
 
 
 def _number(found: re.Match[str]) -> str:

@@ -45,10 +45,11 @@ def attack_findings(evaluated: pd.DataFrame, budgets: Mapping[str, float]) -> li
         known = rows[(rows["protocol"] == protocol) & (rows["epsilon"] == budget)].sort_values("value")
         if len(known):
             ends = [
-                f"{row.model} {Finding(row.value, row.low, row.high, int(row.n)).words('.1%')}"
+                f"{Finding(row.value, row.low, row.high, int(row.n)).words('.1%')} ({row.model})"
                 for row in known.iloc[[0, -1]].itertuples()
             ]
-            sentences.append(f"Accuracy under {protocol} at {budget:g}, from {ends[0]} to {ends[1]}.")
+            attack = protocol if protocol == "noise" else protocol.upper()
+            sentences.append(f"Under {attack} at ε = {budget:g} accuracies run from {ends[0]} to {ends[1]}.")
     return sentences
 
 
@@ -79,7 +80,7 @@ def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor:
     """A quantity less that of the baseline, of every model of a `versus_baseline` frame; Welch's CI over seeds."""
     rows = versus[(versus["quantity"] == quantity) & versus["difference"].notna()]
     told = [
-        f"{row.model} "
+        (f"{row.label} on {row.task} " if "label" in versus else f"{row.model} ")
         + Finding(
             *(factor * x for x in (row.difference, row.difference_low, row.difference_high)), row.n
         ).words("+.3g")
@@ -97,18 +98,24 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
     sentences = []
     for task, own in ends.groupby("task", sort=False):
 
-        def those(quantity: str, finding: str, own: pd.DataFrame = own) -> str:
-            chosen = own[(own["quantity"] == quantity) & (own["finding"] == finding)]
-            return ", ".join(sorted(chosen["attention"])) or "none"
+        def those(quantity: str, named: Mapping[str, str], own: pd.DataFrame = own) -> str:
+            found = []
+            for finding, word in named.items():
+                chosen = own[(own["quantity"] == quantity) & (own["finding"] == finding)]
+                found += [f"{word} {', '.join(sorted(chosen['attention']))}"] if len(chosen) else []
+            return "; ".join(found) or "significantly different with none"
 
-        loss, speed = "mean_loss", "epochs_to_threshold"
+        at = f"{thresholds[str(task)]:.0%}".replace("%", " %")
+        order = {"lower": "lower with", "higher": "higher with"}
         sentences += [
-            f"{task}: mean test loss through training lower than the baseline's in {those(loss, 'lower')}; higher in "
-            f"{those(loss, 'higher')} ({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",
-            f"{task}: epochs to {thresholds[str(task)]:.0%} accuracy fewer in {those(speed, 'lower')}; more in "
-            f"{those(speed, 'higher')}; not reached in {those(speed, UNREACHED)}.",
-            f"{task}: at the end more accurate {those('accuracy', 'higher')}; less accurate "
-            f"{those('accuracy', 'lower')}.",
+            f"On {task} the mean test loss of training, beside the baseline's, is {those('mean_loss', order)} "
+            f"({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",
+            f"Epochs to {at} accuracy are "
+            + those(
+                "epochs_to_threshold",
+                {"lower": "fewer with", "higher": "more with", UNREACHED: "never enough with"},
+            )
+            + f", accuracies at the end {those('accuracy', order)}.",
         ]
     return sentences
 
