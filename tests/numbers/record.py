@@ -89,6 +89,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "membership": [{"draws": 2}, {"draws": 2, "per_head": True}],
     "coding-rate": [{}, {"eps": 0.5, "membership": "uniform", "normalize": "none"}],
     "subspaces": [{"draws": 2}, {"draws": 0, "projection": "q"}],
+    "attention-patterns": [{}],
     "position-logits": [{"draws": 2}, {"draws": 2, "per_head": True}],
     "attention-spectrum": [
         {"draws": 2, "max_rank": 6},
