@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,21 +83,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def _place(item: pytest.Item) -> tuple[str, ...]:
-    """A test's file below `tests/`, and the folders around it, the file first."""
-    path = item.path.relative_to(TESTS)
-    return tuple(parent.as_posix() for parent in (path, *path.parents))
+@cache
+def _places(path: Path) -> tuple[str, ...]:
+    """A file below `tests/`, and the folders around it, the file first."""
+    own = path.relative_to(TESTS)
+    return tuple(parent.as_posix() for parent in (own, *own.parents))
 
 
 def _order(item: pytest.Item) -> int:
-    return next((rank for rank, start in enumerate(FIRST) if start in _place(item)), len(FIRST))
+    places = _places(item.path)
+    return next((rank for rank, start in enumerate(FIRST) if start in places), len(FIRST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test with its tier, and let what takes longest start first."""
     for item in items:
-        file, *folders = _place(item)
-        tier = next((TIERS[place] for place in (file, *folders) if place in TIERS), "")
+        tier = next((TIERS[place] for place in _places(item.path) if place in TIERS), "")
         if tier:
             item.add_marker(tier)
     items.sort(key=_order)

@@ -318,6 +318,7 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
 def test_a_slow_page_shows_every_figure(browser, page_of_its_own, tmp_path):
     """Scripts of figures take longer than anywidget gives them, as plotly's does on a busy machine."""
     late = []
+    (page_of_its_own.folder / "go-on").touch()
     with watched(browser, tmp_path) as seen:
         seen.page.add_init_script(NO_TIME)
         seen.page.on("pageerror", lambda error: late.append("Failed to initialize model" in str(error)))

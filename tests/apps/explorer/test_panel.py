@@ -7,15 +7,24 @@ import numpy as np
 import pytest
 
 from workbench.apps.explorer import Explorer
+from workbench.apps.explorer.material import Material
 from workbench.apps.explorer.panel import ALL, MOST_PINS, Panel
 
 
+@pytest.fixture(scope="module")
+def material():
+    """What the panels of this file have loaded, captured and measured."""
+    return Material()
+
+
 @pytest.fixture
-def panel(tmp_path, monkeypatch):
+def panel(material, tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WORKBENCH_OUT", str(tmp_path / "figures"))
     monkeypatch.setenv("WORKBENCH_DEFER_EXPORT", str(tmp_path / "queue"))
-    return Panel(Explorer(n=2))
+    explorer = Explorer(n=2)
+    explorer.material = material
+    return Panel(explorer)
 
 
 def maps(panel):
@@ -160,13 +169,13 @@ def test_a_pin_is_kept_and_compared_with(panel):
     assert panel.pinned.children == ()
 
 
-def test_pins_are_bounded(panel):
-    for layer in range(4):
+def test_pins_are_bounded_and_the_first_go(panel, monkeypatch):
+    assert MOST_PINS > 2
+    monkeypatch.setattr("workbench.apps.explorer.panel.MOST_PINS", 2)
+    for layer in range(3):
         panel.layer.value = layer
-        for head in range(3):
-            panel.head.value = head
-            panel._pin()
-    assert len(panel.pins) == MOST_PINS
+        panel._pin()
+    assert [pin.place.layer for pin in panel.pins] == [1, 2]
 
 
 def test_an_image_of_ones_own_is_looked_at(panel):

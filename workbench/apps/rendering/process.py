@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import queue
 import signal
 import sys
@@ -23,9 +24,15 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.paths import jupyter_runtime_dir
 
+import workbench.analyses
 from workbench.apps.rendering.kernels import import_early
 
 START_ATTEMPTS = 2
+# What most notebooks come to need besides: a second and more in every kernel that would import it for itself.
+_IMPORTS = (
+    "scipy.stats", "pandas.io.formats.style", "pydantic", "rich.console",
+    *(f"workbench.analyses.{module.name}" for module in pkgutil.iter_modules(workbench.analyses.__path__)),
+)  # fmt: skip
 
 
 class LocalKernelManager(AsyncKernelManager):
@@ -117,7 +124,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what kernels and libraries print does not come between the answers
     if "--forked" in sys.argv:
-        import_early()
+        import_early(_IMPORTS)
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=[jobs], daemon=True).start()
 
