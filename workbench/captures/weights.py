@@ -41,15 +41,20 @@ def attention_weights(
         return torch.softmax((q.mT @ k) * scale, dim=-1)
     # On a CPU a few inputs at a time, whose scores stay in its cache: the maps are a capture's largest tensors.
     batch, heads, queries, _ = q.shape
-    at_once = max(1, _CACHED_SCORES // max(1, heads * queries * k.shape[2]))
-    if q.device.type != "cpu" or at_once >= batch or q.requires_grad or k.requires_grad:
+    parts = _parts(q, heads * queries * k.shape[2])
+    if len(parts) == 1 or q.requires_grad or k.requires_grad:
         return _softmax_scores(q, k, scale, mask)
     attn = _in_large_pages((batch, heads, queries, k.shape[2]), dtype)
-    for start in range(0, batch, at_once):
-        part = slice(start, start + at_once)
+    for part in parts:
         part_mask = mask[part] if mask is not None and mask.ndim == 4 and mask.shape[0] == batch else mask
         _softmax_scores(q[part], k[part], scale, part_mask, out=attn[part])
     return attn
+
+
+def _parts(x: Tensor, scores: int) -> list[slice]:
+    """On a CPU the inputs in parts whose scores, of which one input has so many, stay in its cache."""
+    at_once = max(1, _CACHED_SCORES // max(1, scores)) if x.device.type == "cpu" else len(x)
+    return [slice(start, start + at_once) for start in range(0, len(x), at_once)]
 
 
 def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -73,13 +78,21 @@ def _softmax_scores(
     heads, kv_heads = q.shape[1], k.shape[1]
     scaled = q * (scale.to(q.dtype) if isinstance(scale, Tensor) else scale)
     if heads == kv_heads:
-        scores = scaled @ k.mT
+        scores = torch.matmul(scaled, k.mT, out=out)
     else:
-        scores = (scaled.unflatten(1, (kv_heads, -1)) @ k.unsqueeze(2).mT).flatten(1, 2)
+        grouped = None if out is None else out.unflatten(1, (kv_heads, -1))
+        scores = torch.matmul(scaled.unflatten(1, (kv_heads, -1)), k.unsqueeze(2).mT, out=grouped).flatten(
+            1, 2
+        )
     if mask is None:
         return torch.softmax(scores, dim=-1, out=out)
     allowed = mask if mask.dtype == torch.bool else mask != -math.inf
-    scores = torch.where(allowed, scores, -math.inf) if mask is allowed else scores + mask.to(q.dtype)
+    if out is None:
+        scores = torch.where(allowed, scores, -math.inf) if mask is allowed else scores + mask.to(q.dtype)
+    elif mask is allowed:
+        scores.masked_fill_(allowed.logical_not(), -math.inf)
+    else:
+        scores.add_(mask.to(q.dtype))
     attn = torch.softmax(scores, dim=-1, out=out)
     empty = allowed.any(dim=-1, keepdim=True).logical_not()
     return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
@@ -201,11 +214,17 @@ def _agrees_in_sum(call: Call, attn: Tensor) -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (1, attn.shape[2]), generator=generator).mul_(2).sub_(1).to(attn)
-    rebuilt = attention_output(signs @ attn, call.v)
-    expected = signs @ call.head_out
-    return float((rebuilt - expected).abs().amax()) <= _tolerance(call.head_out) * float(
-        call.head_out.abs().amax()
-    )
+    differences = [
+        (attention_output(signs @ attn[part], call.v[part]) - signs @ call.head_out[part]).abs().amax()
+        for part in _parts(attn, attn.shape[1:].numel())  # of one input nothing is copied
+    ]
+    return float(torch.stack(differences).amax()) <= _tolerance(call.head_out) * _largest(call.head_out)
+
+
+def _largest(x: Tensor) -> float:
+    """The largest magnitude; NaN where there is one."""
+    low, high = x.aminmax()
+    return max(-float(low), float(high))
 
 
 def _check_finite(call: Call, name: str) -> None:
@@ -248,7 +267,7 @@ def _compare(rebuilt: Tensor, own: Tensor, name: str, what: str, call: Call | No
     if not own.numel():
         return
     wide = torch.promote_types(own.dtype, torch.float32)
-    size = float(own.abs().amax())
+    size = _largest(own)
     difference = float((rebuilt.to(wide) - own).abs().amax())
     if not difference <= _tolerance(own) * size and not (call and difference <= _rounding(call) * size):
         raise IncompleteCapture(
@@ -262,7 +281,7 @@ def _rounding(call: Call) -> float:
     """How far weights may differ because scores are rounded: those of 20 000 are, in float32, by a thousandth."""
     if call.kind != "token" or call.attn is not None or call.recompute is not None:
         return 0.0
-    largest = float(scores_of(call.q, call.k, call.scale).abs().amax())
+    largest = _largest(scores_of(call.q, call.k, call.scale))
     return min(_MOST_ROUNDED, torch.finfo(torch.promote_types(call.q.dtype, torch.float32)).eps * largest)
 
 
