@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.exceptions import CLASSES, FIELDS, INPUTS, SMALL
+from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, SMALL
 from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import AS_GIVEN, WAYS, Way, shrink
 
@@ -147,6 +147,8 @@ def _transformers_model(name: str) -> Built:
     from transformers import CONFIG_MAPPING
 
     failures: list[str] = []
+    if isinstance(reason := INPUTS.get(name), str):
+        raise NotBuilt(reason)
     try:
         default = CONFIG_MAPPING[name](**SMALL.get(name, FIELDS.get(name, {}).get("", {})))
         cls = model_class(name, default)
@@ -154,8 +156,6 @@ def _transformers_model(name: str) -> Built:
         raise
     except Exception as error:
         raise NotBuilt(f"configuration: {said(error)}") from error
-    if name in INPUTS and isinstance(INPUTS[name], str):
-        raise NotBuilt(INPUTS[name])
     for way in (AS_GIVEN,) if name in SMALL else WAYS:
         if len(failures) > 1 and failures[-1].partition(": ")[2] == failures[-2].partition(": ")[2]:
             break  # it is no matter of sizes
@@ -308,7 +308,8 @@ def _timm_model(name: str) -> Built:
             if sum(p.numel() for p in model.parameters()) > 4 * LARGEST:
                 raise ValueError(f"{sum(p.numel() for p in model.parameters()) / 1e6:.0f} million parameters")
             state = copy.deepcopy(model.state_dict())
-            with_random_weights(model)
+            if name not in OWN_WEIGHTS:
+                with_random_weights(model)
             size = model.pretrained_cfg.get("input_size", (3, 224, 224))
             batch = torch.randn(2, *size, generator=torch.Generator().manual_seed(1))
             if name.startswith("naflexvit"):

@@ -213,7 +213,7 @@ def matched(
             each = one if one.value.numel() == record.attn.numel() else _joined(one, left, record.attn.shape)
             if each is not None:
                 difference = differ(record, each)
-                if difference <= TOLERANCE or difference <= rounding(record):
+                if difference <= TOLERANCE:
                     same, worst = each, max(worst or 0.0, difference)
                     break
         if same is None:
@@ -223,15 +223,6 @@ def matched(
             left = [each for each in left if all(each is not piece for piece in pieces)]
             done |= {piece.softmax for piece in pieces}
     return worst, rest, [each for each in left if each.softmax not in done]
-
-
-def rounding(record: LayerRecord) -> float:
-    """How far two ways to compute weights may differ in float32, which rounds scores of thousands."""
-    if record.kind != "token" or record.q is None or record.k is None:
-        return 0.0
-    keys = record.k.repeat_interleave(record.q.shape[1] // record.k.shape[1], dim=1)
-    scores = record.q @ keys.mT * record.scale
-    return min(0.01, 2 * torch.finfo(torch.float32).eps * _largest(scores))
 
 
 def _joined(first: Weights, left: list[Weights], shape: torch.Size) -> Weights | None:

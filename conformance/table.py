@@ -126,7 +126,7 @@ def write_page(rows: list[dict[str, Any]], untried: int = 0, path: Path = PAGE) 
             of = [row for row in rows if row["library"] == library and row["status"] == status]
             if of:
                 text.append(f"\n## {library}: {status} ({len(of)})\n\n")
-                text.append(_list(of) if status == EXACT else _table(of))
+                text.append(_list(of) if status == EXACT else _table(of, rows if status == NOT_BUILT else []))
     atomic_write(path, "".join(text).encode())
 
 
@@ -153,11 +153,18 @@ def _list(rows: list[dict[str, Any]]) -> str:
     return text + ("\n" + _table(noted) if noted else "")
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    text = "| type | why |\n| --- | --- |\n"
+def _table(rows: list[dict[str, Any]], every: list[dict[str, Any]] | None = None) -> str:
+    """Types and reasons; with ``every`` row also which of a type's family are exact."""
+    exact: dict[tuple[str, str], list[str]] = {}
+    for row in every or ():
+        if row["status"] == EXACT:
+            exact.setdefault((row["library"], row["family"]), []).append(row["type"])
+    text = "| type | why |" + (" exact of its family |" if every else "")
+    text += "\n| --- | --- |" + (" --- |" if every else "") + "\n"
     for row in rows:
         why = row["why"].replace("|", "\\|").replace("<", "&lt;")
-        text += f"| {row['type']} | {shorter(why)} |\n"
+        family = ", ".join(exact.get((row["library"], row["family"]), [])[:3])
+        text += f"| {row['type']} | {shorter(why)} |" + (f" {family} |" if every else "") + "\n"
     return text
 
 

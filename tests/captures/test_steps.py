@@ -173,6 +173,48 @@ def test_a_loop_with_a_scheduler_and_hooks_of_the_users_own():
     assert len(called) == 4
 
 
+def test_a_whole_pipeline_gives_the_images_that_it_gives_alone():
+    """Stable Diffusion with random weights: text encoder, guidance, scheduler, decoder of latents."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    torch.manual_seed(0)
+    unet = diffusers.UNet2DConditionModel(**MODELS["unet"][1]).eval()
+    vae = diffusers.AutoencoderKL(
+        block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+    ).eval()  # fmt: skip
+    text = CLIPTextModel(
+        CLIPTextConfig(
+            hidden_size=10, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, vocab_size=99,
+            max_position_embeddings=5, bos_token_id=0, eos_token_id=1,
+        )
+    ).eval()  # fmt: skip
+    pipeline = diffusers.StableDiffusionPipeline(
+        vae, text, None, unet, diffusers.DDIMScheduler(clip_sample=False, steps_offset=1), None, None,
+        requires_safety_checker=False,
+    )  # fmt: skip
+    pipeline.set_progress_bar_config(disable=True)
+    with torch.no_grad():
+        prompts = [text(torch.full((1, 5), word)).last_hidden_state for word in (3, 7)]
+
+    def paint() -> Tensor:
+        return pipeline(
+            prompt_embeds=prompts[0], negative_prompt_embeds=prompts[1], num_inference_steps=3,
+            generator=torch.Generator().manual_seed(0), output_type="pt",
+        ).images  # fmt: skip
+
+    plain = paint()
+    steps = capture_steps(pipeline.unet, paint)
+    assert torch.equal(steps.result, plain)
+    assert plain.isfinite().all()
+    assert steps.times == [667.0, 334.0, 1.0]
+    # The prompt that is not wanted and the one that is are inputs 0 and 1.
+    assert [(tuple(record.counts), record.source) for record in steps[2]] == [
+        (counts[:2], counts[2]) for counts in MODELS["unet"][3]
+    ]
+    assert not torch.equal(steps[2][1].attn[0], steps[2][1].attn[1])
+
+
 def test_an_exception_leaves_the_model_as_it_was():
     model, batch = build("sd3")
 

@@ -430,6 +430,30 @@ def test_a_softmax_in_no_record_is_a_gap_that_names_its_module(attend: Callable[
         assert len(capture(model, x)) == 1
 
 
+def test_a_gap_in_a_module_of_a_library_is_an_error():
+    from timm.layers import Attention
+
+    class Differential(Attention):
+        __module__ = Attention.__module__
+
+        def forward(self, x: Tensor, **_: Any) -> Tensor:
+            return of_two_softmaxes(x, x.roll(1, 1), x)
+
+    model = Several(Own(nanogpt), Differential(WIDTH, HEADS)).eval()
+    with pytest.raises(
+        IncompleteCapture, match=r"1 attention calls.*parts\.1 \(Diff.*two softmaxes are combined"
+    ):
+        capture(model, torch.randn(BATCH, TOKENS, WIDTH))
+
+
+def test_a_module_under_two_names_is_found_once():
+    model = Several(Own(nanogpt)).eval()
+    model.again = model.parts[0]
+    captured = capture(model, torch.randn(BATCH, TOKENS, WIDTH))
+    assert [(record.index, record.path) for record in captured] == [(0, "parts.0")]
+    assert captured.not_run == []
+
+
 def test_products_that_are_no_attention_are_no_layers():
     class Contrast(nn.Module):
         """A text and an image tower whose tokens are compared, classified and retrieved."""

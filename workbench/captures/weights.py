@@ -216,7 +216,7 @@ def _agrees_in_sum(call: Call, attn: Tensor) -> bool:
     signs = torch.randint(2, (1, attn.shape[2]), generator=generator).mul_(2).sub_(1).to(attn)
     differences = [
         (attention_output(signs @ attn[part], call.v[part]) - signs @ call.head_out[part]).abs().amax()
-        for part in _parts(attn, attn.shape[1:].numel())  # of one input nothing is copied
+        for part in _parts(attn, math.prod(attn.shape[1:]))  # of one input nothing is copied
     ]
     return float(torch.stack(differences).amax()) <= _tolerance(call.head_out) * _largest(call.head_out)
 
