@@ -43,6 +43,14 @@ assert len(attention_summary_figure(frame).data) > 2
 assert sum(trace.type == "heatmap" for trace in attention_heatmap_figure(capture).data) == 12
 workbench.save_figure(attention_summary_figure(frame), "maps", data=frame)
 """
+DEMO = """
+import contextlib
+
+from workbench.apps.cli import main
+
+with open("said.txt", "w") as said, contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    main(["demo", "--no-browser", "--out", "heads.html"])
+"""
 ASKED = """
 import workbench
 from workbench.core.errors import MissingResource
@@ -73,7 +81,7 @@ for work in (photographs, explorer, rendering, training):
 def done(tmp_path_factory):
     """All in one process, since each would import for longer than it works; and the folder it works in."""
     folder = tmp_path_factory.mktemp("core")
-    command = [sys.executable, "-c", WITHOUT + CORE + ASKED]
+    command = [sys.executable, "-c", WITHOUT + CORE + DEMO + ASKED]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -86,6 +94,14 @@ def test_load_capture_analyze_and_figures_need_no_extra(done):
     assert {"maps.html", "maps.csv", "maps.tex", "maps.json"} <= written
     assert "maps.pdf" not in written
     assert "install the extra 'figures'" in ended.stderr  # a warning: what needs no printing is written
+
+
+def test_the_page_of_every_head_is_written_and_said_where(done):
+    page = done[1] / "heads.html"
+    assert page.stat().st_size > 1e6  # with plotly.js inside
+    assert (done[1] / "said.txt").read_text() == (
+        f"Every head of the model is in {page}: open it in a browser\n"
+    )
 
 
 def test_what_needs_an_extra_names_it(done):

@@ -12,6 +12,7 @@ import sys
 import threading
 import zlib
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -23,6 +24,8 @@ from workbench.figures.export.chrome import find_chrome, missing_chrome
 from workbench.papers.published import PAPERS, stated_claims
 
 pytest.importorskip("mkdocs", reason="the site's packages are installed by `make docs`")
+
+from mkdocs.exceptions import PluginError
 
 from docs.hooks import notebooks, offline, papers
 
@@ -49,9 +52,12 @@ def site(tmp_path_factory):
 def test_every_page_is_there_and_none_fetches_from_another_host(site):
     pages = list(site.rglob("*.html"))
     assert set(bundled_notebooks()) <= {page.parent.name for page in pages}
+    # `docs/hooks/offline.py` fails the build for any page that is written in Markdown
+    others = [page for page in pages if page.name != "index.html"]
+    assert site / "404.html" in others
     assert {
         page: found
-        for page in pages
+        for page in [site / "index.html", *others]
         if (found := offline.outside_addresses(page.read_text(encoding="utf-8")))
     } == {}
     assert not (site / "hooks").exists()
@@ -253,3 +259,10 @@ def test_a_notebook_s_page_shows_what_wasdrawn_by_notebook(tmp_path):
     assert "![Lines falling.](figures/gram.png){ width=468 }\n\n*gram.* Spectra of 3 inputs." in page
     assert "```sh\nworkbench render gram_spectra\n```" in page
     assert "make figures" in notebooks._page(bundled_notebooks()["gram_spectra"], {})
+
+
+def test_a_page_that_would_fetch_from_elsewhere_fails_the_build():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    assert offline.on_post_page("<p>own</p>", page) == "<p>own</p>"
+    with pytest.raises(PluginError, match=r"index\.md would fetch https://a\.example/x\.js"):
+        offline.on_post_page('<script src="https://a.example/x.js"></script>', page)

@@ -1,5 +1,6 @@
 """The built wheel is whole: outside the checkout it finds its own notebooks, models and tables."""
 
+import json
 import os
 import subprocess
 import sys
@@ -47,16 +48,8 @@ def test_the_wheel_is_what_answers(installed, tmp_path):
     assert all(part.startswith(str(installed)) for part in done.stdout.split())
 
 
-def test_an_analysis_of_the_bundled_model_runs_from_the_wheel(installed, tmp_path):
-    done = _workbench(
-        installed, tmp_path, "analyze", "gram-spectrum", "-m", "bundled:digits-vit",
-        "-i", "bundled:digits", "-n", "2", "-o", "spectrum.csv",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "spectrum.csv").stat().st_size > 1000
-
-
 def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
+    """Its kernel analyses the bundled model."""
     done = _workbench(
         installed,
         tmp_path,
@@ -71,7 +64,14 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "figures" / "index.html").is_file()
-    assert (tmp_path / "figures" / "cosine_decay.csv").is_file()
+    assert (tmp_path / "figures" / "cosine_decay.csv").stat().st_size > 1000
+    provenance = json.loads((tmp_path / "figures" / "cosine_decay.json").read_text())
+    assert {model["spec"] for model in provenance["models"]} == {"bundled:digits-vit"}
+
+
+def test_every_module_travels(installed):
+    held = {path.relative_to(installed) for path in (installed / "workbench").rglob("*.py")}
+    assert held == {path.relative_to(ROOT) for path in (ROOT / "workbench").rglob("*.py")}
 
 
 def test_every_notebook_travels(installed):

@@ -1,9 +1,7 @@
-"""`workbench demo`: one page, made in the core alone, that shows every head and asks no network."""
+"""`workbench demo`: one page that shows every head and asks no network."""
 
 import json
 import re
-import subprocess
-import sys
 import webbrowser
 from html.parser import HTMLParser
 
@@ -12,7 +10,6 @@ from click.testing import CliRunner
 
 import workbench
 from tests.browser import needs_chrome
-from tests.test_core_install import WITHOUT
 from workbench.apps import demo
 from workbench.apps.cli import cli
 
@@ -31,14 +28,8 @@ class Fetched(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The page as the command writes it where no extra is installed."""
-    folder = tmp_path_factory.mktemp("demo")
-    code = WITHOUT + 'import sys; sys.argv[1:] = ["demo", "--no-browser", "--out", "heads.html"]\n'
-    code += "from workbench.apps.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"Every head of the model is in {folder / 'heads.html'}: open it in a browser\n"
-    return folder / "heads.html"
+    """The page; `tests/test_core_install.py` has the command write it."""
+    return demo.write_demo(tmp_path_factory.mktemp("demo") / "heads.html")
 
 
 def test_it_holds_every_head_of_every_image_and_the_captured_weights(page):

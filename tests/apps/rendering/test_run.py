@@ -24,11 +24,29 @@ from workbench.apps.rendering import render, reproduce
 from workbench.apps.rendering.run import _Render
 from workbench.core.children import python
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.figures.export import save_figure
+from workbench.figures.export import WarmChrome, save_figure
 from workbench.frames.provenance import read_provenance, sha256_file
 
 pytestmark = pytest.mark.usefixtures("warm")
 FIGURE_FILES = {"pdf", "svg", "png", "html", "csv", "tex", "json", "figure.json", "figure.tex"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_chrome():
+    """One Chrome prints the figures of all these renders."""
+    started = []
+
+    def chrome():
+        if not started:
+            started.append(WarmChrome())
+            started[0].close = lambda: None
+        return started[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbench.apps.rendering.run.WarmChrome", chrome)
+        yield
+    for running in started:
+        WarmChrome.close(running)
 
 
 @pytest.fixture(scope="module")
