@@ -247,7 +247,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
 
         _tabs_show_the_bundles_numbers(page, bundle)
         _a_pinned_view_stands_beside_another(page, bundle)
-        page.select_option(".aw-top select", "1")
+        page.get_by_role("button", name=bundle.header.inputs[1].id).click()
         page.wait_for_function("() => location.hash.includes('input=1')")
 
         # a text: every token, whole and in order, and behind each its attention

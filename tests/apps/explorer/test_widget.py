@@ -9,6 +9,7 @@ from tests.apps.explorer.browser import chromium
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.bundle import read_bundle
+from workbench.apps.explorer.page import bundle_at
 from workbench.core.errors import InputError
 
 HOST = """async ([esm, css, state, content]) => {
@@ -35,7 +36,7 @@ SAYS = "words => document.querySelector('.aw-headline')?.textContent.includes(wo
 
 @pytest.fixture(scope="module")
 def explorer():
-    return Explorer(n=1)
+    return Explorer(n=2)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,24 @@ def test_what_is_set_is_told_and_what_cannot_be_is_refused(explorer, page):
         explorer.page(layers=[7])
 
 
+def test_another_input_is_captured_when_it_is_asked_for(explorer):
+    one = explorer.page(layers=[0])
+    before = one.content
+    assert one.choices == explorer.material.inputs(explorer.place).ids
+    one.index = 1
+    assert read_bundle(one.content).header.inputs[0].id == one.choices[1]
+    assert one.bundle.header.inputs[0].id == one.choices[1]
+    one.index = 0
+    assert one.content == before
+    one.index = 7
+    assert (one.index, one.content) == (0, before)
+    assert one.trouble == "there is no input 7: this page has 2 to choose from"
+    one.index = 1
+    assert one.trouble == ""
+
+
 @needs_chrome
-def test_the_module_follows_the_kernel_and_tells_it(page):
+def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     import base64
 
     names = (
@@ -79,8 +96,12 @@ def test_the_module_follows_the_kernel_and_tells_it(page):
         "against",
         "theme",
         "height",
+        "choices",
+        "index",
+        "trouble",
     )
     state = json.loads(json.dumps({name: getattr(page, name) for name in names}))
+    other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
     wrong = []
     with chromium() as browser:
         seen = browser.new_page(viewport={"width": 1300, "height": 900})
@@ -100,6 +121,25 @@ def test_the_module_follows_the_kernel_and_tells_it(page):
         seen.wait_for_selector(".aw-compare")
         seen.evaluate("() => model.fromKernel('against', '0.9.0.all')")  # of a layer that is not there
         seen.wait_for_function("() => model.get('against') === '' && !document.querySelector('.aw-compare')")
+        # another input: what is shown stays until the kernel has it, and where it cannot have it
+        seen.select_option(".aw-top select", "1")
+        assert seen.evaluate("() => model.get('index')") == 1
+        assert seen.text_content(".aw-said") == f"Capturing {page.choices[1]} …"
+        seen.evaluate(
+            "() => { model.fromKernel('index', 0); model.fromKernel('trouble', 'out of <b>memory</b>'); }"
+        )
+        seen.wait_for_function("() => document.querySelector('.aw-top select').value === '0'")
+        assert seen.text_content(".aw-said") == "out of <b>memory</b>"
+        seen.evaluate(
+            """content => {
+          model.set("index", 1);
+          const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
+          model.fromKernel("content", new DataView(bytes.buffer));
+        }""",
+            base64.b64encode(other.to_bytes()).decode(),
+        )
+        seen.wait_for_function("() => document.querySelector('.aw-top select').value === '1'")
+        seen.wait_for_function(SAYS, arg="Layer 0, head 1: from [CLS]")
         seen.evaluate("() => away()")
         assert seen.evaluate("() => model.listeners()") == 0
         assert seen.locator(".aw-root").count() == 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import ipywidgets
     import plotly.graph_objects as go
 
+    from workbench.apps.explorer.bundle import Bundle
     from workbench.apps.explorer.panel import Panel
     from workbench.apps.explorer.widget import PageWidget
 
@@ -188,15 +189,26 @@ class Explorer:
         """All heads on this input as one widget, in a notebook: the page that `save_html` writes.
 
         Everything that a person sets there is a trait: ``page.layer = 3`` moves it, ``page.observe`` tells where it was
-        moved to. ``settings`` are such traits and ``height`` in pixels; ``layers`` takes some layers only,
-        ``ablations`` is that of `save_html`.
+        moved to, and ``page.index = 3`` takes another input. ``settings`` are such traits and ``height`` in pixels;
+        ``layers`` takes some layers only, ``ablations`` is that of `save_html`.
         """
         from workbench.apps.explorer.widget import PageWidget
 
         place = self.place
         tokens = [] if place.token is None else [place.token]
-        given = {"layer": place.layer, "head": place.head, "tokens": tokens} | settings
-        return PageWidget(bundle_at(place, self.material, layers, ablations=ablations), **given)
+        choices = self.material.inputs(place).ids
+        given = {
+            "layer": place.layer,
+            "head": place.head,
+            "tokens": tokens,
+            "choices": choices,
+            "index": place.index,
+        }
+
+        def bundle_of(index: int) -> Bundle:
+            return bundle_at(place.moved(index=index), self.material, layers, ablations=ablations)
+
+        return PageWidget(bundle_of(place.index), bundle_of, **given | settings)
 
     def _provenance(self) -> dict[str, Any]:
         from workbench.frames.provenance import versions

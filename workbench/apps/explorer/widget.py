@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anywidget
 import traitlets
+from cachetools import LRUCache
 
 from workbench.apps.explorer.bundle import Bundle
 from workbench.apps.explorer.page import FRONT, script
+from workbench.core.errors import InputError, WorkbenchError
 
 _RENDER = """
 const SET = [
   "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
 ];
 
+const PATIENCE_MS = 15000;
+
 /** One view of the widget: what is set in the page goes to the kernel, and the other way. */
 function render({ model, el }) {
-  const bytes = model.get("content");
   const view = document.createElement("div");
   view.style.setProperty("--aw-height", `${model.get("height")}px`);
   view.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys
   el.replaceChildren(view);
   const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-  const page = mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), {
-    changed(state) {
-      const moved = SET.filter((name) => !same(model.get(name), state[name]));
-      for (const name of moved) model.set(name, state[name]);
-      if (moved.length) model.save_changes();
-    },
-  });
-  if (!page.state) return () => page.destroy();
-  const given = () => {
-    const asked = SET.filter((name) => model.get(name) !== null && !same(model.get(name), page.state[name]));
+  let page = null;
+  let waiting = null;
+  const tell = (state) => {
+    const moved = SET.filter((name) => !same(model.get(name), state[name]));
+    for (const name of moved) model.set(name, state[name]);
+    if (moved.length) model.save_changes();
+  };
+  const given = (left_out = []) => {
+    if (!page.state) return;
+    const names = SET.filter((name) => !left_out.includes(name));
+    const asked = names.filter((name) => model.get(name) !== null && !same(model.get(name), page.state[name]));
     if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
   };
+  /** Another input of the explorer: the kernel makes its bundle. What is shown stays until it is there. */
+  const choose = (index) => {
+    const name = model.get("choices")[index];
+    page.say(`Capturing ${name} …`, true);
+    clearTimeout(waiting);
+    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${name} follows if it does.`;
+    waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
+    model.set("index", index);
+    model.save_changes();
+  };
+  const show = () => {
+    const bytes = model.get("content");
+    page?.destroy();
+    clearTimeout(waiting);
+    page = mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), {
+      changed: tell, choices: model.get("choices"), chosen: () => model.get("index"), choose,
+    });
+  };
+  const replaced = () => {
+    show();
+    given(["input", "tokens"]); // which are another input's
+  };
+  const troubled = () => {
+    if (!model.get("trouble")) return;
+    clearTimeout(waiting);
+    page.say(model.get("trouble"), true);
+    page.state?.tell(); // the choice goes back to what is shown
+  };
+  show();
   given();
-  const events = SET.map((name) => `change:${name}`);
-  for (const event of events) model.on(event, given);
+  const moved = () => given();
+  const heard = SET.map((name) => [`change:${name}`, moved]);
+  heard.push(["change:content", replaced], ["change:trouble", troubled]);
+  for (const [event, act] of heard) model.on(event, act);
   return () => {
-    for (const event of events) model.off(event, given);
+    for (const [event, act] of heard) model.off(event, act);
+    clearTimeout(waiting);
     page.destroy();
   };
 }
@@ -62,12 +99,18 @@ class PageWidget(anywidget.AnyWidget):
     direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, ablation (how a head is
     switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme. What
     does not exist is put right by the page: a head beyond the last becomes the last.
+
+    ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
+    that one, and the page shows it. Where that fails, ``trouble`` says why, the page too, and what was shown stays.
     """
 
     _esm = script() + _RENDER
     _css = (FRONT / "style.css").read_text(encoding="utf-8")
 
     content = traitlets.Bytes(help="The bundle, as its file.").tag(sync=True)
+    choices = traitlets.List(traitlets.Unicode(), help="Inputs that the kernel can show.").tag(sync=True)
+    index = traitlets.Int(0, help="Which of the choices is shown.").tag(sync=True)
+    trouble = traitlets.Unicode("", help="Why the input that was asked for cannot be shown.").tag(sync=True)
     height = traitlets.Int(820, help="Of the page, in pixels.").tag(sync=True)
     input = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
@@ -82,6 +125,38 @@ class PageWidget(anywidget.AnyWidget):
     depth = traitlets.Enum(["head", "mean", "rollout"], "head").tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)
 
-    def __init__(self, bundle: Bundle, **settings: Any) -> None:
+    def __init__(
+        self, bundle: Bundle, bundle_of: Callable[[int], Bundle] | None = None, **settings: Any
+    ) -> None:
+        """``bundle_of`` gives the bundle of an input by its number among the ``choices``."""
         super().__init__(content=bundle.to_bytes(), **settings)
         self.bundle: Bundle = bundle
+        self._bundle_of = bundle_of
+        self._shown = self.index
+        self._seen: LRUCache[int, Bundle] = LRUCache(8)
+        self._seen[self.index] = bundle
+        self.observe(self._show, names="index")
+
+    def _show(self, change: Any) -> None:
+        """Show the input that was asked for, or say why not and stay."""
+        if change["new"] == self._shown:
+            return
+        self.trouble = ""
+        try:
+            if self._bundle_of is None or not 0 <= change["new"] < len(self.choices):
+                raise InputError(
+                    f"there is no input {change['new']}: this page has {len(self.choices)} to choose from"
+                )
+            bundle = self._seen.get(change["new"]) or self._bundle_of(change["new"])
+        except (
+            WorkbenchError,
+            RuntimeError,
+            MemoryError,
+            OSError,
+        ) as error:  # nobody sees a callback's traceback
+            self.index = self._shown
+            self.trouble = str(error) or type(error).__name__
+            return
+        self._seen[change["new"]] = bundle
+        self._shown, self.bundle = change["new"], bundle
+        self.content = bundle.to_bytes()

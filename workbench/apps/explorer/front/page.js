@@ -5,8 +5,10 @@ import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
 import { ModelView, moveHead } from "./grid.js";
 import { HeadView } from "./head.js";
+import { inputImage } from "./image.js";
 import { State, TABS, button, make } from "./state.js";
 
+const MOST_THUMBS = 8;
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 7", "matrix, q·k, plane, norms, spectra, metrics, effect"],
@@ -52,7 +54,7 @@ export function mount(element, buffer, options = {}) {
     bundle = readBundle(buffer);
   } catch (error) {
     root.append(make("div", "aw-broken", null, make("h1", "", "This page cannot be shown"), make("p", "", words(error))));
-    return { state: null, destroy() {} };
+    return { state: null, say() {}, destroy() {} };
   }
   const parts = [];
   const state = new State(bundle, () => draw());
@@ -105,6 +107,7 @@ export function mount(element, buffer, options = {}) {
   state.tell();
   return {
     state,
+    say: top.say,
     destroy() {
       heard.removeEventListener("keydown", pressed);
       heard.removeEventListener("keyup", released);
@@ -124,10 +127,10 @@ function topBar(state, help, options) {
   const { model, inputs, layers } = state.bundle;
   const told = make("span", "aw-said");
   told.setAttribute("role", "status");
-  const say = (text) => {
-    told.textContent = text;
+  const say = (text, stays = false) => {
+    told.textContent = told.title = text;
     clearTimeout(say.later);
-    say.later = setTimeout(() => (told.textContent = ""), 4000);
+    if (!stays) say.later = setTimeout(() => (told.textContent = ""), 4000);
   };
   const name = make("h1", "", model.spec.replace(/^(bundled|timm|hf):(?=.)/, ""));
   name.title = `${model.spec}${model.checkpoint ? ` · ${model.checkpoint}` : ""}`;
@@ -136,32 +139,62 @@ function topBar(state, help, options) {
   const badge = make("span", "aw-badge", "random weights");
   badge.hidden = !model.random_weights;
   badge.title = "This model was not trained: what its heads do is chance and architecture";
-  const input = make("select", "aw-select");
-  input.setAttribute("aria-label", "input");
-  inputs.forEach((one, place) => {
-    const found = make("option", "", one.id);
-    found.value = place;
-    input.append(found);
-  });
-  input.addEventListener("change", () => state.set({ input: Number(input.value), hover: null }));
-  const only = make("span", "aw-facts", inputs[0].id);
+  const chosen = options.chosen ?? (() => state.input);
+  const choose = options.choose ?? ((input) => state.set({ input, hover: null }));
+  const input = inputChoice(state, options.choices?.length > 1 ? options.choices : inputs.map((one) => one.id), choose);
   const share = button("Copy link", "Copy the address of this view (C)", () => copy(say));
   share.hidden = !options.address;
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
   const box = make(
     "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, facts, make("span", "aw-space"), told,
-    inputs.length > 1 ? input : only, share, theme, button("?", "Keys and how to read this page (?)", () => help.show()),
+    input.box, share, theme, button("?", "Keys and how to read this page (?)", () => help.show()),
   );
   return {
     box,
     say,
     draw() {
-      input.value = String(state.input);
+      input.show(chosen());
       theme.textContent = state.theme === "dark" ? "Light" : "Dark";
       const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
       facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${many(state.one.real.filter(Boolean).length, "token")}`;
     },
   };
+}
+
+/** Inputs to choose from: a few images as small images, else a list of names; of one only its name. */
+function inputChoice(state, names, choose) {
+  const { inputs } = state.bundle;
+  if (names.length === 1) return { box: make("span", "aw-facts", names[0]), show() {} };
+  if (names.length === inputs.length && names.length <= MOST_THUMBS && inputs.every((one) => one.image)) {
+    const box = make("div", "aw-inputs");
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", "input");
+    inputs.forEach((one, place) => {
+      const found = button("", one.id, () => choose(place), "aw-input");
+      found.setAttribute("aria-label", one.id);
+      const image = inputImage(one, false);
+      image.style.width = `${Math.round((28 * one.image[1]) / one.image[0])}px`;
+      found.append(image);
+      box.append(found);
+    });
+    const name = make("span", "aw-facts");
+    return {
+      box: make("div", "aw-row", null, name, box),
+      show(chosen) {
+        name.textContent = names[chosen];
+        [...box.children].forEach((one, place) => one.setAttribute("aria-pressed", String(place === chosen)));
+      },
+    };
+  }
+  const box = make("select", "aw-select");
+  box.setAttribute("aria-label", "input");
+  names.forEach((name, place) => {
+    const found = make("option", "", name);
+    found.value = place;
+    box.append(found);
+  });
+  box.addEventListener("change", () => choose(Number(box.value)));
+  return { box, show: (chosen) => (box.value = String(chosen)) };
 }
 
 async function copy(say) {
