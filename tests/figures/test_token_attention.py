@@ -12,6 +12,7 @@ from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError
 from workbench.figures import attention_matrix_figure, token_attention_figure
+from workbench.figures.measuring import text_width
 from workbench.figures.scales import MASKED
 
 IMAGE = np.zeros((4, 6, 3), np.uint8)
@@ -199,6 +200,13 @@ def test_padding_on_the_left_keeps_the_token_s_number():
 def test_the_matrix_of_an_image_names_patches_by_row_and_column():
     (cells,) = attention_matrix_figure(rows_that_sum_to_one(8, 8), image_tokens()).data
     assert list(cells.x) == ["[CLS]", "[REG]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
+
+
+def test_the_titles_beside_a_single_query_are_whole():
+    fig = attention_matrix_figure(rows_that_sum_to_one(1, 8), image_tokens())
+    assert fig.layout.yaxis.title.text == "query"
+    height = fig.layout.height - fig.layout.margin.t - fig.layout.margin.b
+    assert height >= text_width("Attention", fig.layout.template.layout.font.size)
 
 
 def test_on_a_log_scale_colours_run_from_the_smallest_positive_weight():

@@ -13,7 +13,7 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import add_scale, squared
 from workbench.figures.marks import key_entry
-from workbench.figures.measuring import widest
+from workbench.figures.measuring import text_width, widest
 from workbench.figures.overlays import CHOSEN
 from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
 from workbench.figures.theme import PAGE, theme_of
@@ -93,8 +93,9 @@ def compose_matrices(
     across = max(1, min(across, int(room / (LABEL * font * count + gap))))
     side = min(max(LABEL * font * count, min(room / across - gap, most)), room, _MOST)
     rest = max(room - across * (side + gap), 0) / 2
-    # of others' queries, or of one alone
-    tall = side if rows == count else min(side, max(12 * rows, 2.5 * font))
+    # of others' queries, or of one alone, beside which the words of the titles find room
+    words = max(text_width(word, 1.3 * font) for word in ("query", *scale.title.split()))
+    tall = side if rows == count else min(side, max(12 * rows, words))
     masked = [masked_key()] if any(panel.shapes for panel in panels) else []
     fig = compose(
         panels, across, [*key, *masked], width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap,
