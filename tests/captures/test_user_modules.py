@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -607,3 +608,18 @@ def test_what_runs_otherwise_than_by_itself_is_said():
     attention.compile(backend="eager")
     (note,) = capture(attention, (x, x, x)).notes
     assert note == "compiled code is not entered: the model ran as plain Python, which may round otherwise"
+
+
+@pytest.mark.parametrize("kv_heads", [6, 2])
+def test_weights_computed_an_input_at_a_time_are_the_same_bit_for_bit(kv_heads: int, monkeypatch):
+    q, k = torch.randn(3, 6, 9, 4), torch.randn(3, kv_heads, 9, 4)
+    causal = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
+    shown = torch.rand(3, 1, 1, 9) > 0.3
+    shown[0] = False
+    masks = [None, causal, shown, shown & causal, torch.randn(1, 6, 9, 9), torch.zeros(3, 1, 1, 9)]
+    masks.append(masks[-1].masked_fill(~shown, -math.inf))
+    for mask, scale in itertools.product(masks, (0.5, torch.rand(6, 1, 1))):
+        at_once = attention_weights(q, k, scale, mask)
+        with monkeypatch.context() as patch:
+            patch.setattr("workbench.captures.weights._CACHED_SCORES", 1)
+            assert torch.equal(attention_weights(q, k, scale, mask), at_once)

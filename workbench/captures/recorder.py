@@ -30,7 +30,7 @@ from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, LayerRecord
 from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
 from workbench.captures.tokens import source_of
-from workbench.captures.weights import NonFiniteValues, call_weights, check_call
+from workbench.captures.weights import NonFiniteValues, call_weights, check_call, dense
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers
 
@@ -620,18 +620,12 @@ def _view(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor with expanded axes cut back to the one slice they repeat."""
-    index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
-    return tensor[index] if index else tensor
-
-
 def _footprint(tensor: Tensor) -> int:
-    return _dense(tensor).numel() * tensor.element_size()
+    return dense(tensor).numel() * tensor.element_size()
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    return _dense(tensor).clone(memory_format=torch.contiguous_format).expand(tensor.shape)
+    return dense(tensor).clone(memory_format=torch.contiguous_format).expand(tensor.shape)
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -297,3 +297,8 @@ def four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     if x.ndim == 2:
         return x[None, None]
     return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+
+
+def dense(x: Tensor) -> Tensor:
+    """The tensor with size 1 along axes that repeat one slice because they are expanded."""
+    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())] if x.ndim else x

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from workbench.captures.layout import declared_heads
 from workbench.captures.records import Call
-from workbench.captures.weights import additive, attention_weights, four_axes
+from workbench.captures.weights import additive, attention_weights, dense, four_axes
 from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}
@@ -385,13 +385,8 @@ class Reading:
 def _varies(places: Tensor, axis: int) -> bool:
     if places.shape[axis] == 1 or places.stride(axis) == 0:
         return False
-    places = _dense(places)
+    places = dense(places)
     return not bool((places == places.narrow(axis, 0, 1)).all())
-
-
-def _dense(x: Tensor) -> Tensor:
-    """The tensor with size 1 where it is the same all along an axis because it is expanded there."""
-    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())] if x.ndim else x
 
 
 def _counts(places: Tensor) -> bool:
@@ -871,7 +866,7 @@ class _Arrival:
             raise _Unreadable("its queries are mixed with heads or inputs")
         first = (0,) * (lead.ndim - 2)
         self.places = [lead[..., 0, 0], row[first][:, 0], column[first][0]]
-        if min(int(_dense(places).min()) for places in self.places) < 0:
+        if min(int(dense(places).min()) for places in self.places) < 0:
             raise _Unreadable("only a part of its weights comes of queries and keys")
 
     def operand(self, which: str) -> Tensor:
@@ -912,9 +907,7 @@ class _Arrival:
 
         q, k, v, output = (four(x) for x in (self.operand("q"), self.operand("k"), values, output))
         scale = self._scale(four)
-        mask = (
-            None if reading.bias is None or not reading.exact else _dense(four(self.arranged(reading.bias)))
-        )
+        mask = None if reading.bias is None or not reading.exact else dense(four(self.arranged(reading.bias)))
         weights = four(self.arranged(self.weights if reading.undropped is None else reading.undropped))
         exact = reading.exact
         if exact and reading.filled:
@@ -941,7 +934,7 @@ class _Arrival:
             return float(scale)
         if not scale.ndim:
             return scale.reshape(1, 1, 1) if scale.requires_grad else float(scale)
-        full = _dense(four(self.arranged(scale)))
+        full = dense(four(self.arranged(scale)))
         if any(_varies(full, axis) for axis in (0, 2, 3)):
             self.reading.exact = False
             return 1.0
