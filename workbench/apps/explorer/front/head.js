@@ -86,7 +86,8 @@ export class HeadView {
       this.own = inputImage(one, false);
     } else {
       this.lines = make("canvas", "aw-lines");
-      this.text = make("div", "aw-text", null, ...places.map(chip), this.lines);
+      const letters = one.labels.every((label) => label.length <= 1); // a model of characters is read as text
+      this.text = make("div", `aw-text${letters ? " aw-letters" : ""}`, null, ...places.map(chip), this.lines);
       this.stage.append(this.text);
     }
     this.special.hidden = !this.special.children.length;

@@ -46,7 +46,9 @@ export class Products {
     const order = [...real].sort((a, b) => attention[b] - attention[a]);
     const shown = order.slice(0, count);
     const product = (token) => other[token].map((part, i) => scale * part * mean[i]);
-    const level = mean.map((part, i) => scale * part * real.reduce((sum, token) => sum + other[token][i], 0) / real.length);
+    // the mean key is that of keys the query sees: of causal attention those up to it
+    const visible = one.maps(state.card).causal && asked.length === 1 ? real.filter((token) => (to ? token >= asked[0] : token <= asked[0])) : real;
+    const level = mean.map((part, i) => (scale * part * visible.reduce((sum, token) => sum + other[token][i], 0)) / visible.length);
     const table = shown.map((token) => ({ token, parts: product(token) }));
     const most = Math.max(...table.flatMap(({ parts }) => parts.map(Math.abs)), 1e-12);
     this.table = table;
@@ -57,7 +59,7 @@ export class Products {
       row.append(make("span", "aw-name"), make("canvas"), make("span", "aw-value"), make("span", "aw-value"));
       this.rows.append(row);
     }
-    const names = one.grid ? 42 : 92;
+    const names = one.labels.every((label) => label.length <= 5) ? 42 : 92;
     this.rows.style.setProperty("--aw-names", `${names}px`);
     const wide = Math.max(60, width - names - 108);
     table.forEach(({ token, parts }, place) => {

@@ -46,7 +46,7 @@ export class Spectra {
   }
 
   chart(pen, { value, null_mean: mean, null_low: lowest, null_high: highest }, width, height, style) {
-    const [left, top, right, bottom] = [46, 6, 6, 18];
+    const [left, top, right, bottom] = [46, 6, 12, 18];
     const most = Math.max(...[...value, ...highest, ...mean].filter(Number.isFinite));
     const floor = most * FLOOR;
     const least = Math.max(floor, Math.min(...[...value, ...mean].filter((one) => one > floor)));
@@ -92,7 +92,7 @@ export class Spectra {
     const spectrum = canvas.held;
     if (!spectrum) return;
     const box = canvas.getBoundingClientRect();
-    const rank = Math.floor(((event.clientX - box.left - 46) / (box.width - 52)) * spectrum.value.length);
+    const rank = Math.floor(((event.clientX - box.left - 46) / (box.width - 58)) * spectrum.value.length);
     if (rank < 0 || rank >= spectrum.value.length) return this.tip.hide();
     const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
     this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, 95 % interval ${number(low)} to ${number(high)}` : "no null distribution");
