@@ -198,7 +198,7 @@ def test_padding_on_the_left_keeps_the_token_s_number():
 
 
 def test_the_matrix_of_an_image_names_patches_by_row_and_column():
-    (cells,) = attention_matrix_figure(rows_that_sum_to_one(8, 8), image_tokens()).data
+    cells = attention_matrix_figure(rows_that_sum_to_one(8, 8), image_tokens()).data[0]
     assert list(cells.x) == ["[CLS]", "[REG]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
 
 
@@ -227,7 +227,7 @@ def test_keys_that_a_causal_head_leaves_out_have_a_colour_of_their_own():
     fig = attention_matrix_figure(attn, text_tokens())
     shown = np.asarray(maps(fig)[0].z)
     assert (np.isnan(shown) == np.triu(np.ones((7, 7), dtype=bool), 1)).all()
-    assert key(fig) == ["masked: keys later than the query"]
+    assert key(fig) == ["key that receives most: [CLS] (token 0)", "masked: keys later than the query"]
     assert [shape.fillcolor for shape in fig.layout.shapes] == [MASKED]
     assert not attention_matrix_figure(rows_that_sum_to_one(9, 9), text_tokens()).layout.shapes
 

@@ -15,7 +15,7 @@ from workbench.figures.maps import add_scale, squared
 from workbench.figures.marks import key_entry
 from workbench.figures.measuring import text_width, widest
 from workbench.figures.overlays import CHOSEN
-from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
+from workbench.figures.scales import MASKED, Scale, bar_room, causal, masked_key, masked_shape
 from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.token_attention import head_weights
 from workbench.figures.tokens import SPECIAL, TokenView, check_token, distinct, not_finite, view_tokens
@@ -74,7 +74,16 @@ def attention_matrix_figure(
     if notes and place is not None:
         marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
         key = [key_entry(f"chosen query and key: {view.names[place]}", mode="markers", marker=marker)]
+    if token is None and others is None and len(queries) > 1:
+        most = int(np.nan_to_num(shown).mean(0).argmax())
+        notes = _pointers(keys[most], keys, "x")
+        words = f"key that receives most: {view.names[keys[most]]}"
+        key = [
+            key_entry(words, mode="markers", marker={"symbol": "triangle-down", "color": CHOSEN, "size": 7})
+        ]
     panel = replace(matrix_panel(shown, view, queries, keys, columns=columns), notes=notes)
+    if len(keys) > _MOST_LABELS:  # few labels, which have room side by side
+        panel = replace(panel, x=replace(panel.x, steep=False))
     return compose_matrices([panel], 1, scale, most=PAGE, key=key)
 
 
@@ -96,7 +105,7 @@ def compose_matrices(
     # of others' queries, or of one alone, beside which the words of the titles find room
     words = max(text_width(word, 1.3 * font) for word in ("query", *scale.title.split()))
     tall = side if rows == count else min(side, max(12 * rows, words))
-    masked = [masked_key()] if any(panel.shapes for panel in panels) else []
+    masked = [masked_key()] if any(map(is_masked, panels)) else []
     fig = compose(
         panels, across, [*key, *masked], width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap,
         inner=tall, heading=font if marked else 0,
@@ -128,7 +137,25 @@ def matrix_panel(
         hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
     )  # fmt: skip
     y = replace(y, low=y.high, high=y.low)
-    return Panel([cells], replace(x, steep=True), y, title, shapes=[masked_shape()] if hidden.any() else [])
+    shapes = [masked_shape()] if hidden.any() else []
+    if view.grid is not None and len(keys) > _MOST_LABELS:  # where a row of patches ends
+        ends = [n + 0.5 for n, place in enumerate(keys[:-1]) if _ends_a_row(columns, place)]
+        whole = {"type": "line", "line": {"color": "white", "width": 0.8}}
+        shapes += [whole | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
+        both = ends if len(shown) == len(keys) else []
+        shapes += [whole | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]
+    return Panel([cells], replace(x, steep=True), y, title, shapes=shapes)
+
+
+def is_masked(panel: Panel) -> bool:
+    """Whether a panel has masked cells."""
+    return any(shape.get("fillcolor") == MASKED for shape in panel.shapes)
+
+
+def _ends_a_row(view: TokenView, place: int) -> bool:
+    """Whether a token is a special one, or the last patch of a row."""
+    row = view.patches.index(place) + 1 if view.kinds[place] not in SPECIAL else 0
+    return view.grid is not None and row % view.grid[1] == 0
 
 
 def _token_axis(word: str, view: TokenView, places: Sequence[int], whole: int) -> Axis:

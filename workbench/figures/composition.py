@@ -436,8 +436,8 @@ def spread_out(places: Sequence[float], least: float, room: float) -> list[float
             push = (least - (moved[here + 1] - moved[here])) / 2
             moved[here] -= push
             moved[here + 1] += push
-    if len(moved):  # no further beyond an end than half a line
-        moved += max(0, -least / 2 - moved[0]) - max(0, moved[-1] - room - least / 2)
+    if len(moved):  # inside the axis at its lower end, where its ticks are
+        moved += max(0, least / 2 - moved[0]) - max(0, moved[-1] - room - least / 2)
     found = np.empty_like(moved)
     found[order] = moved
     return found.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.attention_matrix import asked_and_seen, matrix_panel
+from workbench.figures.attention_matrix import asked_and_seen, is_masked, matrix_panel
 from workbench.figures.frames import short_name
 from workbench.figures.maps import over_bars, squared
 from workbench.figures.scales import Scale, masked_key
@@ -132,7 +132,7 @@ def _matrices(
         panels.append(matrix_panel(part, view, queries, keys, name, scale=scale))
     shown = [panel.traces[0].z for panel in panels]
     scales = _scales(shown[:2], None if change is None else shown[2], "Attention weight")
-    masked = [masked_key()] if any(panel.shapes for panel in panels) else []
+    masked = [masked_key()] if any(map(is_masked, panels)) else []
     tall = side if max(map(len, shown)) > 1 else 2.5 * theme_of("page").font
     fig = over_bars(
         panels, len(panels), scales, key=masked, gap=gap, before={0: rest}, right=rest, notes=notes,

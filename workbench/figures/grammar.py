@@ -324,6 +324,9 @@ class _Drawing:
         font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
         if labels == "auto" and (len(self.colours) < 3 or widest(self.labels.values(), font) > room):
             return {}
+        last_places = {series.rows[series.x].max() for own in parts.values() for series in own}
+        if labels == "auto" and len(last_places) > 1:  # a name would stand far from where its line ends
+            return {}
         found: dict[Any, list[tuple[str, float, str]]] = {}
         for cell, own in parts.items():
             first: dict[str, Series] = {}

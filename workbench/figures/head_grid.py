@@ -20,7 +20,7 @@ from workbench.figures.marks import key_entry, null_name
 from workbench.figures.measuring import line_count, widest, wrap
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
-from workbench.figures.theme import SEQUENTIAL, theme_of
+from workbench.figures.theme import SEQUENTIAL, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
 ALL_HEADS = "all heads"
@@ -80,14 +80,11 @@ def head_grid_figure(
         hovertext=_words(values, label, sample.rows["input"].nunique(), by_head, nulls),
         hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
-    if values.size <= _PRINTED:
-        digits = max(0, 2 - math.floor(math.log10(np.nanmax(np.abs(values)) or 1)))
-        texts = [["" if np.isnan(value) else f"{value:.{digits}f}" for value in row] for row in values]
-        cells.update(text=texts, texttemplate="%{text}")
     names = () if by_head else (ALL_HEADS,)
     panel = Panel(
         [cells], Axis("Head" if by_head else "", -0.5, shape[1] - 0.5, whole=True, names=names),
         Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=_frame_of(chosen, shape, by_head),
+        notes=_printed(values, Scale((low, high), colours=SEQUENTIAL, course="log" if by_log else "linear")),
     )  # fmt: skip
     font = theme_of("column").font
     inner = min(max(24 * shape[0], 112), 420)
@@ -98,6 +95,19 @@ def head_grid_figure(
     fig = compose([panel], 1, key, right=room, inner=inner)
     ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
     return add_scale(fig, Scale(ends, label, SEQUENTIAL), font).update_coloraxes(colorbar=bar)
+
+
+def _printed(values: np.ndarray, scale: Scale) -> list[dict]:
+    """The numbers of few cells, black or white, whichever is read on their colour."""
+    if values.size > _PRINTED:
+        return []
+    digits = max(0, 2 - math.floor(math.log10(np.nanmax(np.abs(values)) or 1)))
+    found = []
+    for (layer, head), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            colour = "white" if luminance(scale.colour([value])[0]) < 0.18 else "black"
+            found.append({"x": head, "y": layer, "text": f"{value:.{digits}f}", "font": {"color": colour}})
+    return found
 
 
 def _frame_of(chosen: tuple[int, int | None] | None, shape: tuple[int, int], by_head: bool) -> list[dict]:

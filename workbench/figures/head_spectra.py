@@ -52,7 +52,11 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     )
     rows[ends] = rows[ends].where(rows["layer"] == layer)
     marks: list[Mark] = [Null(), _OneThick(layer=layer)] + ([Rule(floor, "round-off")] if lost else [])
-    return Plot(rows, x="rank", color="layer").metric(metric).add(*marks).scale(y_log=True).figure("page")
+    of_90 = frame.loc[(frame["metric"] == "rank_90") & (frame["layer"] == layer), "value"]
+    if len(of_90) == 1:
+        marks.append(At(float(of_90.iloc[0]), f"rank of 90 % in layer {layer}: {of_90.iloc[0]:.0f}"))
+    plot = Plot(rows, x="rank", color="layer").metric(metric).add(*marks)
+    return plot.scale(y_log=True, x_log=2).figure("page")
 
 
 @dataclass(frozen=True)

@@ -277,10 +277,14 @@ class Null(Mark):
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         for kind in self.kinds(panel):
             number = [*self.pooled].index(kind) if kind in self.pooled else 0
+            for part in self._as_far(panel, kind):  # where a model ends its null does
+                ends = self.level(part, kind)
+                if {"null_low", "null_high"} <= set(ends) and ends["null_low"].notna().any():
+                    ends = ends.dropna(subset=["null_low", "null_high"])
+                    yield as_null(
+                        band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND), number
+                    )
             level = self.level(panel, kind)
-            if {"null_low", "null_high"} <= set(level) and level["null_low"].notna().any():
-                ends = level.dropna(subset=["null_low", "null_high"])
-                yield as_null(band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND), number)
             bare = not level.get("null_low", pd.Series(dtype=float)).notna().any()
             if "null_mean" in level and (len(self._tables(panel, kind)) == 1 or bare):
                 yield go.Scatter(
@@ -293,6 +297,14 @@ class Null(Mark):
         level = pd.concat(self._tables(panel, kind))
         how = {"null_mean": "mean", "null_low": "min", "null_high": "max"}
         return level.groupby(panel[0].x).agg({name: how[name] for name in level if name in how}).reset_index()
+
+    def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[list[Series]]:
+        """The series with a null by the last place at which they have one."""
+        groups: dict[float, list[Series]] = {}
+        for series in panel:
+            if len(table := series.null(kind)):
+                groups.setdefault(float(table[series.x].max()), []).append(series)
+        return list(groups.values())
 
     def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
         tables = [series.null(kind) for series in panel]
@@ -467,7 +479,7 @@ class At(Mark):
 
     def shapes(self) -> Iterator[dict[str, Any]]:
         place = {"x0": self.place, "x1": self.place, "y0": 0, "y1": 1, "yref": "domain"}
-        yield {"type": "line", "line": self.line, **place}
+        yield {"type": "line", "line": self.line, "layer": "below", **place}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)

@@ -83,7 +83,10 @@ class Scale:
     @property
     def words(self) -> str:
         """What the colours mean, with their course."""
-        return ", ".join(part for part in (self.title, _NAMES[self.course]) if part)
+        course = _NAMES[self.course]
+        if course and self.middle:
+            course = f"{course} to both sides of even"
+        return ", ".join(part for part in (self.title, course) if part)
 
     def place(self, value: Any) -> Any:
         """Where a number stands along the bar: from 0 to 1, or with a middle at 0 from -1 to 1 at most."""
@@ -143,8 +146,10 @@ class Scale:
         kept = [*marks]
         for value in [*((high, low) if self.middle == 0 else (high,)), *self._candidates()]:
             said = _number(value)
-            room = (widest([said], font) + font if flat else 1.5 * font) / max(length, 1) * span
-            if low <= value <= high and all(abs(self.place(value) - self.place(one)) >= room for one in kept):
+            beside = [widest([said, marks[one]], font) for one in kept]
+            rooms = [wide + font if flat else 1.5 * font for wide in beside]
+            apart = [abs(self.place(value) - self.place(one)) * max(length, 1) / span for one in kept]
+            if low <= value <= high and all(gap >= room for gap, room in zip(apart, rooms, strict=True)):
                 kept.append(value)
                 marks[value] = said
         plain = self.course == "linear" and self.middle in (None, (low + high) / 2)

@@ -11,23 +11,26 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.marks import Band, Line
+from workbench.figures.marks import Band, Dots, Line
+from workbench.figures.multipanel import multipanel
 from workbench.figures.theme import even_choice
 
 MAX_PANELS = 12
+_HOLDING = "rank_90"
+MOST_LAYERS = 3  # lines in a panel: more hide each other
 
 
 def spectrum_figure(
     frame: pd.DataFrame,
     heads: Literal["mean", "panels"] = "mean",
-    bands: Literal["ends", "all", "none"] = "ends",
     metric: str = "eigenvalue",
 ) -> go.Figure:
-    """Eigenvalue against rank on log axes: a line per layer, dark for the first to light for the last.
+    """Eigenvalue against rank on log axes: a line for the first, the middle and the last layer, named at its end.
 
     One panel per model (and checkpoint), or per head with ``heads="panels"`` (at most 12, evenly chosen).
     A line is the median over inputs, and over heads where they share a panel; the band holds the interquartile range.
-    A frame without rows per input brings these itself, for all heads together.
+    A frame without rows per input brings these itself, for all heads together. Beneath, where the frame holds them, how
+    many eigenvalues hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: where a quarter of a rank's values are, it is not drawn, and the title says of how many that is so.
@@ -35,7 +38,6 @@ def spectrum_figure(
     Args:
         frame: rows of `metric` with columns layer, rank and value.
         heads: "mean" pools the heads, "panels" gives each its own panel.
-        bands: "ends" draws the band of the first and last layer only, since many would hide each other.
         metric: any metric that has ranks.
 
     Raises:
@@ -49,17 +51,28 @@ def spectrum_figure(
     elif heads != "mean":
         raise InputError(f"heads is {heads!r}; choose 'mean' or 'panels'")
     parts, titles = [], {}
+    standardized = panel == SERIES and rows[SERIES].str.contains(" (per-", regex=False)
     for name, part in rows.groupby(panel, sort=False):
-        known, lost, points = _above_rounding(part)
+        layers = sorted(part["layer"].unique())
+        chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
+        known, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
         parts.append(known)
         title = f"head {name}" if panel == "head" else str(name).replace(" (per-", "<br>standardised per ")
+        if panel == SERIES and standardized.any() and "<br>" not in title:
+            title += "<br>keys as they are"
         titles[name] = title.rstrip(")") + (f"<br>{lost} of {points} points below round-off" if lost else "")
     more = [title.partition("<br>")[2] for title in titles.values()]
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
     plot = Plot(pd.concat(parts), x="rank", color="layer", panel=panel, names=titles).metric(metric)
-    if bands != "none":
-        plot = plot.add(Band(quantiles=(25, 75), words="IQR", first_and_last=bands == "ends"))
-    return plot.add(Line("median", markers=False)).scale(x_log=2, x_title=rank, y_log=True).figure("page")
+    plot = plot.add(Band(quantiles=(25, 75), words="IQR"), Line("median", markers=False))
+    fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure("page", labels="ends")
+    holding = frame[frame["metric"] == _HOLDING] if heads == "mean" else frame[:0]
+    if holding["layer"].isna().all():
+        return fig
+    names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
+    plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: "Eigenvalues that<br>hold 90 %"})
+    plot = plot.metric(_HOLDING).scale(x_free=True, y_zero=True)
+    return multipanel([fig, plot.add(Band(), Line(), Dots()).figure("page")], 1)
 
 
 def _chosen_heads(rows: pd.DataFrame) -> list[int]:

@@ -42,6 +42,11 @@ _VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl"), _TIMES)
 }  # fmt: skip
 
 COLOURS = ("#004488", "#DDAA33", "#009988", "#000000", "#77AADD", "#777733")
+# Short enough that a line between two markers shows what it is; plotly's own "longdash" has one stroke there.
+STROKES = {
+    "dash": (5, 3), "dot": (1.5, 2.5), "dashdot": (6, 2.5, 1.5, 2.5), "longdash": (8, 3),
+    "longdashdot": (9, 2.5, 1.5, 2.5),
+}  # fmt: skip
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square-open", "triangle-up", "pentagon-open", "cross", "triangle-down")
 GREY = "#666666"
@@ -53,6 +58,7 @@ RED = "#BB5566"
 PUBLISHED = {"symbol": "diamond-open", "size": 7, "color": RED, "line": {"width": 1.3, "color": RED}}
 
 SEQUENTIAL = "Cividis"
+DEPTH = "Viridis"  # of lines: its hues differ more, where a band has room to be compared
 # Blue to orange through near-white; both arms darken equally, so that magnitude survives in grey.
 DIVERGING = [[0.0, "#00366E"], [0.25, "#5B8DB8"], [0.5, "#F5F5F2"], [0.75, "#D08A4A"], [1.0, "#7A3300"]]
 
@@ -263,6 +269,11 @@ def apply_theme(
         above = (fig.layout.margin.t or 0) * look.font / letters
         if letters != look.font:  # else it was composed for slides, with all its margins
             themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
+    letters = font / THEMES["paper"].font
+    for trace in themed.select_traces(selector={"type": "scatter"}):
+        if trace.line.dash in STROKES:
+            strokes = (f"{letters * length:g}px" for length in STROKES[trace.line.dash])
+            trace.line.dash = ",".join(strokes)
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = font / 1.25  # plotly writes powers of ten a quarter larger than asked
@@ -306,14 +317,14 @@ def _enlarge(themed: go.Figure, fig: go.Figure, look: Theme) -> float:
 
 
 def depth_colours(count: int) -> list[str]:
-    """`count` colours from shallow (dark) to deep (light), evenly spaced in lightness.
+    """`count` colours from shallow (dark) to deep (light), evenly spaced in lightness and each of another hue.
 
     The palest end of the scale is left out, since a pale line vanishes on white paper.
     """
     if count < 1:
         raise InputError(f"asked for {count} colours; give 1 or more")
     places = [0.85 * index / max(count - 1, 1) for index in range(count)]
-    return sample_colorscale(SEQUENTIAL, places)
+    return sample_colorscale(DEPTH, places)
 
 
 def depth_scale() -> list[list]:

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.scales import Scale
+from workbench.figures.scales import Scale, causal
 from workbench.figures.token_panels import Numbers, page, patch_panels, with_images, word_panels
 from workbench.figures.tokens import TokenView, as_array, check_token, not_finite, view_tokens
 
@@ -54,7 +54,7 @@ def token_attention_figure(
     title = "Attention weight"
     if view.grid is not None:
         scale = Scale.of([panel.values for panel in panels], title)
-        return patch_panels(view, with_images(panels, [image]), [scale], place, notes)
+        return patch_panels(view, with_images(panels, [image]), [scale], place, notes, most=True)
     shown = page(view, place, max_lines)
     if len(shown) < len(view.real):
         share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
@@ -62,9 +62,10 @@ def token_attention_figure(
             f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {share:.0%} of the attention"
             f" {panels[0].title.partition(':')[0]}."
         )
-    return word_panels(
-        view, panels, shown, Scale.of([panel.values[shown] for panel in panels], title), place, notes
-    )
+    hidden = bool(causal(weights).any()) and place is not None
+    notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
+    scale = Scale.of([panel.values[shown] for panel in panels], title)
+    return word_panels(view, panels, shown, scale, place, notes, hidden)
 
 
 def head_weights(attn: Any, cross: bool = False) -> np.ndarray:

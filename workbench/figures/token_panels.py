@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel
 from workbench.figures.maps import image_panel, over_bars, squared
+from workbench.figures.marks import key_entry
 from workbench.figures.measuring import cut, text_width, widest
-from workbench.figures.overlays import cells, frame_shape, outline
+from workbench.figures.overlays import CHOSEN, cells, frame_shape, outline
 from workbench.figures.scales import Scale
 from workbench.figures.theme import COLOURS, GREY, luminance, theme_of
 from workbench.figures.tokens import TokenView
@@ -58,11 +59,13 @@ def patch_panels(
     scales: Sequence[Scale],
     chosen: int | None = None,
     notes: Sequence[str] = (),
+    most: bool = False,
 ) -> go.Figure:
     """A map per panel, and beneath it a strip of the class and register tokens; an image where there is one.
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell, of an image too,
-    carries its token's number as ``customdata``; the token at the place ``chosen`` of the view is framed.
+    carries its token's number as ``customdata``; the token at the place ``chosen`` of the view is framed, and with
+    ``most`` the patch with the largest number of the first map is marked in all panels.
 
     Raises:
         InputError: the image is not one; see `workbench.figures.overlays.data_uri`.
@@ -76,8 +79,9 @@ def patch_panels(
     shapes = [frame_shape(*corners) for corners in (*strip.cells, whole)]
     if chosen is not None:
         shapes += outline(*strip.corners(chosen))
-    x = Axis("", -0.5, columns - 0.5, bare=True, more={"showline": False})
-    y = Axis("", strip.end, -0.5, bare=True, more={"showline": False})
+    edge = 3 * columns / side  # so that no frame is cut
+    x = Axis("", -0.5 - edge, columns - 0.5 + edge, bare=True, more={"showline": False})
+    y = Axis("", strip.end + edge, -0.5 - edge, bare=True, more={"showline": False})
     drawn = []
     for panel in panels:
         if isinstance(panel, np.ndarray):
@@ -88,9 +92,20 @@ def patch_panels(
         values = panel.values[view.patches].reshape(rows, columns)
         traces = [cells(values, panel.hover, customdata=numbers, coloraxis=panel.scale), *strip.traces(panel)]
         drawn.append(Panel(traces, x, y, panel.title, shapes=shapes))
+    key = []
+    if most:
+        first = next(panel for panel in panels if isinstance(panel, Numbers))
+        here = view.patches[int(np.nan_to_num(first.values[view.patches]).argmax())]
+        row, column = divmod(view.patches.index(here), columns)
+        ring = {"symbol": "circle-open", "size": 9, "color": CHOSEN, "line": {"width": 2, "color": CHOSEN}}
+        halo = {**ring, "color": "white", "line": {"width": 4, "color": "white"}}
+        for own in drawn:
+            spot = {"x": [column], "y": [row], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
+            own.traces.extend(go.Scatter(marker=look, **spot) for look in (halo, ring))
+        key = [key_entry(f"most attention: {view.names[here]} (from 0)", mode="markers", marker=ring)]
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
-        inner=side * (strip.end + 0.5) / columns, notes=notes,
+        inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), notes=notes, key=key,
     )  # fmt: skip
     return squared(fig)
 
@@ -177,10 +192,12 @@ def word_panels(
     scale: Scale,
     chosen: int | None = None,
     notes: Sequence[str] = (),
+    masked: bool = False,
 ) -> go.Figure:
     """A block of boxes per panel, above each other: the tokens at the places ``shown`` of the view, in reading order.
 
-    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame.
+    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame. Where
+    some are ``masked``, the letters of those whose number is 0 are grey.
     """
     font = theme_of(WIDTH).font
     labels = [view.labels[place] for place in shown]
@@ -189,7 +206,7 @@ def word_panels(
     border = {
         "color": np.where(framed, COLOURS[0], GREY).tolist(), "width": np.where(framed, 2.5, 0.5).tolist(),
     }  # fmt: skip
-    x = Axis("", 0, _room(), bare=True, more=_HIDDEN)
+    x = Axis("", -1.5, _room() + 1.5, bare=True, more=_HIDDEN)  # so that no box is cut
     y = Axis("", float(line[-1]) + 0.5, -0.5, bare=True, more=_HIDDEN)
     drawn = []
     for panel in panels:
@@ -197,7 +214,7 @@ def word_panels(
             x=wide, base=left, y=line, width=0.88, orientation="h", name=panel.title, showlegend=False,
             text=[cut(label, _room() - font, font) for label in labels],
             textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
-            insidetextfont={"color": _letters(scale, panel.values[list(shown)])},
+            insidetextfont={"color": _letters(scale, panel.values[list(shown)], masked)},
             cliponaxis=False, customdata=[view.index[place] for place in shown],
             hovertext=[view.names[place] for place in shown],
             hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{marker.color:.4f}}<extra></extra>",
@@ -208,9 +225,10 @@ def word_panels(
     return over_bars(drawn, 1, [scale], WIDTH, inner=inner, shared="xy", gap=0.3 * font, notes=notes)
 
 
-def _letters(scale: Scale, values: np.ndarray) -> list[str]:
-    """Black or white, whichever is read on the colour of a number."""
-    return ["white" if luminance(colour) < 0.18 else "black" for colour in scale.colour(values)]
+def _letters(scale: Scale, values: np.ndarray, masked: bool) -> list[str]:
+    """Black or white, whichever is read on the colour of a number; grey where it is masked."""
+    letters = ["white" if luminance(colour) < 0.18 else "black" for colour in scale.colour(values)]
+    return ["#999999" if masked and not value else one for one, value in zip(letters, values, strict=True)]
 
 
 def page(view: TokenView, place: int | None, most: int) -> list[int]:

@@ -60,7 +60,8 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
     look = at_start.material.look(at_start.place)
     row = attention(look, 1)[3]
     top = int(row.argmax())
-    assert repr(look.tokens.labels[0][top]) in at_start.interpretation()
+    row_of_patch, column = divmod(top - 1, 8)
+    assert f"goes to row {row_of_patch}, column {column}:" in at_start.interpretation()
     assert f"{float(row[top]):.1%}" in at_start.interpretation()
 
 
@@ -118,7 +119,7 @@ def test_every_view_can_be_drawn_read_and_saved_as_numbers(at_start, name):
     at_start.move(view=name, against=against.to_dict())
     figure = at_start.figure()
     assert figure.data
-    assert at_start.interpretation().startswith("Layer 3, head 0")
+    assert at_start.interpretation().startswith("Layer 3, ")
     rows = VIEWS[name].numbers(at_start.place, at_start.material)
     assert len(rows) > 3
 
@@ -142,7 +143,7 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
         assert 100 in boxes.customdata
     share = rows.groupby("head")["value"].mean()
-    said = f"by its own formula (as_implemented): head {share.idxmax()} holds most, {share.max():.1%} of the tokens"
+    said = f"own formula, as_implemented: largest in head {share.idxmax()}, {share.max():.1%} in the mean over tokens"
     assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
@@ -299,7 +300,7 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
         assert rows.loc[name]["token"].tolist() == list(range(65))
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
     said = VIEWS["norms"].read(explorer.place, explorer.material)
-    assert said.startswith(f"‖q‖ {lengths['q'][0]:.2f} in the median, {lengths['q'][0]:.2f} at '[CLS]'")
+    assert said.startswith(f"‖q‖ {lengths['q'][0]:.2f} in the median, {lengths['q'][0]:.2f} at [CLS]")
 
 
 def test_norms_before_the_class_token_joins_are_those_of_the_patches():
@@ -324,7 +325,9 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     assert (own["attention"] == 0.5).all()
     at_patch = explorer.place.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
-    assert said == "From '0,2', most attention goes to '0,2': 50.0%, 32.0\u00a0× an even share."
+    place = "row 0, column 2"
+    found = "50.0%, 32.0\u00a0× an even share; most comes from"
+    assert said == f"From {place}, most attention goes to {place}: {found} {place}: 50.0%."
     assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
 
 
@@ -332,7 +335,7 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.place).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.place, explorer.material)
-    assert said.endswith(f"{row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share.")
+    assert f": {row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share; most comes from " in said
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)

@@ -160,8 +160,10 @@ class Explorer:
         shown = view(place.view)
         numbers = shown.numbers(place, self.material)
         numbers.attrs.setdefault("provenance", [self._provenance()])
+        said = self.interpretation()
         return save_figure(
-            shown.draw(place, self.material), name, data=numbers, caption=self.interpretation(), width="page", out=out,
+            shown.draw(place, self.material), name, data=numbers, width="page", out=out,
+            caption=f"{place.model}, {said[0].lower()}{said[1:]}",
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
             parameters=self.address,
         )  # fmt: skip

@@ -281,6 +281,7 @@ def _bytes(value: Any) -> int:
 
 
 def where(place: Address, material: Material) -> str:
-    """The address in words: ``layer 3, head 0, digits/test/17``."""
+    """The address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all of them."""
     name = material.one(place).ids[0]
-    return f"layer {place.layer}, head {place.head}, {name}".capitalize()
+    head = "" if place.view in ("trajectory", "membership") else f"head {place.head}, "
+    return f"layer {place.layer}, {head}{name}".capitalize()

@@ -151,7 +151,12 @@ def _token(address: Address, look: Look) -> int | None:
 
 
 def _label(look: Look, token: int | None) -> str:
-    return "all queries" if token is None else repr(look.tokens.labels[0][token])
+    return "all queries" if token is None else _names(look.tokens)[token]
+
+
+def _names(tokens: TokenInfo) -> list[str]:
+    """What a sentence calls every token: a patch by its place, a word with its number."""
+    return view_tokens(tokens, 0, len(tokens.labels[0])).names
 
 
 def _draw_attention(address: Address, material: Material) -> go.Figure:
@@ -193,6 +198,10 @@ def _key_labels(look: Look) -> list[str]:
     return (look.tokens.keys or look.tokens).labels[0]
 
 
+def _key_names(look: Look) -> list[str]:
+    return _names(look.tokens.keys or look.tokens)
+
+
 def _attention_rows(address: Address, material: Material) -> pd.DataFrame:
     """One row per pair of real tokens."""
     look = material.look(address)
@@ -217,10 +226,20 @@ def _read_attention(address: Address, material: Material) -> str:
     else:  # a single query is that of no token in question, and a token that takes no part asks nothing
         row, even, token = attn.mean(0), even.mean(), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
-    return sentence(
-        "from", query=_label(look, token), key=repr(_key_labels(look)[keys[top]]), share=f"{row[top]:.1%}",
+    said = sentence(
+        "from", query=_label(look, token), key=_key_names(look)[keys[top]], share=f"{row[top]:.1%}",
         times=f"{row[top] / even:.1f}",
     )  # fmt: skip
+    return said.removesuffix(".") + _read_column(attn, queries, keys, token, look)
+
+
+def _read_column(attn: Tensor, queries: list[int], keys: list[int], token: int | None, look: Look) -> str:
+    """What gives a token most, where it is one of several keys and queries."""
+    if token not in keys or len(queries) < 2:
+        return "."
+    column = attn[:, keys.index(token)]
+    most = int(column.argmax())
+    return f"; most comes from {_names(look.tokens)[queries[most]]}: {column[most]:.1%}."
 
 
 def _draw_matrix(address: Address, material: Material) -> go.Figure:
@@ -240,12 +259,12 @@ def _read_matrix(address: Address, material: Material) -> str:
     if look.record.source == "cross":
         return (
             f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}, "
-            f"{_key_labels(look)[keys[top]]!r} receives most, {received[top]:.1%} (even: {even:.1%})."
+            f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} (even: {even:.1%})."
         )
     own = attn.diagonal().mean()
     return (
         f"A token gives itself {own:.1%} on average (even: {even:.1%}); "
-        f"{look.tokens.labels[0][keys[top]]!r} receives most, {received[top]:.1%} of all attention."
+        f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} of all attention."
     )
 
 
@@ -274,9 +293,10 @@ def _read_norms(address: Address, material: Material) -> str:
     rows = _norm_rows(address, material)
     rows = rows[rows["token"].isin(material.look(address).tokens.mask[0].nonzero()[:, 0].tolist())]
     spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
-    top = {name: part.loc[part["norm"].idxmax(), "label"] for name, part in rows.groupby("operand")}
+    names = _names(material.look(address).tokens)
+    top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
     return "; ".join(
-        f"‖{name}‖ {row['median']:.2f} in the median, {row['max']:.2f} at {top[name]!r}"
+        f"‖{name}‖ {row['median']:.2f} in the median, {row['max']:.2f} at {top[name]}"
         for name, row in spread.iterrows()
     )
 
@@ -298,8 +318,8 @@ def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
     own = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
     return (
-        f"{own['rank_90']:.0f} eigenvalues hold 90 % of the keys' spectrum; its effective rank is "
-        f"{own['effective_rank']:.1f}."
+        f"{own['rank_90']:.0f} eigenvalues hold 90 % of the keys' spectrum; the null is of Gaussian keys of the same "
+        "mean square."
     )
 
 
@@ -331,9 +351,11 @@ def _read_membership(address: Address, material: Material) -> str:
     share = rows.groupby("head")["value"].mean()
     head = int(share.idxmax())
     formula = rows["convention"].iloc[0]
-    how = "from the subspaces of its values" if formula == "ours" else f"by its own formula ({formula})"
-    of = "tokens" if material.look(address).image is None else "patches"
-    return f"Memberships {how}: head {head} holds most, {share[head]:.1%} of the {of} (even: {1 / len(share):.1%})."
+    how = "from the subspaces of its values" if formula == "ours" else f"by its own formula, {formula}"
+    return (
+        f"Memberships {how}: largest in head {head}, {share[head]:.1%} in the mean over "
+        f"{'tokens' if material.look(address).image is None else 'patches'} (even: {1 / len(share):.1%})."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory
@@ -360,10 +382,14 @@ def _read_trajectory(address: Address, material: Material) -> str:
     cosine = rows[rows["metric"] == "token_cosine"].sort_values("layer")
     if cosine.empty:
         return f"Layer {address.layer} of {rows['layer'].nunique()}."
-    here = cosine[cosine["layer"] == address.layer]["value"]
-    now = f"{here.iloc[0]:.3f} after layer {address.layer}, " if len(here) else ""
     first, last = cosine["value"].iloc[0], cosine["value"].iloc[-1]
-    return f"Mean cosine of tokens: {now}{first:.3f} after the first block and {last:.3f} after the last."
+    rates = rows[(rows["metric"] == "coding_rate") & rows["standardize"].isna()]
+    rates = rates[rates["candidate"].isin(["resid_post", None])].sort_values("layer")["value"]
+    rate = f"; coding rate R {rates.iloc[0]:.1f} and {rates.iloc[-1]:.1f} nats" if len(rates) else ""
+    return (
+        f"Mean cosine of tokens {first:.3f} after the first block and {last:.3f} after the last{rate}; the null is of "
+        "the cosine."
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- compare
@@ -409,8 +435,14 @@ def _read_compare(address: Address, material: Material) -> str:
     if a.shape != b.shape:
         return f"{names[0]} attends over {a.shape[-1]} tokens, {names[1]} over {b.shape[-1]}: no difference to take."
     real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
-    apart = ((a - b)[real].abs().sum(-1) / 2).mean()
-    return f"{names[1]} moves {apart:.1%} of the attention of a query elsewhere than {names[0]}, on average."
+    moved = (a - b).abs().sum(-1) / 2
+    one = (
+        f"{moved[address.token]:.1%} of the attention of {_label(second, address.token)} and "
+        if address.token is not None and len(a) == len(second.tokens.labels[0])
+        else ""
+    )
+    mean = f"{moved[real].mean():.1%} of that of a query on average"
+    return f"{names[1]} gives {one}{mean} to other tokens than {names[0]}."
 
 
 # ------------------------------------------------------------------------------------------------------ overview
