@@ -336,12 +336,13 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """The ranks of attention, what its r-scores hold besides, and V beside H_r, each with its null distribution."""
     sentences = []
     ranks, holding = (frame[frame["metric"] == metric.name] for metric in (EFFECTIVE_RANK, RANK_90))
-    if len(ranks) and len(holding):
-        rank = over_inputs(ranks)
-        sentences.append(
-            f"effective rank of attention {rank.words('.1f')}, 90 % of the variance in "
-            f"{over_inputs(holding).words('.1f')} singular values, {rank.over('inputs')}{beside_null(ranks, '.1f')}"
-        )
+    if len(ranks) or len(holding):
+        rank = over_inputs(ranks if len(ranks) else holding)
+        parts = [f"effective rank of attention {rank.words('.1f')}"] if len(ranks) else []
+        if len(holding):
+            parts.append(f"90 % of the variance in {over_inputs(holding).words('.1f')} singular values")
+        beside = beside_null(ranks if len(ranks) else holding, ".1f")
+        sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{beside}")
     scores = frame[frame["metric"] == R_SCORE_SHARE.name]
     for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
         if len(rows := scores[scores["candidate"] == candidate]):

@@ -138,7 +138,9 @@ def attention_summary_figure(
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
     plot = Plot(frame, panel=SERIES if several else None).metric(*present)
-    plot = plot.scale(y_zero=True, x_free=several, y_free=several)
+    units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
+    apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
+    plot = plot.scale(y_zero=True, x_free=several, y_free=apart or several)
     return plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads")).figure(
         "page"
     )

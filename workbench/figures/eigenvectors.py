@@ -57,12 +57,12 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
     rows["quantity"] = rows["quantity"].mask(of_size, "gamma_size")
     rows["metric"] = rows["metric"].mask(of_size, "gamma_abs")
     rows = rows.assign(candidate=pd.NA, convention=pd.NA, statistic=pd.NA)
-    told = CANDIDATES | {
+    told = {name: CANDIDATES[name] for name in ("values", "perturbed")} | {
         "true": f"{CANDIDATES['true']} (first row: below 10<sup>{power}</sup>)".replace("-", "−")
     }
     plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=told | _SIZE | _PANELS).metric(*_PANELS)
     plot = plot.scale(
-        x_log=2, x_title="Eigenvector", y_log={"gamma_abs": True},
+        x_log=2, x_title="Eigenvector", x_free=True, y_log={"gamma_abs": True},
         y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),
     )  # fmt: skip
     line = Line(markers=False, words="mean over inputs, layers and heads")
@@ -94,10 +94,13 @@ def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: the frame holds neither by model.
     """
     titles = {
-        "span_share": "Share in the span of the top eigenvectors",
         "inconsistency": "Inconsistency of V",
+        "span_share": "Share in the span of the top eigenvectors",
     }
     rows = rows_of(frame, titles, needs=("candidate",))
     rows = rows.assign(model=series_labels(rows))
     forest = Forest(rows, x=titles, color="candidate", names=CANDIDATES)
-    return forest.scale(range=(-0.02, 1.02)).add(Null(_NULL), Interval()).figure()
+    lost = rows[rows["metric"] == "inconsistency"]
+    most = 1.1 * lost[["value", *(name for name in ("null_high",) if name in lost)]].max().max()
+    ends = {"span_share": (-0.02, 1.02), "inconsistency": (-0.02 * most, most)}
+    return forest.scale(range=ends).add(Null(_NULL), Interval()).figure()

@@ -95,8 +95,8 @@ class Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
         ``x_log`` and ``y_log`` (True, False; 2 for ticks of x at powers of 2), ``x_title``, ``y_title``, ``y_range``,
-        ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` each panel has axes of its own, in a matrix each
-        column its x; the title of x may then be a mapping by panel or metric. ``y_cut`` cuts bands that
+        ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` (True, or of these metrics) each panel has axes of its
+        own, in a matrix each column its x; the title of x may then be a mapping by panel or metric. ``y_cut`` cuts bands that
         reach much further than the lines.
         """
         unknown = set(scales) - {*SCALES}
@@ -217,10 +217,13 @@ class _Drawing:
                 for value, shade in zip(self.colours, shades, strict=True)
             }
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
-        if any(
-            isinstance(mark, Line) and mark.hollow for mark in self.plot.marks
-        ):  # open means something else
-            styles = {value: _dashed(style, 0) | {"line": style["line"]} for value, style in styles.items()}
+        if self.plot.dash or any(isinstance(mark, Line) and mark.hollow for mark in self.plot.marks):
+            # open markers, and dashes, mean something else
+            dashes = {} if self.plot.dash else {"line": None}
+            styles = {
+                value: _dashed(style, 0) | {name: style[name] for name in dashes}
+                for value, style in styles.items()
+            }
         return styles
 
     def series(self, metric: str, panel: Any) -> list[Series]:
@@ -278,7 +281,8 @@ class _Drawing:
                 one for at, one in traces.items() if not free or at == cell or (matrix and at[1] == cell[1])
             ]
             reaches = [self._reach(one, cell[0]) for at, one in traces.items() if one and at[0] == cell[0]]
-            reaches = [self._reach(own, cell[0])] if apart and own else reaches
+            own_scale = apart if isinstance(apart, bool) else cell[0] in apart
+            reaches = [self._reach(own, cell[0])] if own_scale and own else reaches
             titled = len(self.panels) > 1 and (not matrix or cell[0] == self.plot.metrics[0])
             title = self._label(self.plot.panel, cell[1], self.rows[cell[0]]) if titled else ""
             panel = Panel(

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.theme import readable
+
 BEYOND = "to 0 or less (log axis)"
 BELOW = "below the axis"
 # Arrows have their tip at the place, so that none lies over a tick label.
@@ -121,7 +123,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
                 edge = run[0] if line else far
                 drawn[run[1:-1] if run[-1] < len(values) - 1 else run[1:]] = np.nan if line else end
                 at = f" at {trace[other][far]:g}" if edge != far else ""
-                words = "" if values[far] == inside[far] else _short(reach[far]) + at
+                words = "" if values[far] == inside[far] else f"to {_short(reach[far])}{at}"
                 single = run if bars.array is not None else [edge]
                 found += [(trace[other][one], end, symbol[letter], words) for one in single]
     if not found:
@@ -139,7 +141,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     upright = {low: "top", high: "bottom"} if letter == "y" else dict.fromkeys((low, high), "middle")
     arrow = go.Scatter(
         {letter: at, other: places}, mode="markers+text", text=words if len(words) <= _MOST_VALUES else None,
-        textposition=[f"{upright[end]} right" for end in at], textfont={"color": "black"},
+        textposition=[f"{upright[end]} right" for end in at], textfont={"color": readable(colour) if colour.startswith(("#", "rgb(")) else colour},
         marker={"symbol": symbols, "size": 6, "color": colour, "line": {"width": 0}},
         customdata=words, hovertemplate="beyond the axis %{customdata}<extra></extra>",
         cliponaxis=False, showlegend=False, name=trace.name, legendgroup=trace.legendgroup,

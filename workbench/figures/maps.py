@@ -166,6 +166,7 @@ def compose_maps(
     headings: Mapping[tuple[int, ...], str] | None = None,
     image: np.ndarray | None = None,
     last: str = "",
+    fewest: float = _WIDEST,
 ) -> go.Figure:
     """Panels of `map_panel`, of square cells, beside the one colour bar of them all.
 
@@ -174,12 +175,13 @@ def compose_maps(
         scale: from where to where the colours reach, and what they mean.
         headings: words over the columns at these places, which stand apart from those before.
         image: shown at the left, once; where there are several rows the colour bar stands beneath it.
+        fewest: so many maps of the largest size fit a page.
         last: what single columns are, for the headings where they have no room but for a number ("head").
     """
     theme, headings = theme_of(width), headings or {}
     font, whole, lines = theme.font, theme.widths[width], -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
-    gap, cell, beneath = 0.45 * font, whole / _WIDEST, False
+    gap, cell, beneath = 0.45 * font, whole / fewest, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     beside = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {places[0]: font for places in headings if places[0]}
@@ -194,7 +196,7 @@ def compose_maps(
         beneath = image is not None and lines > 2 and bar < cell
         bar = font if beneath else bar
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + beside
-        cell = min((whole - spent) / (across + (image is not None)), whole / _WIDEST)
+        cell = min((whole - spent) / (across + (image is not None)), whole / fewest)
         if theme.fixed_height:
             cell = min(cell, (whole * 9 / 16 - 7 * font) / lines * right / down)
         for places, said in headings.items():

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
-from workbench.figures.frames import model_label, rows_of
+from workbench.figures.frames import model_label, rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.levels import null_of_means
 from workbench.figures.marks import Band, Line, Null
@@ -109,6 +109,10 @@ def token_membership_figure(
     return word_panels(view, panels, shown, _scale(frame, f"Membership Π, {where}"), place, notes)
 
 
+_FORMULAS = {
+    "as_implemented": ", its own Π", "as_published": ", its own Π (eq. 10)",
+    "ours": ", Π from value projections",
+}  # fmt: skip
 AGREEMENTS = ("membership_ari", "membership_iou")
 
 
@@ -125,5 +129,8 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no agreement with masks, or several conventions of one layer.
     """
-    plot = Plot(null_of_means(rows_of(frame, AGREEMENTS))).metric(*AGREEMENTS)
+    rows = null_of_means(rows_of(frame, AGREEMENTS))
+    if "convention" in rows:  # memberships by two formulas are two quantities
+        rows = rows.assign(series=series_labels(rows) + rows["convention"].map(_FORMULAS).fillna(""))
+    plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*AGREEMENTS)
     return plot.add(Null(), Band(over="input"), Line()).figure("page")

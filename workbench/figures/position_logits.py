@@ -24,8 +24,8 @@ SHARES = ("token-token", "token-position", "position-token", "position-position"
 def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     """The four matrices of one head's logits, their sum, and the logits of the model (abdullaev2025 Fig. 2).
 
-    Rows of panels are the query's content and position, columns the key's. All share one colour scale around 0; each
-    row of a matrix is less its mean. Keys that a query may not attend to are masked.
+    Rows of panels are the query's content and position, columns the key's. All share one colour scale around 0 that
+    holds 99 % of the numbers; each row of a matrix is less its mean. Keys that a query may not attend to are masked.
 
     Args:
         frame: the result of ``position-logits`` per pair, for one model, input, layer and head.
@@ -45,7 +45,9 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
         title, number = _TITLES.get(term, term.replace("-", "–")), len(panels)
         side, beneath = "" if number % 3 else "query", "key" if number >= 3 else ""
         panels.append(map_panel(table.to_numpy(), term, title, side, beneath))
-    return compose_maps(panels, 3, Scale.of([frame["value"]], "Row-centred logit", middle=0.0))
+    most = float(frame["value"].abs().quantile(0.99)) or None
+    scale = Scale.of([frame["value"]], "Row-centred logit", middle=0.0, ends=most and (-most, most))
+    return compose_maps(panels, 3, scale, fewest=3)
 
 
 def position_share_figure(frame: pd.DataFrame) -> go.Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -10,30 +9,29 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
-from workbench.figures.marks import Band, Line, Null
+from workbench.figures.marks import Band, Line, Null, Rule
 
 _CONVENTIONS = {
     "exact": "exact J of the output",
-    "saritas2025": "mean |‖φ‖² − ‖h‖²| (saritas2025)",
-    "teo2024_as_implemented": "teo2024's code",
+    "saritas2025": "mean |‖φ‖² − ‖h‖²|",
+    "teo2024_as_implemented": "logarithm that Teo et al. code",
 }
-_SIGN = "negative without |·| (teo2024 eq. 13)"
+_CODED = "log J, as coded"
+_SIGN = "negative without |·|"
 BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
 SHARE = "Exact J over ‖φ‖²"
-_EXPLAINED = "Share of ‖φ(q)‖² explained<br>(1 − exact J / ‖φ‖²)"
-_MOST = "true projections"
 _NORMS = {"phi_norm2": "‖φ(q)‖²", "h_norm2": "‖h‖²"}
 _QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
 
 
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
-    """Projection error by layer: every convention on a log axis, and beneath how much of ‖φ‖² is explained.
+    """Projection error by layer: exact and by norms on a log axis, over the zero predictor's, and as teo2024 codes it.
 
     Where teo2024's eq. 13, the difference of the norms without its absolute value, is negative, that of saritas2025 has
-    an open marker. Values of teo2024's code are logarithms; drawn is the exponential of their mean. The lower panel
-    shows one minus the exact error over the zero predictor's: of the outputs, of the true projections, which is the
-    most that can be explained, and of the null distribution. Models stand side by side.
+    an open marker. The middle panel shows the exact error over that of the zero predictor: of the outputs, of the true
+    projections, which is the least there can be, and of the null distribution; 1 explains nothing. Models stand side by
+    side, in the first row each on a scale of its own.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -49,27 +47,26 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     logarithms = errors["convention"] == "teo2024_as_implemented"
     errors = errors.assign(
         negative=below & errors["convention"].eq("saritas2025"), quantity=errors["convention"].map(_CONVENTIONS),
-        value=np.exp(errors["value"].where(logarithms)).where(logarithms, errors["value"]),
-        convention=pd.NA,
+        metric=errors["metric"].mask(logarithms, _CODED), convention=pd.NA,
     ).dropna(subset="quantity")  # fmt: skip
-    ends = {"value": "value", "null_mean": "null_mean", "null_low": "null_high", "null_high": "null_low"}
     shares = []
     for name, own in rows.groupby("series", sort=False):
         share = share_of_zero_predictor(own, "layer")
-        explained = {one: 1 - share[other] for one, other in ends.items() if other in share}
-        words = share["quantity"].map({FLOOR: _MOST, "exact": _CONVENTIONS["exact"]})
-        shares.append(
-            share.assign(series=name, negative=False, metric=_EXPLAINED, quantity=words, **explained)
-        )
+        words = share["quantity"].replace("exact", _CONVENTIONS["exact"])
+        shares.append(share.assign(series=name, negative=False, quantity=words))
     drawn = pd.concat([errors, *(part for part in shares if len(part))])
-    names = {word: word for word in (*_CONVENTIONS.values(), _MOST)} | {"projection_error": "Error J"}
-    present = (
-        ["projection_error", _EXPLAINED] if (drawn["metric"] == _EXPLAINED).any() else ["projection_error"]
-    )
+    names = {word: word for word in (*_CONVENTIONS.values(), FLOOR)} | {"projection_error": "Error J"}
+    present = [name for name in ("projection_error", SHARE, _CODED) if (drawn["metric"] == name).any()]
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(*present)
-    plot = plot.scale(y_log=True, x_free=True)
+    wide = is_wide(drawn)
+    plot = plot.scale(
+        y_log={"projection_error": True, SHARE: wide}, y_zero={SHARE: not wide}, x_free=True,
+        y_free=["projection_error"],
+    )  # fmt: skip
     line = Line(words="mean over inputs and heads", hollow=("negative", _SIGN))
-    return plot.add(Null("gaussian"), line).figure("page")
+    return plot.add(Null("gaussian"), Rule(1, "zero predictor", column="zero"), line).figure(
+        "page", height=112 * len(present) + 90
+    )
 
 
 def is_wide(drawn: pd.DataFrame) -> bool:

@@ -15,7 +15,8 @@ from workbench.figures.marks import Band, Line, Null, Rule
 from workbench.figures.projection import BOUNDS, FLOOR, SHARE, is_wide, share_of_zero_predictor
 
 _PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "J"
-_NORMS, _RELATIVE, _LOGARITHM = "Squared norm", "J of saritas2025 over norm", "log J, teo2024's code"
+_NORMS, _RELATIVE = "Squared norm", "Mean |‖φ‖² − ‖h‖²| over the norm"
+_LOGARITHM = "log J, as coded by Teo et al."
 # What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
 _DRAWN = (
     (_NORMS, _PHI, "phi_norm2", None, "mean"),
@@ -34,7 +35,7 @@ def projection_training_figure(
     Four panels against the epoch: both norms; saritas2025's error over each of them, which is 1 where the error is that
     norm; the logarithm that teo2024's code plots; the exact error over the zero predictor's, mean ‖φ‖², with the first
     batch's floor and null. Medians and interquartile ranges over inputs: single ones have a ‖φ‖² that rules any mean.
-    The floor, and the exact error of other batches, are medians alone.
+    The floor, and other batches, are medians alone.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
@@ -61,6 +62,8 @@ def projection_training_figure(
             own = plain[plain["metric"] == metric]
             own = own if convention is None else own[own["convention"].fillna(convention) == convention]
             own = own if statistic is None else own[own["statistic"] == statistic]
+            if number:
+                own = own.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
             parts.append(own.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
         shares = share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
         exact = shares["quantity"] == "exact"
@@ -86,7 +89,7 @@ def projection_training_figure(
     many = drawn.groupby("batch")["input"].nunique().max()
     return plot.add(
         Null(),
-        Band(over="input", quantiles=(25, 75), words=f"IQR over inputs (d: {next(iter(frames))} batch)"),
+        Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
         Line("median", words=f"median over {many} inputs"),
         Rule(column="zero", name="zero predictor"),
     ).figure("page", columns=2, labels="ends")

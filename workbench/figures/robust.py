@@ -21,9 +21,9 @@ OUTLINE = "#004488"
 CANDIDATES = {
     "sparse": "S",
     "clean": "S of the clean image",
-    "change": "change of S",
-    "keys": "keys, from their mean",
-    "pursuit": "S of PCP",
+    "change": "change of S from the clean image",
+    "keys": "keys' distance from their mean",
+    "pursuit": "S of full pursuit (PCP)",
 }
 """What might tell contaminated patches, in the words of a figure."""
 

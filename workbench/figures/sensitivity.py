@@ -14,7 +14,7 @@ from workbench.figures.levels import means_and_heads
 from workbench.figures.marks import Band, Line, Null, Points, Rule
 from workbench.figures.overlays import need_columns
 
-CONSTANT, CITED = 0.5, 1.0  # the Lipschitz constant of softmax, and the one that the paper cites
+CONSTANT = 0.5  # the Lipschitz constant of softmax
 _BOUND = "1/2, the constant of softmax"
 _SPREAD = "logits of SD "
 _SAMPLED = ("metric", "candidate", "tokens", "spread", "value", "low", "high")
@@ -31,8 +31,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     """Lipschitz constant and expected perturbation of softmax against N, for random logits (abdullaev2025 Fig. 1).
 
     Left the largest local constant at every spread of the logits, and the largest slope of two vectors at the first
-    spread with the fit of it, beside the exact constant 1/2 and the 1 that the paper cites; right the mean
-    perturbation by noise.
+    spread with the fit of it, beside the exact constant 1/2, on logarithmic axes; right the mean perturbation by noise.
 
     Args:
         sampled: what `workbench.analyses.softmax_sensitivity.sampled_sensitivity` returns.
@@ -47,19 +46,19 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     rows = sampled[~paired].assign(quantity=_SPREAD + sampled["spread"].map("{:g}".format), candidate=pd.NA)
     fitted = pd.DataFrame([*fit], columns=["tokens", "value"]).assign(metric=_LIPSCHITZ, quantity=curve)
     rows = pd.concat([rows, fitted], ignore_index=True).drop(columns="spread")
-    for name, level in (("constant", CONSTANT), ("cited", CITED)):
-        rows[name] = rows["metric"].map({_LIPSCHITZ: level}).astype(float)
+    rows["constant"] = rows["metric"].map({_LIPSCHITZ: CONSTANT}).astype(float)
     first = sampled["spread"].iloc[0]
     pairs = Points(
         sampled[paired & (sampled["spread"] == first)],
-        f"slope of two vectors, {_SPREAD}{first:g}",
+        f"largest slope between two of the vectors, {_SPREAD}{first:g}",
         symbol="circle-open",
     )
     plot = Plot(rows, x="tokens", color="quantity", names={_LIPSCHITZ: "Lipschitz constant, largest"})
-    plot = plot.metric(_LIPSCHITZ, _MOVED).scale(x_log=True, x_title="Number of logits N", y_zero=True)
+    plot = plot.metric(_LIPSCHITZ, _MOVED).scale(
+        x_log=True, x_title="Number of logits N", y_log={_LIPSCHITZ: True}, y_zero={_MOVED: True}
+    )  # fmt: skip
     return plot.add(
-        Rule(column="constant", name=_BOUND, inside="top left"),
-        Rule(column="cited", name="1, as the paper cites it", inside="bottom left"), pairs,
+        Rule(column="constant", name=_BOUND), pairs,
         Band(columns=("low", "high"), words="95 % CI over samples"), Line(words=_samples(sampled)),
     ).figure("page")  # fmt: skip
 

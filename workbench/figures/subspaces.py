@@ -28,8 +28,8 @@ COHERENCE = ("coherence_inside", "coherence_between", ANGLE)
 def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     """|cos| of every two directions as a square per layer, heads apart by lines (wu2025 Fig. 11).
 
-    Diagonal blocks are within a head. Models stand one under the other, of several as many layers of each as the
-    shallowest has, evenly spaced from the first to the last; all share one colour scale from 0 to 1.
+    Diagonal blocks are within a head; a direction with itself is left out. Models stand one under the other, of several
+    as many layers of each as the shallowest has, evenly spaced from the first to the last; all share one colour scale.
 
     Args:
         frame: the result of ``subspaces`` per pair, of one or several models.
@@ -63,7 +63,8 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
         gap=gap,
         before={0: rest},
     )
-    return add_scale(squared(fig), Scale((0.0, 1.0), "|cos| of two directions"), font)
+    most = max(float(np.nanmax(trace.z)) for trace in fig.select_traces(selector={"type": "heatmap"}))
+    return add_scale(squared(fig), Scale((0.0, most), "|cos| of two directions"), font)
 
 
 def _spaced(values: list, count: int) -> list:
@@ -84,8 +85,10 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
         for place in range(heads.count(head))
     ]
     names = [f"head {head}, direction {direction}" for head, direction in table.index]
+    values = table.to_numpy(copy=True)
+    np.fill_diagonal(values, np.nan)
     trace = go.Heatmap(
-        z=table.to_numpy(), x=places, y=places, coloraxis="coloraxis", name=label,
+        z=values, x=places, y=places, coloraxis="coloraxis", name=label,
         customdata=[[[one, other] for other in names] for one in names],
         hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
     )  # fmt: skip
@@ -118,6 +121,8 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     rows = rows.rename(columns={"axis": "other", "head": "one"})  # an angle is of a pair
     rows = rows.assign(place=rows["rank"].where(rows["metric"] == ANGLE, rows["layer"]))
     angles = rows["metric"] == ANGLE
+    held = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
+    rows.loc[angles, held] = np.degrees(rows.loc[angles, held].astype(float))
     if angles.any() and "null_mean" in rows:
         rows = rows.assign(
             **{
@@ -132,9 +137,13 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     plot = plot.scale(
         x_free=True,
         x_title=titles,
-        y_title={ANGLE: "Angle of two heads less random (radians)"},
+        y_title={
+            COHERENCE[0]: "Mean |cos|, one head",
+            COHERENCE[1]: "Mean |cos|, two heads",
+            ANGLE: "Angle less random (°)",
+        },
         y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),
     )
-    band = Band(quantiles=(25, 75), words="angles: IQR over layers and pairs of heads")
+    band = Band(quantiles=(25, 75), words="angles: IQR over layers and pairs of heads", bars=True)
     mean = Line(words="mean over pairs of directions, or of heads")
     return plot.add(Null(), band, mean).figure("page", columns=len(present))

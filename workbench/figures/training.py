@@ -20,11 +20,11 @@ _AXES = {
     "error": ("error (%)", 100, True),  # 1 - accuracy, which shows the end of training
     "loss": ("loss (nats)", 1, True),
     "perplexity": ("perplexity", 1, True),
-    "projection_error": ("J, all layers", 1, True),
+    "projection_error": ("J, mean over layers", 1, True),
     "projection_error_last": ("J, last layer", 1, True),
-    "h_norm2": ("‖h‖², all layers", 1, True),
+    "h_norm2": ("‖h‖², mean over layers", 1, True),
     "h_norm2_last": ("‖h‖², last layer", 1, True),
-    "phi_norm2": ("‖φ(q)‖², all layers", 1, True),
+    "phi_norm2": ("‖φ(q)‖², mean over layers", 1, True),
     "phi_norm2_last": ("‖φ(q)‖², last layer", 1, True),
 }
 _OTHER = "rpc-sym"  # whose look stands for every variant where each has a panel of its own

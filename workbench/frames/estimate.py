@@ -32,6 +32,8 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     known = rows[rows["layer"].notna() & rows[["null_low", "null_high"]].notna().all(axis=1)]
     if known.empty:
         return ""
+    means = known[known["head"].isna() & known["input"].isna()]  # beside which single ones have wider bands
+    known = means if len(means) else known
     by_layer = known.groupby("layer")[["value", "null_mean", "null_low", "null_high"]].mean()
     unit = (
         "of one head" if known["head"].notna().any()
