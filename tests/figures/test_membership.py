@@ -55,7 +55,7 @@ def test_colours_are_white_for_an_even_share_and_of_single_heads_run_from_0():
     fig = membership_figure(even, images(1))
     bar = fig.layout.coloraxis12.colorbar
     assert bar.title.text.replace("<br>", " ") == (
-        f"Membership Π (even: 1 / {HEADS}), square-root scale to both sides of even"
+        f"Membership Π (even: 1 / {HEADS}), square-root scale around even"
     )
     assert 0 in bar.tickvals  # the middle
     one = membership_figure(even[even["head"] == 0].assign(value=0.9), images(1))
@@ -140,7 +140,7 @@ def test_over_a_text_each_head_has_a_block_of_boxes_with_its_memberships():
     said = [note.text for note in fig.layout.annotations]
     assert said == ["head 0", "<b>head 1</b>", "head 2", "The chosen head is bold."]
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
-    said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale to both sides of even"
+    said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale around even"
     assert fig.layout.coloraxis12.colorbar.title.text.replace("<br>", " ") == said
 
 

@@ -14,6 +14,7 @@ from workbench.figures.words import in_words
         ("prose-tssa-causal falls", "token statistics falls"),
         ("digits-rpc-sym and prose-tost, as softmax", "digits-rpc-sym and prose-tost, as softmax"),
         ("Fig. 1 of teo2024, as_implemented", "Fig. 1 of Teo et al. (2024), as in the authors' code"),
+        ("as cited (teo2024, Fig. 1) by wu2025", "as cited (Teo et al., 2024, Fig. 1) by Wu et al. (2025)"),
         ("3.61e+03 [−1.05e+03, 5.92e+03]", "3610 [−1050, 5920]"),
         ("−3.05e−07 and 2e+10, 1.2345e+02", "−3.05·10⁻⁷ and 2·10¹⁰, 123.45"),
         (

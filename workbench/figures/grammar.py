@@ -95,9 +95,9 @@ class Plot:
         """The same with other axes; those of y may be a mapping by metric.
 
         ``x_log`` and ``y_log`` (True, False; 2 for ticks of x at powers of 2), ``x_title``, ``y_title``, ``y_range``,
-        ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` (True, or of these metrics) each panel has axes of its
-        own, in a matrix each column its x; the title of x may then be a mapping by panel or metric. ``y_cut`` cuts bands that
-        reach much further than the lines.
+        ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` (True, or of these metrics) each panel has axes of
+        its own, in a matrix each column its x; the title of x may then be a mapping by panel or metric. ``y_cut`` cuts
+        bands that reach much further than the lines.
         """
         unknown = set(scales) - {*SCALES}
         if unknown:

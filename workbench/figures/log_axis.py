@@ -137,11 +137,12 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     )
     if trace.fill not in (None, "none"):
         colour = _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
+    letters = readable(colour) if colour.startswith(("#", "rgb(")) else colour
     places, at, symbols, words = zip(*found, strict=True)
     upright = {low: "top", high: "bottom"} if letter == "y" else dict.fromkeys((low, high), "middle")
     arrow = go.Scatter(
         {letter: at, other: places}, mode="markers+text", text=words if len(words) <= _MOST_VALUES else None,
-        textposition=[f"{upright[end]} right" for end in at], textfont={"color": readable(colour) if colour.startswith(("#", "rgb(")) else colour},
+        textposition=[f"{upright[end]} right" for end in at], textfont={"color": letters},
         marker={"symbol": symbols, "size": 6, "color": colour, "line": {"width": 0}},
         customdata=words, hovertemplate="beyond the axis %{customdata}<extra></extra>",
         cliponaxis=False, showlegend=False, name=trace.name, legendgroup=trace.legendgroup,

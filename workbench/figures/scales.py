@@ -85,7 +85,7 @@ class Scale:
         """What the colours mean, with their course."""
         course = _NAMES[self.course]
         if course and self.middle:
-            course = f"{course} to both sides of even"
+            course = f"{course} around even"
         return ", ".join(part for part in (self.title, course) if part)
 
     def place(self, value: Any) -> Any:

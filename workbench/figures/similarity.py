@@ -58,5 +58,5 @@ def similarity_sites_figure(frame: pd.DataFrame, tokens: int | None = None) -> g
     least = -1 / (tokens - 1) if tokens else None
     rows["least"] = rows["metric"].map({"Mean cosine without mean token": least})
     rule = Rule(name=f"−1/(N − 1) of N = {tokens} tokens of one length", column="least")
-    plot = Plot(rows, panel="candidate", names=SITES).metric(*shown)
+    plot = Plot(rows, panel="candidate", names=SITES).metric(*shown).scale(y_zero={"Mean cosine": True})
     return plot.add(Band(), Line(), rule).figure("page")

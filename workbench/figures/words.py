@@ -18,6 +18,7 @@ PAPERS = {
 NAMES = {
     "as_implemented": "as in the authors' code",
     "as_published": "as published",
+    "ours": "from value projections",
     "resid_pre": "before the block",
     "resid_mid": "after attention",
     "resid_post": "after the block",
@@ -46,8 +47,15 @@ def in_words(text: str) -> str:
     Numbers are written out where they are short enough: 3.61e+03 as 3610, −3.05e−07 as −3.05·10⁻⁷.
     """
     text = _SPEC.sub("", text)
-    text = _NAME.sub(lambda found: _ALL[found[0]], text)
-    return _POWER.sub(_number, text)
+    return _POWER.sub(_number, _NAME.sub(_said, text))
+
+
+def _said(found: re.Match[str]) -> str:
+    """The words for a name; a paper inside parentheses has its year behind a comma."""
+    before = found.string[: found.start()]
+    words = _ALL[found[0]]
+    inside = found[0] in PAPERS and before.count("(") > before.count(")")
+    return re.sub(r" \((\d+)\)$", r", \1", words) if inside else words
 
 
 def variant_words(text: str) -> str:
