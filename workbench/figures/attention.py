@@ -141,6 +141,5 @@ def attention_summary_figure(
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
     apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
     plot = plot.scale(y_zero=True, x_free=several, y_free=apart or several)
-    return plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads")).figure(
-        "page"
-    )
+    plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
+    return plot.figure("page", height=118 * len(present) + 90 if several else None)

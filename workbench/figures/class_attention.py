@@ -166,6 +166,6 @@ def class_attention_summary_figure(
     present = [name for name in metrics if (rows["metric"] == name).any()]
     apart = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if apart else None).metric(*present).scale(y_zero=True, x_free=apart)
-    return plot.add(Null(), Band(over="input", bars=True), Line()).figure(
+    return plot.add(Null(), Band(over="input", bars=True), Line(words="mean over heads and inputs")).figure(
         "page" if apart or len(present) > 1 else "column"
     )

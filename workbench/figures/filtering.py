@@ -52,7 +52,7 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     plot = Plot(shown, color="quantity", panel=SERIES, names={"filter_share": title})
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
-    return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page", height=240)
+    return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page", height=266)
 
 
 _SHOWN = (

@@ -6,6 +6,7 @@ numbers always have one colour, as open diamonds or as a line across all x, with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -277,8 +278,11 @@ class Null(Mark):
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         for kind in self.kinds(panel):
             number = [*self.pooled].index(kind) if kind in self.pooled else 0
-            for part in self._as_far(panel, kind):  # where a model ends its null does
+            before = -math.inf
+            for last, part in self._as_far(panel, kind):  # where a model ends its null does
                 ends = self.level(part, kind)
+                ends = ends[ends[panel[0].x].astype(float).between(before, last)]
+                before = last
                 if {"null_low", "null_high"} <= set(ends) and ends["null_low"].notna().any():
                     ends = ends.dropna(subset=["null_low", "null_high"])
                     yield as_null(
@@ -298,13 +302,14 @@ class Null(Mark):
         how = {"null_mean": "mean", "null_low": "min", "null_high": "max"}
         return level.groupby(panel[0].x).agg({name: how[name] for name in level if name in how}).reset_index()
 
-    def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[list[Series]]:
-        """The series with a null by the last place at which they have one."""
-        groups: dict[float, list[Series]] = {}
-        for series in panel:
-            if len(table := series.null(kind)):
-                groups.setdefault(float(table[series.x].max()), []).append(series)
-        return list(groups.values())
+    def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[tuple[float, list[Series]]]:
+        """Every last place of a null, and the series whose null comes as far, least first."""
+        tables = [(series, series.null(kind)) for series in panel]
+        lasts = [(float(table[series.x].max()), series) for series, table in tables if len(table)]
+        return [
+            (end, [series for last, series in lasts if last >= end])
+            for end in sorted({last for last, _ in lasts})
+        ]
 
     def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
         tables = [series.null(kind) for series in panel]

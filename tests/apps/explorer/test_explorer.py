@@ -326,8 +326,10 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     at_patch = explorer.place.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
     place = "row 0, column 2"
-    found = "50.0%, 32.0\u00a0× an even share; most comes from"
-    assert said == f"From {place}, most attention goes to {place}: {found} {place}: 50.0%."
+    found = "50.0%, 32.0\u00a0× an even share. To"
+    assert said.startswith(
+        f"From {place}, most attention goes to {place}: {found} {place}, most attention comes from"
+    )
     assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
 
 
@@ -335,7 +337,7 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.place).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.place, explorer.material)
-    assert f": {row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share; most comes from " in said
+    assert f": {row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share. To " in said
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)

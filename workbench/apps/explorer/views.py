@@ -230,16 +230,19 @@ def _read_attention(address: Address, material: Material) -> str:
         "from", query=_label(look, token), key=_key_names(look)[keys[top]], share=f"{row[top]:.1%}",
         times=f"{row[top] / even:.1f}",
     )  # fmt: skip
-    return said.removesuffix(".") + _read_column(attn, queries, keys, token, look)
+    return " ".join([said, *_read_column(attn, queries, keys, token, look)])
 
 
-def _read_column(attn: Tensor, queries: list[int], keys: list[int], token: int | None, look: Look) -> str:
+def _read_column(
+    attn: Tensor, queries: list[int], keys: list[int], token: int | None, look: Look
+) -> list[str]:
     """What gives a token most, where it is one of several keys and queries."""
     if token not in keys or len(queries) < 2:
-        return "."
+        return []
     column = attn[:, keys.index(token)]
     most = int(column.argmax())
-    return f"; most comes from {_names(look.tokens)[queries[most]]}: {column[most]:.1%}."
+    shares = {"share": f"{column[most]:.1%}", "mean": f"{column.mean():.1%}"}
+    return [sentence("to", key=_label(look, token), query=_names(look.tokens)[queries[most]], **shares)]
 
 
 def _draw_matrix(address: Address, material: Material) -> go.Figure:
