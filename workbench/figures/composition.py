@@ -158,15 +158,18 @@ def _on_its_axes(panel: Panel) -> Panel:
 
 
 def _apart_from_one_another(arrows: Sequence[Any]) -> None:
-    """Write the value of a second arrow at a place at its other side."""
+    """Write the value of a second arrow at a place in a line of its own, or at its other side."""
     seen = set()
     for arrow in arrows:
         places, sides = zip(arrow.x, arrow.y, strict=True), [*arrow.textposition]
+        words = [*(arrow.text or [""] * len(sides))]
         for number, place in enumerate(places):
-            if place in seen:
+            if place in seen and sides[number].startswith("bottom"):
+                words[number] = f"<br>{words[number]}"
+            elif place in seen:
                 sides[number] = sides[number].replace("right", "left")
             seen.add(place)
-        arrow.textposition = sides
+        arrow.update(textposition=sides, text=words if arrow.text else None)
 
 
 class _Page:
