@@ -108,10 +108,10 @@ def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
     assert not bands(without, NULL_BAND)
 
 
-def test_agreement_by_two_conventions_is_refused():
+def test_memberships_by_two_formulas_have_a_line_each():
     both = pd.concat([agreement(), agreement().assign(convention="as_implemented")])
-    with pytest.raises(InputError, match="several values of convention"):
-        membership_agreement_figure(both)
+    named = {trace.name for trace in membership_agreement_figure(both).data if trace.mode == "lines+markers"}
+    assert any(name.endswith(", its own Π") for name in named if name)
     with pytest.raises(InputError, match="no values of membership_ari"):
         membership_agreement_figure(agreement().assign(metric="membership_share"))
 

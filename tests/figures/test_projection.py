@@ -8,7 +8,7 @@ from tests.figures.drawn import bands, ends, key, lines, said
 from tests.figures.study import levels, named, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
-from workbench.figures.theme import GREY, NULL_BAND
+from workbench.figures.theme import NULL_BAND
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
 
@@ -47,7 +47,7 @@ def test_every_formula_is_a_line_over_layers():
     np.testing.assert_allclose(exact.y, [0.05, 0.1, 0.15])
     np.testing.assert_allclose(named(fig, "mean |")[0].y, [4, 8, 12])
     assert fig.layout.yaxis.type == "log"
-    assert [axis.title.text for axis in fig.select_xaxes()] == ["Layer", "Layer"]
+    assert [axis.title.text for axis in fig.select_xaxes()] == ["Layer"] * 3
 
 
 def test_an_open_marker_says_where_the_difference_of_the_norms_is_negative():
@@ -61,30 +61,32 @@ def test_an_open_marker_says_where_the_difference_of_the_norms_is_negative():
     assert not any(word.startswith("negative") for word in key(projection_error_figure(frame)))
 
 
-def test_the_codes_logarithms_are_undone():
-    (line,) = named(projection_error_figure(errors()), "teo2024's code")
-    np.testing.assert_allclose(line.y, np.exp([1.5, 3.0, 4.5]))
+def test_the_codes_logarithms_have_a_panel_of_their_own():
+    (line,) = named(projection_error_figure(errors()), "logarithm that")
+    assert line.yaxis == "y3"
+    np.testing.assert_allclose(line.y, [1.5, 3.0, 4.5])
 
 
-def test_what_is_explained_stands_below_what_the_true_projections_explain():
+def test_the_exact_error_stands_between_its_floor_and_the_zero_predictor():
     fig = projection_error_figure(errors(of_exact=0.02))
-    (most,), (_, output) = (named(fig, name) for name in ("true projections", "exact J"))
-    np.testing.assert_allclose(most.y, [2 / 3] * 3)
-    np.testing.assert_allclose(output.y, [1 / 3] * 3)
+    (floor,), (_, output) = (named(fig, name) for name in ("floor", "exact J"))
+    np.testing.assert_allclose(floor.y, [1 / 3] * 3)
+    np.testing.assert_allclose(output.y, [2 / 3] * 3)
+    assert "zero predictor" in key(fig)
     (band,) = bands(fig, NULL_BAND)
     assert band.yaxis == "y2"
-    null = np.array([[0.08, 0.08 / 2, 0.08 / 3], [0.06, 0.03, 0.02]]) / 0.03
-    edge = 10 ** fig.layout.yaxis2.range[0]  # a null that is worse than nothing is cut there
-    np.testing.assert_allclose(ends(band)[1:], np.maximum(1 - null, edge))
+    null = np.array([[0.06, 0.03, 0.02], [0.08, 0.08 / 2, 0.08 / 3]]) / 0.03
+    np.testing.assert_allclose(ends(band)[1:], null)
+    low, high = fig.layout.yaxis2.range
+    assert fig.layout.yaxis2.type != "log"
+    assert low < 0 < 1 < high
 
 
-def test_outputs_worse_than_nothing_have_an_arrow():
-    fig = projection_error_figure(errors())
-    arrow = next(
-        trace for trace in fig.data if trace.marker.symbol == "arrow-down" and trace.marker.color != GREY
-    )
-    assert (arrow.yaxis, list(arrow.x)) == ("y2", [0, 1, 2])
-    assert "to 0 or less (log axis)" in key(fig)
+def test_every_model_has_the_scale_of_its_errors():
+    both = pd.concat([errors(), errors("bundled:b", scale=1e4)])
+    fig = projection_error_figure(both)
+    assert fig.layout.yaxis.range[1] < fig.layout.yaxis2.range[0] + 4
+    assert fig.layout.yaxis3.range == fig.layout.yaxis4.range
 
 
 def test_norms_have_a_median_and_two_bands():
@@ -137,7 +139,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [
         "train batch", "test batch", "median over 2 inputs",
-        "IQR over inputs (d: train batch, where wider than the line)",
+        "IQR over inputs, train batch, where wider than the line",
         "zero predictor",
         "null: Gaussian (95 % of one input)",
     ]  # fmt: skip

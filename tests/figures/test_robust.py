@@ -83,7 +83,7 @@ def test_every_measure_and_kind_has_a_panel_with_a_row_for_each_candidate():
         "Energy share, noise",
         "Energy share, fgsm",
     ]
-    assert list(fig.layout.yaxis.ticktext) == ["S", "keys, from their mean"]
+    assert list(fig.layout.yaxis.ticktext) == ["S", "keys' distance from their mean"]
     dots = [trace for trace in fig.data if trace.error_x.array is not None]
     assert [round(x, 9) for dot in dots[:2] for x in dot.x] == [0.6, 0.7, 0.7, 0.8]
     assert len(bands(fig, NULL_BAND)) == 8
@@ -115,7 +115,7 @@ def test_the_band_reaches_from_the_best_weight_to_the_worst_at_each_number_of_st
     line, arrow = named(fig, "PCP")[:2]
     assert list(line.y)[:3] == pytest.approx([0.1, 0.01, 0.01])
     assert line.y[3] is None  # it leaves the axis at 3 steps
-    assert (arrow.x, arrow.text) == ((3,), ("1·10<sup>−4</sup> at 4",))
+    assert (arrow.x, arrow.text) == ((3,), ("to 1·10<sup>−4</sup> at 4",))
     assert list(fig.layout.xaxis.tickvals) == [1, 2, 4]
     assert {shape.x0 for shape in fig.layout.shapes} == {4}
     assert key(fig)[-1] == "finding nothing"

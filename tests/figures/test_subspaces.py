@@ -29,12 +29,15 @@ def test_a_panel_is_the_matrix_of_a_layer_with_lines_between_heads():
     assert [trace.name for trace in fig.data] == ["a, layer 0", "a, layer 2"]
     side = HEADS * len(DIRECTIONS)
     for trace, (_, part) in zip(fig.data, frame.groupby("layer"), strict=True):
-        assert np.array_equal(trace.z, part["value"].to_numpy().reshape(side, side))
+        expected = part["value"].to_numpy(copy=True).reshape(side, side)
+        np.fill_diagonal(expected, np.nan)  # a direction with itself
+        np.testing.assert_array_equal(np.asarray(trace.z), expected)
     lines = {shape.x0 for shape in fig.layout.shapes if shape.x0 == shape.x1}
     assert lines == {0.5, 1.5}
     assert list(fig.data[0].x) == [-0.25, 0.25, 0.75, 1.25, 1.75, 2.25]  # two directions within each head
     assert (list(fig.layout.xaxis.tickvals), list(fig.layout.xaxis.ticktext)) == ([0, 1, 2], ["0", "1", "2"])
-    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
+    most = max(np.nanmax(trace.z) for trace in fig.data)
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, most)
 
 
 def test_models_stand_one_under_the_other_with_as_many_layers_as_the_shallowest_has():
@@ -67,13 +70,13 @@ def measured(model="bundled:a"):
 
 def test_coherence_by_layer_and_angles_by_rank():
     fig = subspace_coherence_figure(pd.concat([measured(), measured("bundled:b")]))
-    drawn = [trace for trace in lines(fig) if trace.name == "a"]
+    drawn = [trace for trace in lines(fig) if trace.name == "a" and trace.mode == "lines+markers"]
     assert [list(trace.x) for trace in drawn] == [[0, 1, 2], [0, 1, 2], [1, 2]]
-    np.testing.assert_allclose(drawn[2].y, [1.9, 2.9])  # mean over the layers, less random
+    np.testing.assert_allclose(drawn[2].y, np.degrees([1.9, 2.9]))  # mean over the layers, less random
     null_level = bands(fig, NULL_BAND)
     for band in null_level:  # one in each panel
-        less = 0.1 * (band.xaxis == "x3")
-        assert (min(band.y), max(band.y)) == pytest.approx((0.05 - less, 0.2 - less))
+        less, unit = (0.1, 180 / np.pi) if band.xaxis == "x3" else (0, 1)
+        assert (min(band.y), max(band.y)) == pytest.approx(((0.05 - less) * unit, (0.2 - less) * unit))
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
     estimates = ["mean over pairs of directions, or of heads", "angles: IQR over layers and pairs of heads"]

@@ -73,9 +73,9 @@ def test_panels_are_the_metrics_with_their_axes():
     )
     assert [axis.type for axis in fig.select_yaxes()][:3] == ["log", None, "log"]
     assert [axis.title.text for axis in fig.select_yaxes()][:3] == [
-        "J, all layers",
+        "J, mean over layers",
         "Test accuracy (%)",
-        "‖h‖², all layers",
+        "‖h‖², mean over layers",
     ]
 
 
@@ -139,7 +139,7 @@ def test_the_axis_says_what_is_drawn_of_which_split():
     found = {metric: variant_curves_figure(frame, metric).layout.yaxis for metric in frame["metric"].unique()}
     words = {metric: axis.title.text for metric, axis in found.items()}
     assert words == {
-        "loss": "Test loss (nats)", "accuracy": "Test accuracy (%)", "projection_error": "J, all layers",
+        "loss": "Test loss (nats)", "accuracy": "Test accuracy (%)", "projection_error": "J, mean over layers",
     }  # fmt: skip
     assert (found["loss"].type, found["accuracy"].type) == ("log", None)
     narrow = frame.assign(value=frame["value"] + 9)
@@ -155,7 +155,7 @@ def test_one_seed_far_away_does_not_rule_the_axis_and_its_value_is_written():
     fig = variant_curves_figure(frame, "projection_error")
     assert fig.layout.yaxis.range[1] < 2
     (arrow,) = [trace for trace in fig.data if trace.mode == "markers+text"]
-    assert (arrow.xaxis, arrow.x, arrow.text) == ("x2", (2,), ("1.2·10<sup>6</sup>",))
+    assert (arrow.xaxis, arrow.x, arrow.text) == ("x2", (2,), ("to 1.2·10<sup>6</sup>",))
     assert arrow.y[0] == pytest.approx(10 ** fig.layout.yaxis.range[1])
     drawn = [y for trace in fig.data if trace.xaxis == "x2" for y in trace.y if y is not None]
     assert max(drawn) == arrow.y[0]
