@@ -140,10 +140,10 @@ def matrix_panel(
     shapes = [masked_shape()] if hidden.any() else []
     if view.grid is not None and len(keys) > _MOST_LABELS:  # where a row of patches ends
         ends = [n + 0.5 for n, place in enumerate(keys[:-1]) if _ends_a_row(columns, place)]
-        whole = {"type": "line", "line": {"color": "white", "width": 0.8}}
-        shapes += [whole | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
+        rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": 0.8}}
+        shapes += [rule | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
         both = ends if len(shown) == len(keys) else []
-        shapes += [whole | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]
+        shapes += [rule | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]
     return Panel([cells], replace(x, steep=True), y, title, shapes=shapes)
 
 

@@ -45,8 +45,9 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
         title, number = _TITLES.get(term, term.replace("-", "–")), len(panels)
         side, beneath = "" if number % 3 else "query", "key" if number >= 3 else ""
         panels.append(map_panel(table.to_numpy(), term, title, side, beneath))
-    most = float(frame["value"].abs().quantile(0.99)) or None
-    scale = Scale.of([frame["value"]], "Row-centred logit", middle=0.0, ends=most and (-most, most))
+    most = float(frame["value"].abs().quantile(0.99))
+    ends = (-most, most) if most else None
+    scale = Scale.of([frame["value"]], "Row-centred logit", middle=0.0, ends=ends)
     return compose_maps(panels, 3, scale, fewest=3)
 
 

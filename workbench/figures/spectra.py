@@ -51,14 +51,14 @@ def spectrum_figure(
     elif heads != "mean":
         raise InputError(f"heads is {heads!r}; choose 'mean' or 'panels'")
     parts, titles = [], {}
-    standardized = panel == SERIES and rows[SERIES].str.contains(" (per-", regex=False)
+    standardized = panel == SERIES and bool(rows[SERIES].str.contains(" (per-", regex=False).any())
     for name, part in rows.groupby(panel, sort=False):
         layers = sorted(part["layer"].unique())
         chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
         known, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
         parts.append(known)
         title = f"head {name}" if panel == "head" else str(name).replace(" (per-", "<br>standardised per ")
-        if panel == SERIES and standardized.any() and "<br>" not in title:
+        if standardized and "<br>" not in title:
             title += "<br>keys as they are"
         titles[name] = title.rstrip(")") + (f"<br>{lost} of {points} points below round-off" if lost else "")
     more = [title.partition("<br>")[2] for title in titles.values()]
