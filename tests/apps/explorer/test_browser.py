@@ -84,14 +84,10 @@ def page_of_its_own(tmp_path_factory):
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def alone(browser, page_of_its_own):
-    """That page in a narrow window."""
-    (page_of_its_own.folder / "go-on").touch()
+    """A narrow window for that page."""
     with watched(browser, page_of_its_own.folder, {"width": 700, "height": 900}) as seen:
-        with seen.step("start"):
-            open_page(seen.page, page_of_its_own)
-            seen.page.wait_for_selector(f"{MAP} .main-svg")
         yield seen
 
 
@@ -269,34 +265,32 @@ def test_a_typed_text_is_looked_at(lab):
         wait_until_says(page, "text.txt")
 
 
-def test_what_is_drawn_while_the_page_fetches_its_scripts_is_shown(browser, page_of_its_own):
+def test_what_is_drawn_while_the_page_fetches_its_scripts_is_shown(alone, page_of_its_own):
     """The page drops what widgets are told before their scripts are there: it is held back there while all is drawn."""
     started, held, heard = [], [], []
-    with watched(browser, page_of_its_own.folder) as seen:
 
-        def connected(socket):
-            started.append(socket)
-            socket.on("framereceived", lambda frame: heard.append(OVERVIEW_DRAWN in bytes(frame)))
+    def connected(socket):
+        started.append(socket)
+        socket.on("framereceived", lambda frame: heard.append(OVERVIEW_DRAWN in bytes(frame)))
 
-        seen.page.on("websocket", connected)
-        scripts = re.compile(r"/@jupyter-widgets/.*\.js")
-        seen.page.route(scripts, lambda route: held.append(route) if started else route.continue_())
-        with seen.step("held-back") as page:
-            page.goto(page_of_its_own.address, wait_until="commit")
-            _until(page, lambda: held)
-            (page_of_its_own.folder / "go-on").touch()
-            _until(page, lambda: any(heard))
-            started.clear()
-            for route in held:
-                route.continue_()
-            wait_for_figure(page)
-            page.wait_for_selector(f"{MAP} .main-svg")
-            wait_until_says(page, "Layer 3, head 0")
+    alone.page.on("websocket", connected)
+    scripts = re.compile(r"/@jupyter-widgets/.*\.js")
+    alone.page.route(scripts, lambda route: held.append(route) if started else route.continue_())
+    with alone.step("held-back") as page:
+        page.goto(page_of_its_own.address, wait_until="commit")
+        _until(page, lambda: held)
+        (page_of_its_own.folder / "go-on").touch()
+        _until(page, lambda: any(heard))
+        started.clear()
+        for route in held:
+            route.continue_()
+        wait_for_figure(page)
+        page.wait_for_selector(f"{MAP} .main-svg")
+        wait_until_says(page, "Layer 3, head 0")
 
 
 def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
     with alone.step("page") as page:
-        wait_until_says(page, "Layer 3, head 0")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert "Explorer()" not in page.content()
         slider(page, "layer").focus()
