@@ -45,7 +45,7 @@ def test_a_line_is_the_middle_severity_and_its_band_reaches_over_all():
     assert list(drawn[1].y) == pytest.approx([0.3, 1.3, 2.3])
     bands = [trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x"]
     assert list(bands[0].y) == pytest.approx([0.5, 1.5, 2.5, 2.1, 1.1, 0.1])
-    assert [note.text for note in fig.layout.annotations] == ["gaussian noise", "defocus blur"]
+    assert [note.text for note in fig.layout.annotations] == ["Gaussian noise", "defocus blur"]
     assert not named(fig, "boosted residual")
 
 

@@ -43,11 +43,10 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
         told == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
     )
     assert findings.difference_findings(versus, "loss", "Loss") == []
-    loss, end = findings.learning_findings(versus, {"digits": 0.9})
+    loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
     assert "beside the baseline's, is significantly different with none (3 seeds" in loss
-    assert (
-        end == "Epochs to 90 % accuracy are never enough with tssa, accuracies at the end higher with tssa."
-    )
+    assert speed == "Epochs to 90 % accuracy are never enough with tssa."
+    assert end == "Accuracies at the end are higher with tssa."
 
 
 def test_corruptions_and_verdicts_are_counted():

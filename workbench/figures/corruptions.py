@@ -52,6 +52,9 @@ def corruptions_figure(
     shown = shown.sort_values("kind", key=lambda column: column.map(kinds.index), kind="stable")
     titles = {title: f"{title}<br>(↓ better)" for title in panels}
     names = {name: look_of(name).label for names in panels.values() for name in names}
+    names |= {
+        kind: kind.replace("-", " ").replace("gaussian", "Gaussian").replace("jpeg", "JPEG") for kind in kinds
+    }
     forest = Forest(shown, y="kind", x=titles, panel="panel", color="attention", names=names)
     ends = {title: own[["ratio", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
     ends = {title: (0.93 * own.min().min(), 1.07 * own.max().max()) for title, own in ends.items()}

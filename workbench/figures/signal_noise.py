@@ -120,7 +120,10 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
 
 def _noises(rows: pd.DataFrame) -> dict[str, str]:
     """The kinds of noise in words."""
-    return {str(kind): str(kind).replace("-", " ") for kind in dict.fromkeys(rows["noise"])}
+    return {
+        str(kind): str(kind).replace("-", " ").replace("gaussian", "Gaussian")
+        for kind in dict.fromkeys(rows["noise"])
+    }
 
 
 def _middle(severities: pd.Series) -> int:

@@ -107,15 +107,12 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
 
         at = f"{thresholds[str(task)]:.0%}".replace("%", " %")
         order = {"lower": "lower with", "higher": "higher with"}
+        epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "never enough with"}
         sentences += [
             f"On {task} the mean test loss of training, beside the baseline's, is {those('mean_loss', order)} "
             f"({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",
-            f"Epochs to {at} accuracy are "
-            + those(
-                "epochs_to_threshold",
-                {"lower": "fewer with", "higher": "more with", UNREACHED: "never enough with"},
-            )
-            + f", accuracies at the end {those('accuracy', order)}.",
+            f"Epochs to {at} accuracy are {those('epochs_to_threshold', epochs)}.",
+            f"Accuracies at the end are {those('accuracy', order)}.",
         ]
     return sentences
 
