@@ -32,7 +32,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "cosine_decay": ["sites"],
     "eigenvector_test": ["exact"],
     "membership_maps": ["baseline"],
-    "operator_efficiency": ["here", "exponents"],
+    "operator_efficiency": ["exponents"],
     "position_logits": ["shares"],
     "projection_error_by_attention": ["change"],
     "robust_components": ["auc", "planted"],
@@ -60,7 +60,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 } - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
-    *(f"operator_efficiency{part}" for part in ("", "_here", "_exponents")),
+    *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "robust_components_planted", "softmax_sensitivity",
 }  # fmt: skip
 
@@ -209,11 +209,11 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
 
 def test_the_efficiency_of_operators_is_measured_on_this_machine(render_once):
     rendered = render_once("operator_efficiency")
-    provenance = json.loads((rendered.out / "operator_efficiency_here.json").read_text())
-    (run,) = provenance["runs"]
+    provenance = json.loads((rendered.out / "operator_efficiency.json").read_text())
+    run = provenance["runs"][-1]
     assert run["device"]
     assert run["threads"] == 1
-    frame = pd.read_csv(rendered.out / "operator_efficiency_here.csv")
-    exponent = frame[(frame["metric"] == "time_exponent_tokens") & (frame["source"] == "measured")]
-    assert list(exponent["operator"]) == ["tssa"]
-    assert f"n^{exponent['value'].iloc[0]:.2f}" in provenance["figure"]["caption"]
+    frame = pd.read_csv(rendered.out / "operator_efficiency.csv")
+    timed = frame[(frame["measured"] == "in this run") & (frame["metric"] == "seconds_per_sample")]
+    assert set(timed["operator"]) == {"tssa"}
+    assert (timed["value"] > 0).all()

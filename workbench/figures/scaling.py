@@ -26,7 +26,7 @@ def scaling_figure(
     sweeps: Sequence[str],
     condition: str = FORWARD,
     without: Sequence[str] = (),
-    width: str = "page",
+    now: pd.DataFrame | None = None,
 ) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a column of panels per sweep.
 
@@ -38,12 +38,17 @@ def scaling_figure(
         sweeps: those to draw, a column of panels each.
         condition: "forward", or "forward + backward".
         without: operators that are left out, since they lie on another's line.
-        width: printed width of the figure, as `Plot.figure` takes it.
+        now: points measured apart from these, circles in the panels of their sweeps.
 
     Raises:
         InputError: no measured point of a sweep.
     """
     frame = frame[(frame["condition"] == condition) & ~frame["operator"].isin(without)]
+    again = pd.DataFrame()
+    if now is not None:
+        again = now[(now["condition"] == condition) & now["metric"].isin(_COSTS) & now["value"].notna()]
+        scale = again["metric"].map({"device_memory": 2.0**-20}).fillna(1.0)
+        again = again.assign(size=again["tokens"], value=again["value"] * scale)
     parts: list[pd.DataFrame] = []
     for sweep in sweeps:
         rows = frame[frame["sweep"] == sweep]
@@ -72,7 +77,8 @@ def scaling_figure(
     return plot.add(
         Line(words=f"median over passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
-    ).figure(width, labels="key")  # fmt: skip
+        Points(again, "measured in this run", by=("metric", "sweep"), symbol="circle-open"),
+    ).figure("page", labels="key")  # fmt: skip
 
 
 def exponents_figure(

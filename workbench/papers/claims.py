@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -12,6 +13,7 @@ from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_s
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.intervals import Finding, mean_interval
 from workbench.data.batches import PREPROCESSING, NoImages
+from workbench.data.pools import open_pool
 from workbench.frames.results import join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve
@@ -90,7 +92,8 @@ def claims(
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
-            if claim["paper"] in PREPROCESSING and resolve(model)[0] not in ("bundled", "file"):
+            own = claim["paper"] in PREPROCESSING and resolve(model)[0] not in ("bundled", "file")
+            if own and _of_images(inputs):  # of texts it would be the same run again
                 runs = [run._replace(preprocessing=claim["paper"]) for run in runs]
             for run in runs:
                 if run not in frames:
@@ -116,6 +119,11 @@ def claims(
     frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
     frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
     return frame
+
+
+@cache
+def _of_images(spec: str) -> bool:
+    return open_pool(spec).modality == "image"
 
 
 class _NotTested(Exception):
