@@ -251,8 +251,10 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        sampled = [_sampled(row) for row in own.to_dict("records")]
-        tail = [_place(first["place"]), *dict.fromkeys(one for one in sampled if one not in ("", usual))]
+        sampled = [one for row in own.to_dict("records") if (one := _sampled(row)) not in ("", usual)]
+        counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
+        sampled = [f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units]
+        tail = [_place(first["place"]), *sampled]
         tail = [f"{part};" for part in tail[:-1]] + tail[-1:]
         looks = dict.fromkeys(tail, f'<span style="color:{GREY}">{{}}</span>')
         looks = {_claimed(first, factor, unit): "<b>{}</b>"} | looks
@@ -342,7 +344,10 @@ def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
 def _method(frame: pd.DataFrame) -> str:
     """Whose mean, over what, with which interval."""
     if _of_pairs(frame):
-        return "95 % CI: Welch's over seeds, Newcombe's over inputs (one seed a side), paired over kinds, t of slopes."
+        return (
+            "95 % CI: Welch's over seeds, Newcombe's over inputs (one seed a side), paired over kinds; of exponents "
+            "that of the fitted slope."
+        )
     logs = frame["interval"].astype(str).str.contains("log").any()
     kinds = ", ".join(
         dict.fromkeys(null_name(kind).removeprefix("null: ") for kind in frame["null"].dropna())
