@@ -177,3 +177,14 @@ def test_a_written_file_is_as_readable_as_any_other(frame, tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
     assert write_frame(frame, tmp_path / "result.csv").stat().st_mode == plain.stat().st_mode
+
+
+def test_what_is_taken_from_a_frame_shares_its_provenance():
+    """pandas would copy it, deeply, with every selection."""
+    frame = make_frame([1.0, 2.0], "eigenvalue", {"rank": [1, 2]}, model="none")
+    frame.attrs["provenance"] = run = {"analysis": "x", "options": {"order": [1, 2]}}
+    joined = join_frames([frame, frame])
+    assert joined.attrs["provenance"] == [run, run]
+    for taken in (joined[joined["rank"] == 1], joined["value"], joined.assign(value=0.0)):
+        assert taken.attrs["provenance"] is joined.attrs["provenance"]
+    assert json.loads(json.dumps(joined.attrs["provenance"])) == [run, run]
