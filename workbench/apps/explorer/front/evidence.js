@@ -29,6 +29,7 @@ export class Evidence {
     this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
+    this.body.tabIndex = 0; // it scrolls where it must
     this.box = make("section", "aw-panel aw-evidence", null, this.tabs, this.body);
     this.box.setAttribute("aria-label", "evidence");
     this.matrix = make("canvas", "aw-matrix");
@@ -281,7 +282,7 @@ export class Evidence {
       const top = places.find((token) => values[token] === most);
       const middle = quantile(places.map((token) => values[token]), 0.5);
       row.firstChild.textContent = `‖${site}‖ of the ${name}: median ${number(middle)}, most ${number(most)} at “${readable(one.labels[top])}”`;
-      const [width, height] = [this.body.clientWidth, Math.max(60, Math.min(150, (this.body.clientHeight - 90) / 3))];
+      const [width, height] = [this.body.clientWidth, Math.max(60, Math.min(150, (this.body.clientHeight - 140) / 3))];
       const pen = fresh(canvas, width, height);
       if (!pen) return;
       canvas.held = { values, places };
