@@ -191,6 +191,15 @@ def test_a_language_models_next_tokens_and_the_effect_of_even_attention():
     assert not any(name.endswith((".q", ".plane.k")) and "norms" not in name for name in silent.arrays)
 
 
+def test_a_model_of_another_attention_has_what_can_be_measured_of_it():
+    primal = workbench.load("bundled:digits-primal")
+    found = make_bundle(primal, workbench.inputs("bundled:digits", primal, n=1), layers=[3], ablations=False)
+    assert "singular_value" not in [
+        metric.name for metric in found.header.spectra
+    ]  # of weights, which no capture holds
+    assert found.header.inputs[0].prediction.of == "class"
+
+
 def test_the_tokens_and_the_image_are_those_of_the_input(bundle, digits):
     card = bundle.header.inputs[0]
     assert card.labels == digits.tokens.labels[0]

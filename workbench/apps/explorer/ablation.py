@@ -28,7 +28,7 @@ MODES = {
     "uniform": "it attends to all tokens that it may see alike",
 }
 """How a head is switched off."""
-MOST_WORK = 1e12
+MOST_WORK = 2e11
 """Multiplications that are not asked for: some ten seconds on two cores."""
 CLASSES, WORDS = 10, 5
 """How many classes, or tokens of a vocabulary, are kept of a prediction."""

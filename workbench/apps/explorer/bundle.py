@@ -394,7 +394,7 @@ def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) 
     try:
         return analyze(name, **settings)
     except InputError as error:
-        if "nothing to measure" not in str(error):
+        if not any(words in str(error) for words in ("nothing to measure", "reads the model's weights")):
             raise
         return None
 
@@ -447,7 +447,9 @@ def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked
 
     prediction = ablation.predict(model, one, seen)
     if prediction is None:
-        part.without_ablations = f"{model.spec} predicts neither a class nor the next token"
+        part.without_ablations = (
+            f"{model.spec} predicts no class, and no next token by attention that is seen to be causal"
+        )
         return
     names = prediction.names
     part.card = part.card.model_copy(
