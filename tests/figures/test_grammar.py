@@ -301,7 +301,7 @@ def test_published_numbers_have_one_look_and_name_paper_and_table():
     assert (list(found.x), list(found.y)) == ([2], [0.5])
     assert found.marker.color == PUBLISHED["color"]
     for figure, mode in ((fig, "lines"), (placed, "markers")):
-        (entry,) = [trace for trace in figure.data if trace.name == "published (wu2025)"]
+        (entry,) = [trace for trace in figure.data if trace.name == "published (Wu et al., 2025)"]
         assert entry.mode == mode
 
 
@@ -339,7 +339,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     assert key(fig) == [
         "mean over 5 inputs, 95 % CI",
         "null: Gaussian (95 % of the mean)",
-        "published (teo2024)",
+        "published (Teo et al., 2024)",
     ]
     (diamond,) = [
         trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None

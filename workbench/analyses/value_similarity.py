@@ -385,7 +385,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         )
     # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
     placed = place_in_null(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
-    if len(placed):
+    if len(placed) > 1:
         told.append(
             f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "
             f"the {placed['null'].iloc[0]} null's 95 % band and {placed['below'].sum()} below it"

@@ -18,6 +18,7 @@ from workbench.core.errors import InputError
 from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds
 from workbench.figures.frames import band, short_name
 from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, translucent
+from workbench.figures.words import in_words
 
 NEUTRAL = "#444444"  # of a key's entry that holds for all colours
 NEUTRAL_STYLE: dict[str, Any] = {
@@ -398,7 +399,7 @@ class Published(Mark):
             named = self.words or (f" ({', '.join(dict.fromkeys(papers))})" if papers else "")
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
-            yield key_entry(f"published{named}", mode="+".join(sorted(drawn_as)), **look)
+            yield key_entry(in_words(f"published{named}"), mode="+".join(sorted(drawn_as)), **look)
 
 
 @dataclass(frozen=True)
