@@ -35,7 +35,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import line_count, widest
 from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.figures.words import PAPERS
+from workbench.figures.words import in_words
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
@@ -532,13 +532,11 @@ class _Drawing:
                     paper for name in self.titles for _, paper in self._published(name, mark)
                 )
                 if papers:
-                    said = dict.fromkeys(
-                        PAPERS.get(part, part) for paper in papers for part in paper.split(", ") if part
-                    )
+                    said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
                     symbol = str(PUBLISHED["symbol"]).removesuffix("-open" * mark.filled)
                     yield key_entry(
-                        f"published{named}", mode="markers", marker=PUBLISHED | {"symbol": symbol}
+                        in_words(f"published{named}"), mode="markers", marker=PUBLISHED | {"symbol": symbol}
                     )
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})

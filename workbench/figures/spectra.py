@@ -57,10 +57,11 @@ def spectrum_figure(
         chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
         known, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
         parts.append(known)
-        title = f"head {name}" if panel == "head" else str(name).replace(" (per-", "<br>standardised per ")
-        if standardized and "<br>" not in title:
-            title += "<br>keys as they are"
-        titles[name] = title.rstrip(")") + (f"<br>{lost} of {points} points below round-off" if lost else "")
+        whose, _, way = str(name).partition(" (per-")
+        title = f"head {name}" if panel == "head" else whose
+        if standardized:
+            title += "<br>standardised keys" if way else "<br>keys as they are"
+        titles[name] = title + (f"<br>{lost} of {points} points below round-off" if lost else "")
     more = [title.partition("<br>")[2] for title in titles.values()]
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
     plot = Plot(pd.concat(parts), x="rank", color="layer", panel=panel, names=titles).metric(metric)
