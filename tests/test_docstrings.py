@@ -36,7 +36,7 @@ OWN_FUNCTIONS = {
 # What `analyze` calls; sources stand beside their metrics.
 RUN = {"across", "findings", "measure", "notes", "pair_rows", "perturb", "token_findings", "token_rows"}
 ANY_SHAPE = {  # of `workbench.analyses.tensors`: they check shapes, whatever they are
-    "check_axes", "check_finite", "check_mask", "check_scale", "nonfinite_count",
+    "check_mask", "check_scale",
 }  # fmt: skip
 SOURCE = re.compile("|".join([*PAPERS, r"\(?(19|20)\d\d\)?[;:,.) ]"]))
 MODULES = sorted(path for part in ("analyses", "attention") for path in (PACKAGE / part).glob("*.py"))

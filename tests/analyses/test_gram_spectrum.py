@@ -171,6 +171,19 @@ def test_each_head_may_have_its_own_scale(k):
     torch.testing.assert_close(masked, gram_eigenvalues(k[1, 2, :5], 1.1), rtol=1e-6, atol=1e-17)
 
 
+def test_a_spectrum_that_is_not_there_has_no_rank():
+    nothing = torch.full((3,), torch.nan)
+    assert effective_rank(nothing).isnan()
+    assert rank_holding(nothing).isnan()
+    spectra = torch.stack([nothing, torch.tensor([1.0, 1.0, torch.nan])])
+    torch.testing.assert_close(
+        effective_rank(spectra), torch.tensor([torch.nan, 2.0]).double(), equal_nan=True
+    )
+    torch.testing.assert_close(rank_holding(spectra), torch.tensor([torch.nan, 2.0]).double(), equal_nan=True)
+    with pytest.raises(InputError, match="complex64"):
+        effective_rank(spectra + 0j)
+
+
 def test_effective_rank_and_rank_90_of_spectra_known_by_hand():
     flat = torch.full((4,), 0.3)
     assert effective_rank(flat) == pytest.approx(4)

@@ -345,6 +345,10 @@ def test_devices_and_types_that_do_not_exist(bert):
     if not torch.cuda.is_available():
         with pytest.raises(MissingResource, match="no CUDA device"):
             load(f"hf:{bert}", device="cuda")
+    with pytest.raises(InputError, match="'meta' holds shapes without numbers"):
+        load(f"hf:{bert}", device="meta")
+    with pytest.raises(MissingResource, match="torch has none here"):
+        load(f"hf:{bert}", device="hpu")
 
 
 def test_an_image_model_has_no_tokenizer(tmp_path):

@@ -19,7 +19,6 @@ from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.class_attention import head_diversity
 from workbench.analyses.layer import (
     Layer,
@@ -34,6 +33,7 @@ from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import attention_output
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
+from workbench.core.operands import checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -147,6 +147,7 @@ class HeadMaps(NamedTuple):
     nonfinite: Tensor
 
 
+@checked
 def head_maps(
     attn: Float[Tensor, "*batch head query key"],
     *,
@@ -166,7 +167,6 @@ def head_maps(
 
     Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021, Fig. 7; sink Xiao et al. 2024.
     """
-    tensors.check_axes("attn", attn, tensors.ATTENTION)
     attn = attn.double()
     *batch, heads, n_queries, n_keys = attn.shape
     real_query = _real("queries", queries, (*batch, n_queries), attn)[..., None, :]
@@ -238,11 +238,13 @@ def _mean_distance(
     return torch.where(counted, total / mass, 0).sum(-1) / counted.sum(-1)
 
 
+@checked
 def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Tensor, "*batch head"]:
     """−Σ_j A_ij log A_ij in nats, mean over queries, with 0·log 0 = 0; from 0 to log N (Vig & Belinkov 2019)."""
     return head_maps(attn).entropy
 
 
+@checked
 def map_diversity(
     attn: Float[Tensor, "*batch head query key"],
     queries: Bool[Tensor, "*batch query"] | None = None,
@@ -263,6 +265,7 @@ def map_diversity(
     )
 
 
+@checked
 def permuted_heads(
     attn: Float[Tensor, "head query key"],
     visible: Bool[Tensor, "head query key"],
@@ -276,6 +279,7 @@ def permuted_heads(
     return attn.gather(-1, order.to(attn.device))
 
 
+@checked
 def head_output_norm(
     output: Float[Tensor, "*batch head token head_dim"], tokens: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch head"]:
@@ -284,8 +288,6 @@ def head_output_norm(
     ``output`` is what a head hands to the output projection. 1 for every head where all are alike; NaN where
     the whole layer is 0 or an output is not finite. Padding (``tokens`` false) is left out.
     """
-    axes = ("head", *tensors.TOKENS)
-    tensors.check_axes("output", output, axes)
     output = output.double()
     real = _real("tokens", tokens, (*output.shape[:-3], output.shape[-2]), output)[..., None, :, None]
     square = torch.where(real, output, 0).square().sum((-2, -1))

@@ -30,6 +30,7 @@ from workbench.analyses.layer import (
 )
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core.null_distributions import ROUNDING, Null
+from workbench.core.operands import check_axes, checked
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -93,6 +94,7 @@ class Score(NamedTuple):
     null: Null
 
 
+@checked
 def pattern_share(
     attn: Float[Tensor, "*batch head query key"],
     pattern: Bool[Tensor, "*batch #head query key"],
@@ -121,6 +123,7 @@ def pattern_share(
     )
 
 
+@checked
 def uniform_overlap(
     attn: Float[Tensor, "*batch head query key"],
     visible: Bool[Tensor, "*batch #head query key"] | None = None,
@@ -149,7 +152,7 @@ def _rows(
     attn: Tensor, visible: Tensor | None, queries: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights on visible keys, which keys those are, the real queries, and the heads that are no attention."""
-    tensors.check_axes("attn", attn, tensors.ATTENTION)
+    check_axes("attn", attn, tensors.ATTENTION)
     attn = attn.double()
     seen = visible_keys(visible, attn)
     asking = torch.ones(attn.shape[:-1], dtype=torch.bool, device=attn.device)

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import gram_spectrum, tensors
+from workbench.analyses import gram_spectrum
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
     Found,
@@ -37,6 +37,7 @@ from workbench.analyses.registry import Analysis, OfValues, Single
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -144,6 +145,7 @@ class KernelSVD(NamedTuple):
         return self.right * self.values[..., None, :]
 
 
+@checked
 def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch rank"]:
     """Singular values σ_r of every matrix, largest first (chen2023 Fig. 1); all matrices of a batch in one call.
 
@@ -161,11 +163,13 @@ def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, 
     return values.reshape(*kernel.shape[:-2], -1)
 
 
+@checked
 def relative_values(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
     """σ_r / σ_1, which starts at 1; zeros stay zero (chen2023 Fig. 1)."""
     return spectrum / torch.where(spectrum[..., :1] > 0, spectrum[..., :1], 1.0)
 
 
+@checked
 def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> KernelSVD:
     """The first ``directions`` singular triplets of every matrix, at most as many as it has (chen2023).
 
@@ -188,8 +192,8 @@ def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> Ke
 
 
 def _check(kernel: Tensor) -> None:
-    tensors.check_axes("kernel", kernel, KERNEL)
-    tensors.check_finite("kernel", kernel, KERNEL)
+    check_axes("kernel", kernel, KERNEL)
+    check_finite("kernel", kernel, KERNEL)
     if not kernel.numel():
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; there is no matrix in it")
     for axis, size in zip(KERNEL, kernel.shape[-2:], strict=True):
@@ -300,7 +304,7 @@ def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, opti
     if len(random):
         drawn["gaussian"] = (random, torch.linalg.qr(random).Q)
     if options.null_samples and "permutation" in options.nulls:
-        places = torch.arange(v.shape[-2], device=v.device)[:, None]
+        places = torch.arange(v.shape[-2], device=v.device, dtype=torch.float64)[:, None]
         orders = [
             null_values(places, "permutation", options.null_samples, seed)
             for seed in group.seeds.flatten().tolist()

@@ -33,6 +33,7 @@ from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
+from workbench.core.operands import check_axes, checked
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import beside_null, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -126,6 +127,7 @@ CLASS_ATTENTION_MASK = Metric(
 )
 
 
+@checked
 def query_attention(
     attn: Float[Tensor, "*batch head query key"], query: Float[Tensor, "*batch query"]
 ) -> Float[Tensor, "*batch head key"]:
@@ -133,7 +135,6 @@ def query_attention(
 
     float64; rows of weight 0 do not matter, whatever they hold. Raises `InputError` where the weights do not fit.
     """
-    tensors.check_axes("attn", attn, tensors.ATTENTION)
     if query.shape != (*attn.shape[:-3], attn.shape[-2]):
         raise InputError(
             f"query of shape {tuple(query.shape)} does not fit attention of shape {tuple(attn.shape)}; expected one "
@@ -152,6 +153,7 @@ def is_causal(
     return attn.shape[-1] > 1 and not bool(ahead.any())
 
 
+@checked
 def attention_rollout(
     maps: Sequence[Float[Tensor, "*batch head token token"]], query: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch token"]:
@@ -165,7 +167,7 @@ def attention_rollout(
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
     for number, attn in reversed(list(enumerate(maps))):
-        tensors.check_axes("maps", attn, tensors.ATTENTION)
+        check_axes("maps", attn, tensors.ATTENTION)
         if attn.shape[-2:] != (row.shape[-1],) * 2:
             raise InputError(
                 f"rollout multiplies maps of the same tokens; number {number} of shape {tuple(attn.shape)} does not "
@@ -188,6 +190,7 @@ class Concentration(NamedTuple):
     spread: Tensor
 
 
+@checked
 def concentration(
     row: Float[Tensor, "*batch key"],
     content: Bool[Tensor, "*batch key"],
@@ -224,6 +227,7 @@ def _scatter(weights: Tensor, positions: Tensor) -> Tensor:
     return (weights * (placed - centre[..., None, :]).square().sum(-1)).sum(-1)
 
 
+@checked
 def head_diversity(
     rows: Float[Tensor, "*batch head key"], content: Bool[Tensor, "*batch key"]
 ) -> Float[Tensor, "*batch"]:
@@ -241,6 +245,7 @@ def head_diversity(
     return (joint - entropy.mean(-1)).clamp_min(0.0) / math.log(heads)
 
 
+@checked
 def mask_share(
     row: Float[Tensor, "*batch patch"], foreground: Bool[Tensor, "*batch patch"]
 ) -> Float[Tensor, "*batch"]:

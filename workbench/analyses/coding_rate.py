@@ -25,6 +25,7 @@ from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import first_norm
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -88,6 +89,7 @@ CODING_RATE_VARIATIONAL = Metric(
 )
 
 
+@checked
 def coding_rate(
     z: Float[Tensor, "*batch token width"],
     eps: float | None = None,
@@ -102,6 +104,7 @@ def coding_rate(
     return _half_log_det(z * (_precision(eps, z.shape[-1]) / real.double().sum(-1))[..., None, None].sqrt())
 
 
+@checked
 def coding_rate_compression(
     z: Float[Tensor, "*batch token width"],
     membership: Float[Tensor, "*batch head token"],
@@ -124,6 +127,7 @@ def coding_rate_compression(
     return (size * torch.stack(rates, -1)).sum(-1) / real.sum(-1)
 
 
+@checked
 def variational_compression(
     w: Float[Tensor, "*batch head token head_dim"],
     membership: Float[Tensor, "*batch head token"],
@@ -137,7 +141,6 @@ def variational_compression(
     bounds `coding_rate_compression` from above, and equals it where U_k diagonalises that matrix (Corollary 1).
     ``width`` is d, that of a token. Raises what `coding_rate_compression` raises.
     """
-    tensors.check_axes("w", w, ("head", *tensors.TOKENS))
     w, real = _real(w, None if mask is None else mask[..., None, :])
     weights = _weights(membership, w[..., 0, :, :], real[..., 0, :])
     size = weights.sum(-1)
@@ -157,25 +160,25 @@ def _precision(eps: float | None, width: int) -> float:
 
 def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Tokens in float64, zero where padding, and which are real, (*batch, token)."""
-    tensors.check_axes("tokens", x, ("token", "width"))
+    check_axes("tokens", x, ("token", "width"))
     real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
     if mask is not None:
         real = tensors.check_mask(mask, x.shape[:-1]).to(x.device)
         x = torch.where(real[..., None], x, 0.0)
-    tensors.check_finite("tokens", x, ("token", "width"))
+    check_finite("tokens", x, ("token", "width"))
     return x.double(), real
 
 
 def _weights(membership: Tensor, z: Tensor, real: Tensor) -> Tensor:
     """Π in float64, zero for padding."""
-    tensors.check_axes("membership", membership, ("head", "token"))
+    check_axes("membership", membership, ("head", "token"))
     if membership.shape[:-2] != z.shape[:-2] or membership.shape[-1] != z.shape[-2]:
         raise InputError(
             f"membership of shape {tuple(membership.shape)} does not fit tokens of shape {tuple(z.shape)}: expected "
             "(*batch, head, token)"
         )
     weights = torch.where(real[..., None, :], membership.double(), 0.0)
-    tensors.check_finite("membership", weights, ("head", "token"))
+    check_finite("membership", weights, ("head", "token"))
     return weights
 
 

@@ -27,6 +27,7 @@ from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
+from workbench.core.operands import checked
 from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -123,6 +124,7 @@ class EigenvectorTest(NamedTuple):
     resolved: Int[Tensor, "*batch"]
 
 
+@checked
 def eigenvector_test(
     k: Float[Tensor, "*batch token head_dim"],
     v: Float[Tensor, "*batch token value_dim"],
@@ -176,6 +178,7 @@ def eigenvector_test(
     return stack_heads(map_tokens(test_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
 
 
+@checked
 def candidate_of_values(
     v: Float[Tensor, "*draw token value_dim"], log_normaliser: Float[Tensor, " token"]
 ) -> tuple[Float[Tensor, "*draw token value_dim"], Float[Tensor, "*draw"]]:
@@ -198,6 +201,7 @@ def candidate_of_values(
     return candidate.masked_fill(lost[..., None, :], torch.nan), inconsistency
 
 
+@checked
 def gamma_ratios(
     gram: Float[Tensor, "token token"], candidate: Float[Tensor, "token axis"]
 ) -> Float[Tensor, "axis token"]:
@@ -206,6 +210,7 @@ def gamma_ratios(
     return torch.where(ratios.isfinite(), ratios, torch.nan)
 
 
+@checked
 def eigen_residual(
     gram: Float[Tensor, "token token"], candidate: Float[Tensor, "*draw token axis"]
 ) -> Float[Tensor, "*draw axis"]:

@@ -22,6 +22,7 @@ from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
@@ -96,6 +97,7 @@ class FilterFit(NamedTuple):
     content: Tensor
 
 
+@checked
 def squared_distances(
     x: Float[Tensor, "*batch query space"], y: Float[Tensor, "*batch key space"] | None = None
 ) -> Float[Tensor, "*batch query key"]:
@@ -115,6 +117,7 @@ def log_filter_kernel(
     return np.where(visible, logits, -np.inf)
 
 
+@checked
 def fit_filter(
     attn: Float[Tensor, "*batch query key"],
     kernel: str,
@@ -137,8 +140,7 @@ def fit_filter(
     """
     if kernel not in KERNELS:
         raise UnknownName("filter", kernel, KERNELS)
-    tensors.check_axes("attn", attn, ("query", "key"))
-    tensors.check_finite("attn", attn, ("query", "key"))
+    check_finite("attn", attn, ("query", "key"))
     tensors.check_token_count("attention", attn.shape[-1])
     given = {"position": position, "content": content}
     distances = []
@@ -166,7 +168,7 @@ def fit_filter(
 
 def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
     if tensor.dtype != torch.bool:
-        tensors.check_finite(name, tensor, ("query", "key"))
+        check_finite(name, tensor, ("query", "key"))
         tensor = tensor.double()
     try:
         return tensor.to(attn.device).expand(attn.shape)

@@ -25,6 +25,7 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, s
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
 from workbench.core.errors import InputError
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
@@ -118,6 +119,7 @@ class Factored(NamedTuple):
         return self.values * self.log_factor.exp().reshape(*self.log_factor.shape, *[1] * missing)
 
 
+@checked
 def log_kernel(
     k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor
 ) -> Float[Tensor, "*batch token token"]:
@@ -136,11 +138,12 @@ def log_kernel(
 
 
 def _check_keys(k: Tensor) -> None:
-    tensors.check_axes("k", k, tensors.TOKENS)
-    tensors.check_finite("k", k, tensors.TOKENS)
+    check_axes("k", k, tensors.TOKENS)
+    check_finite("k", k, tensors.TOKENS)
     tensors.check_token_count("k", k.shape[-2])
 
 
+@checked
 def factored_gram(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -176,13 +179,14 @@ def factored_gram(
 
 def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Keys with padding set to 0 (it may hold anything) and the mask in full."""
-    tensors.check_axes("k", k, tensors.TOKENS)
+    check_axes("k", k, tensors.TOKENS)
     mask = tensors.check_mask(mask, k.shape[:-1])
     clean = torch.where(mask[..., None], k, 0)
-    tensors.check_finite("k", clean, tensors.TOKENS)
+    check_finite("k", clean, tensors.TOKENS)
     return clean, mask
 
 
+@checked
 def raw_gram(
     k: Float[Tensor, "*batch token head_dim"], scale: Float[Tensor, "*#batch 1 1"]
 ) -> tuple[Float[Tensor, "*batch token token"], Float[Tensor, "*batch"], Float[Tensor, "*batch token"]]:
@@ -209,6 +213,7 @@ def _symmetric(matrices: Tensor) -> Tensor:
     return (matrices + matrices.mT) / 2
 
 
+@checked
 def centred_gram(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -222,6 +227,7 @@ def centred_gram(
     return factored_gram(k, scale, mask).product()
 
 
+@checked
 def check_psd_eigenvalues(
     eigenvalues: Float[Tensor, "*batch token"], noise: Float[Tensor, "*batch"] | float = 0.0
 ) -> Float[Tensor, "*batch token"]:
@@ -244,6 +250,7 @@ def check_psd_eigenvalues(
     return eigenvalues.clamp_min(0)
 
 
+@checked
 def gram_spectrum(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -293,6 +300,7 @@ def _matrix_spectrum(k: Tensor, scale: Tensor) -> Factored:
     return Factored(torch.linalg.eigvalsh(gram).flip(-1), log_factor)
 
 
+@checked
 def gram_eigenvalues(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -306,23 +314,27 @@ def gram_eigenvalues(
     return gram_spectrum(k, scale, mask).product()
 
 
+@checked
 def effective_rank(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     """exp(−Σ p log p) with p the spectrum divided by its sum (Roy & Vetterli 2007).
 
     Between 1 and the number of nonzero values; 0 for a spectrum that is 0 throughout. NaN entries (ranks a
-    masked input does not have) count as absent. Does not change when the spectrum is multiplied by a
-    constant.
+    masked input does not have) count as absent; where all are NaN, so is the rank. Does not change when the spectrum is
+    multiplied by a constant.
     """
     share = spectrum_share(spectrum).nan_to_num(nan=0.0)
     rank = torch.special.entr(share).sum(-1).exp()
-    return torch.where(share.sum(-1) > 0, rank, torch.zeros_like(rank))
+    rank = torch.where(share.sum(-1) > 0, rank, torch.zeros_like(rank))
+    return rank.masked_fill(spectrum.isnan().all(-1), torch.nan)
 
 
+@checked
 def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> Float[Tensor, "*batch"]:
     """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1: 0.9).
 
-    The spectrum is sorted largest first; 0 for one that is 0 throughout; NaN entries count as absent. For the
-    share of variance of singular values, give their squares. Raises `InputError` for a share outside (0, 1].
+    The spectrum is sorted largest first; 0 for one that is 0 throughout, NaN for one that is; single NaN entries count
+    as absent. For the share of variance of singular values, give their squares. Raises `InputError` for a share outside
+    (0, 1].
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie in (0, 1]; got {share}")
@@ -330,9 +342,11 @@ def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> 
     # the last sum is 1 only up to rounding
     enough = summed >= share * summed[..., -1:] * (1 - summed.shape[-1] * EPSILON)
     first = enough.to(torch.int8).argmax(-1) + 1
-    return torch.where(summed[..., -1] > 0, first, torch.zeros_like(first)).double()
+    rank = torch.where(summed[..., -1] > 0, first, torch.zeros_like(first)).double()
+    return rank.masked_fill(spectrum.isnan().all(-1), torch.nan)
 
 
+@checked
 def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
     """The spectrum divided by its sum: each rank's share (chen2023 Fig. 1).
 

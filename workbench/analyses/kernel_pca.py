@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, raw_gram
 from workbench.analyses.linalg import EPSILON, leading_eigenpairs
+from workbench.core.operands import checked
 from workbench.frames.metrics import Metric
 
 SPAN_SHARE = Metric(
@@ -45,6 +46,7 @@ class PrincipalAxes(NamedTuple):
     close: Int[Tensor, ""]
 
 
+@checked
 def principal_axes(
     k: Float[Tensor, "token head_dim"], scale: float | Tensor, axes: int | None = None
 ) -> PrincipalAxes:

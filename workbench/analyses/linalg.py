@@ -17,7 +17,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses.tensors import check_axes
+from workbench.core.operands import checked
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
@@ -55,6 +55,7 @@ class Eigenpairs(NamedTuple):
     residual: Float[Tensor, ""]
 
 
+@checked
 def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs:
     """The ``count`` pairs with the largest eigenvalues, by the way that is faster for this size.
 
@@ -76,6 +77,7 @@ def iterates(matrix: Float[Tensor, "token token"], count: int) -> bool:
     return len(matrix) >= MANY and SHARE * count <= len(matrix) and matrix.device.type == "cpu"
 
 
+@checked
 def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | None:
     """The pairs by iteration; None where it fails, or misses one."""
     symmetric = matrix.double().numpy().T  # in Fortran's order without a copy; a product reads half of it
@@ -104,6 +106,7 @@ def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | N
     return Eigenpairs(found, axes[:, :count], residual)
 
 
+@checked
 def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]:
     """The cosines of the matching with the largest sum, exactly, by row (or by column where those are fewer)."""
     known = cosines.cpu()
@@ -113,6 +116,7 @@ def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]
     return known[torch.from_numpy(rows), torch.from_numpy(columns)].to(cosines.device)
 
 
+@checked
 def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " column"]:
     """What to add to each column so that fewer rows want the same one: a few steps of Sinkhorn's balancing.
 
@@ -131,18 +135,19 @@ def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " colum
     return PRICE_TEMPERATURE * column.log().to(cosines)
 
 
+@checked
 def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, "*batch width head_dim"]:
     """Orthonormal columns that span what a projection reads: its left singular vectors, largest first.
 
     Columns past the projection's rank are zero.
     """
-    check_axes("weight", weight, ("width", "head_dim"))
     left, size, _ = torch.linalg.svd(weight.double(), full_matrices=False)
     rounding = max(weight.shape[-2:]) * torch.finfo(torch.float64).eps * size[..., :1]
     basis = left * (size > rounding)[..., None, :]
     return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))
 
 
+@checked
 def left_out(
     scores: Float[Tensor, "*batch token direction"], basis: Float[Tensor, "*batch token dim"]
 ) -> Float[Tensor, "*batch"]:
@@ -157,6 +162,7 @@ def left_out(
     return (1 - inside).clamp(min=0.0)  # below 0 only by rounding
 
 
+@checked
 def inside_share(
     values: Float[Tensor, "*batch token value_dim"], basis: Float[Tensor, "*batch token dim"]
 ) -> Float[Tensor, "*batch"]:
@@ -164,6 +170,7 @@ def inside_share(
     return 1 - left_out(values, basis)
 
 
+@checked
 def span_angles(
     first: Float[Tensor, "*batch token dim"], second: Float[Tensor, "*batch token other_dim"]
 ) -> Float[Tensor, "*batch angle"]:

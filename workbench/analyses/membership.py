@@ -26,6 +26,7 @@ from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
@@ -105,6 +106,7 @@ MEMBERSHIP_IOU = Metric(
 )
 
 
+@checked
 def subspace_membership(
     z: Float[Tensor, "*batch token width"],
     bases: Float[Tensor, "head width head_dim"],
@@ -118,7 +120,6 @@ def subspace_membership(
     Memberships of padding are those of a zero token. float64. Raises `InputError` for a missing axis, and for bases
     or a mask that do not fit.
     """
-    tensors.check_axes("z", z, ("token", "width"))
     if bases.ndim != 3 or bases.shape[1] != z.shape[-1]:
         raise InputError(
             f"bases of shape {tuple(bases.shape)} do not fit tokens of width {z.shape[-1]}; expected "
@@ -153,11 +154,11 @@ class Evenness(NamedTuple):
     share: Float[Tensor, "*batch head"]
 
 
+@checked
 def evenness(
     membership: Float[Tensor, "*batch head token"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Evenness:
     """How evenly tokens are spread over heads by Π (wu2025 eq. 10), padding (``mask`` false) left out."""
-    tensors.check_axes("membership", membership, MEMBERSHIP)
     membership = membership.double()
     *batch, heads, tokens = membership.shape
     real = torch.ones(*batch, tokens, dtype=torch.bool, device=membership.device)
@@ -172,6 +173,7 @@ def evenness(
     )
 
 
+@checked
 def membership_map(
     membership: Float[Tensor, "*batch head token"], kinds: Sequence[str], grid: tuple[int, int] | None
 ) -> Float[Tensor, "*batch head row column"]:
@@ -179,7 +181,6 @@ def membership_map(
 
     Raises `InputError` for tokens without a grid, and where ``kinds`` are not as many as the tokens.
     """
-    tensors.check_axes("membership", membership, MEMBERSHIP)
     places = patch_places(kinds, grid)
     if len(kinds) != membership.shape[-1]:
         raise InputError(
@@ -230,6 +231,7 @@ def _pairs(counts: Tensor) -> Tensor:
     return (counts * (counts - 1) / 2).sum(-1)
 
 
+@checked
 def memberships(
     layer: Layer, z: Float[Tensor, "batch token width"]
 ) -> dict[str, Float[Tensor, "batch head token"]]:

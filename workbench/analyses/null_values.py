@@ -10,10 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import checked
 
 NULLS = ("gaussian", "permutation")
 
 
+@checked
 def null_values(
     v: Float[Tensor, "token head_dim"], null: str, null_samples: int, seed: int
 ) -> Float[Tensor, "draw token head_dim"]:

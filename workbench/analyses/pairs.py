@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.core.operands import checked
+
 
 class PairStatistics(NamedTuple):
     """Mean and standard deviation (ddof = 1) over the pairs i < j; NaN where there are too few pairs."""
@@ -17,6 +19,7 @@ class PairStatistics(NamedTuple):
     std: Tensor
 
 
+@checked
 def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     """Statistics of |x_i − x_j| over all pairs, in the unit of x. Entries that are NaN are left out."""
     x, size, count = _scaled(x)
@@ -32,6 +35,7 @@ def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     return PairStatistics(mean * size, std * size)
 
 
+@checked
 def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tensor = 0.0) -> PairStatistics:
     """Statistics of |x_i − x_j| / (max(|x_i|, |x_j|) + ε) over all pairs: between 0 and 2.
 

@@ -20,6 +20,7 @@ from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
@@ -80,6 +81,7 @@ class Shares(NamedTuple):
     """Of token-position + position-token."""
 
 
+@checked
 def split_projection(
     x: Float[Tensor, "batch token width"],
     p: Float[Tensor, "batch token width"],
@@ -93,8 +95,8 @@ def split_projection(
     Raises `InputError` where x and p differ in shape, for missing axes, NaN or infinite values.
     """
     for name, tensor in (("x", x), ("p", p)):
-        tensors.check_axes(name, tensor, tensors.HIDDEN)
-        tensors.check_finite(name, tensor, tensors.HIDDEN)
+        check_axes(name, tensor, tensors.HIDDEN)
+        check_finite(name, tensor, tensors.HIDDEN)
     if x.shape != p.shape:
         raise InputError(f"x has shape {tuple(x.shape)}, but p {tuple(p.shape)}; give one position per token")
     x, p, weight = x.double()[:, None], p.double()[:, None], weight.double()
@@ -112,6 +114,7 @@ def logit_terms(
     return torch.stack([factor * (of_query @ of_key.mT) for of_query in q for of_key in k], -3)
 
 
+@checked
 def within_rows(
     logits: Float[Tensor, "*batch query key"], allowed: Bool[Tensor, "*#batch query key"] | None = None
 ) -> Float[Tensor, "*batch query key"]:
@@ -123,6 +126,7 @@ def within_rows(
     return torch.where(allowed, logits - mean, 0.0)
 
 
+@checked
 def logit_shares(
     terms: Float[Tensor, "*batch term query key"], allowed: Bool[Tensor, "*#batch query key"] | None = None
 ) -> Shares:
@@ -149,6 +153,7 @@ class CrossCorrelation(NamedTuple):
     """The same with the positions of the cross terms in another order."""
 
 
+@checked
 def cross_correlation(
     terms: Float[Tensor, "*batch term query key"],
     orders: Int[Tensor, "*batch draw token"],
@@ -197,9 +202,9 @@ def _centred(terms: Tensor, allowed: Tensor | None) -> Tensor:
     """Terms within rows, in float64."""
     if terms.ndim < 3 or terms.shape[-3] != len(TERMS):
         raise InputError(f"terms have shape {tuple(terms.shape)}; expected (…, {len(TERMS)}, query, key)")
-    tensors.check_axes("terms", terms, _AXES)
+    check_axes("terms", terms, _AXES)
     tensors.check_token_count("terms", terms.shape[-1])
-    tensors.check_finite("terms", terms, _AXES)
+    check_finite("terms", terms, _AXES)
     return within_rows(terms.double(), None if allowed is None else allowed[..., None, :, :])
 
 

@@ -27,6 +27,7 @@ from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -126,6 +127,7 @@ class ProjectionErrors(NamedTuple):
     resolved: Int[Tensor, "*batch"]
 
 
+@checked
 def projection_errors(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch token head_dim"],
@@ -218,6 +220,7 @@ def projection_errors(
     return stack_heads(parts, batch)
 
 
+@checked
 def log_feature_norms(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch token head_dim"],
@@ -227,6 +230,7 @@ def log_feature_norms(
     return scale * q.square().sum(-1) - 2 * (scale * (q @ k.mT)).logsumexp(-1)
 
 
+@checked
 def projections(
     q: Float[Tensor, "query head_dim"],
     k: Float[Tensor, "token head_dim"],
@@ -374,7 +378,7 @@ def _per_head(mask: Tensor | None, shape: tuple[int, ...], device: torch.device)
 def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     """Check what an analysis of q, k, v needs; returns the mask in full."""
     for name, tensor in given.items():
-        tensors.check_axes(name, tensor, tensors.TOKENS)
+        check_axes(name, tensor, tensors.TOKENS)
     q, k, v = given["q"], given["k"], given["v"]
     wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
     wanted["output"] = (*q.shape[:-1], v.shape[-1])
@@ -389,7 +393,7 @@ def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     for name, tensor in given.items():
         fits = full is not None and tensor.shape[-2] == k.shape[-2]
         seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
-        tensors.check_finite(name, seen, tensors.TOKENS)
+        check_finite(name, seen, tensors.TOKENS)
     return full
 
 

@@ -21,6 +21,7 @@ from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
 from workbench.core.errors import InputError
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.frames.estimate import over_everything, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -75,6 +76,7 @@ class Split(NamedTuple):
     gap: Tensor
 
 
+@checked
 def split_of(
     keys: Float[Tensor, "*batch token head_dim"],
     low_rank: Float[Tensor, "*batch token head_dim"],
@@ -87,8 +89,8 @@ def split_of(
     """
     parts = {"keys": keys, "low_rank": low_rank, "sparse": sparse}
     for name, part in parts.items():
-        tensors.check_axes(name, part, tensors.TOKENS)
-        tensors.check_finite(name, part, tensors.TOKENS)
+        check_axes(name, part, tensors.TOKENS)
+        check_finite(name, part, tensors.TOKENS)
         if part.shape != keys.shape:
             raise InputError(
                 f"keys of shape {tuple(keys.shape)} were not split into {name} of shape {tuple(part.shape)}; the "
@@ -110,12 +112,13 @@ def split_of(
     )
 
 
+@checked
 def token_size(part: Float[Tensor, "*batch head token head_dim"]) -> Float[Tensor, "*batch token"]:
     """‖S_j‖ (S of teo2024 eq. 14) of every token over all heads: its row's length, heads side by side. float64."""
-    tensors.check_axes("part", part, ("head", *tensors.TOKENS))
     return part.double().square().sum((-3, -1)).sqrt()
 
 
+@checked
 def detection_auc(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
@@ -132,6 +135,7 @@ def detection_auc(
     return torch.where(pairs > 0, above / pairs.clamp_min(1), math.nan)
 
 
+@checked
 def marked_share(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
@@ -165,6 +169,7 @@ def _need_split(layer: Layer) -> None:
         raise NotApplicable("performs no pursuit (RPC-Attention does), and splits nothing off")
 
 
+@checked
 def patches_of(layer: Layer, sizes: Float[Tensor, "batch token"]) -> Float[Tensor, "batch patch"]:
     """Of one number per token those of the patches, in reading order."""
     return sizes[:, patch_places(layer.token_kinds(sizes.shape[-1]), layer.grid)]

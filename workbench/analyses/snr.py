@@ -26,6 +26,7 @@ from workbench.captures import block_path
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, paired_interval
 from workbench.core.null_distributions import derived_seed
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import Accepted
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.frames.estimate import over_everything, over_inputs, unit_of
@@ -161,6 +162,7 @@ class ResidualNoise(NamedTuple):
         return 2 * self.alpha * self.beta + self.alpha**2 > 2 * self.gamma + self.gamma**2
 
 
+@checked
 def signal_to_noise(
     clean: Float[Tensor, "*batch token width"],
     noisy: Float[Tensor, "*batch token width"],
@@ -177,6 +179,7 @@ def signal_to_noise(
     return _norm(signal) / _norm(noise)
 
 
+@checked
 def residual_noise(
     clean: Float[Tensor, "*batch token width"],
     noisy: Float[Tensor, "*batch token width"],
@@ -207,8 +210,8 @@ def residual_noise(
 def _parts(clean: Tensor, noisy: Tensor, mask: Tensor | None, centre: bool) -> tuple[Tensor, Tensor]:
     """Signal and noise in float64, zero at padding."""
     for name, tensor in (("clean", clean), ("noisy", noisy)):
-        tensors.check_axes(name, tensor, tensors.HIDDEN)
-        tensors.check_finite(name, tensor, tensors.HIDDEN)
+        check_axes(name, tensor, tensors.HIDDEN)
+        check_finite(name, tensor, tensors.HIDDEN)
     if clean.shape != noisy.shape:
         raise InputError(
             f"clean tokens of shape {tuple(clean.shape)} and noisy ones of shape {tuple(noisy.shape)} are not of the "

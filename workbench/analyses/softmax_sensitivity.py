@@ -17,7 +17,6 @@ from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
     Found,
@@ -32,6 +31,7 @@ from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
+from workbench.core.operands import check_axes, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
@@ -85,6 +85,7 @@ LOGIT_SPREAD = Metric(
 )
 
 
+@checked
 def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """Largest eigenvalue of diag(p) − ppᵀ, p = softmax(logits): the Lipschitz constant of softmax close to there.
 
@@ -116,11 +117,13 @@ def _largest_eigenvalue(logits: Float[Tensor, "row key"]) -> Float[Tensor, " row
     return (second + high.log()).exp().clamp(max=CONSTANT)  # above only by rounding
 
 
+@checked
 def slope(x: Float[Tensor, "*batch key"], y: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """‖softmax x − softmax y‖ / ‖x − y‖ of pairs (abdullaev2025 eq. 24); NaN where x = y."""
     return _moved(x, y) / torch.linalg.vector_norm(x - y, dim=-1)
 
 
+@checked
 def perturbation(
     logits: Float[Tensor, "*batch key"], noise: Float[Tensor, "*batch key"]
 ) -> Float[Tensor, "*batch"]:
@@ -134,7 +137,7 @@ def _moved(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _check(logits: Tensor) -> None:
-    tensors.check_axes("logits", logits, ("key",))
+    check_axes("logits", logits, ("key",))
     if logits.shape[-1] < 2:
         raise InputError("softmax of one key is 1 whatever its logit; at least 2 keys are needed (axis key)")
     if (bad := logits.isnan() | (logits == math.inf)).any():

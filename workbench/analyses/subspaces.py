@@ -19,13 +19,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, span_angles
 from workbench.analyses.null_values import null_values
 from workbench.analyses.registry import Analysis
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed, generator
+from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -91,6 +91,7 @@ class Coherence(NamedTuple):
     between: Float[Tensor, "*batch"]
 
 
+@checked
 def coherence(
     u: Float[Tensor, "*batch head width head_dim"],
 ) -> Float[Tensor, "*batch head head_dim head head_dim"]:
@@ -98,13 +99,13 @@ def coherence(
 
     A zero direction has the cosine 0 with every other. Raises `InputError` for missing axes, NaN or infinite values.
     """
-    tensors.check_axes("u", u, DIRECTIONS)
-    tensors.check_finite("u", u, DIRECTIONS)
+    check_finite("u", u, DIRECTIONS)
     heads, _, dim = u.shape[-3:]
     directions = F.normalize(u.double(), dim=-2, eps=torch.finfo(torch.float64).tiny).mT.flatten(-3, -2)
     return (directions @ directions.mT).abs().unflatten(-1, (heads, dim)).unflatten(-3, (heads, dim))
 
 
+@checked
 def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
     """Mean of `coherence` (wu2025 Fig. 11) over pairs of directions inside heads, and of different heads."""
     blocks = coherence(u).sum((-3, -1))  # head × head
@@ -119,6 +120,7 @@ def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
     return Coherence(mean(own - with_itself, inside_pairs), mean(blocks.sum((-2, -1)) - own, between_pairs))
 
 
+@checked
 def subspace_angles(
     u: Float[Tensor, "*batch head width head_dim"],
 ) -> Float[Tensor, "*batch pair head_dim"]:
@@ -129,8 +131,7 @@ def subspace_angles(
     Pairs are (0, 1), (0, 2), …, (1, 2), …. Two subspaces have as many angles as the smaller has dimensions; the rest
     is NaN. Angles below 1e-7 are rounding. Raises `InputError` for fewer than two heads.
     """
-    tensors.check_axes("u", u, DIRECTIONS)
-    tensors.check_finite("u", u, DIRECTIONS)
+    check_finite("u", u, DIRECTIONS)
     heads = u.shape[-3]
     if heads < 2:
         raise InputError(f"angles are between subspaces of two heads; u has {heads} (axis head)")

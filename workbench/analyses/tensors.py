@@ -15,55 +15,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import check_axes, check_finite
 
 Result = TypeVar("Result")
 TOKENS = ("token", "head_dim")
 ATTENTION = ("head", "query", "key")
 HIDDEN = ("token", "width")
 STANDARDIZATIONS = ("none", "per-token", "per-feature")
-
-
-def check_axes(name: str, tensor: Tensor, axes: Sequence[str]) -> None:
-    """The tensor is real floating point and ends in the named axes, none of them empty.
-
-    Raises `InputError` naming the axis that is missing or empty.
-    """
-    wanted = f"(…, {', '.join(axes)})"
-    if not isinstance(tensor, Tensor):
-        raise InputError(f"{name} must be a torch tensor of shape {wanted}; got {type(tensor).__name__}")
-    shape = tuple(tensor.shape)
-    if tensor.ndim < len(axes):
-        missing = ", ".join(axes[: len(axes) - tensor.ndim])
-        raise InputError(f"{name} has shape {shape}; expected {wanted}: missing axis {missing}")
-    for axis, size in zip(axes, shape[-len(axes) :], strict=True):
-        if size == 0:
-            raise InputError(f"{name} has shape {shape}; expected {wanted}: axis {axis} is empty")
-    if not tensor.is_floating_point():
-        raise InputError(f"{name} holds {tensor.dtype}; expected real floating point numbers")
-
-
-def nonfinite_count(tensor: Tensor) -> int:
-    """How many entries are NaN or infinite."""
-    return int((~torch.isfinite(tensor)).sum())
-
-
-def check_finite(name: str, tensor: Tensor, axes: Sequence[str]) -> None:
-    """No entry is NaN or infinite.
-
-    Raises `InputError` with how many there are, and where the first one is.
-    """
-    if not nonfinite_count(tensor):
-        return
-    bad = (~torch.isfinite(tensor)).nonzero()
-    first = tuple(bad[0].tolist())
-    leading = tensor.ndim - len(axes)
-    names = [f"axis {i}" for i in range(leading)] if leading > 1 else ["batch"] * leading
-    place = ", ".join(f"{axis} {index}" for axis, index in zip([*names, *axes], first, strict=True))
-    raise InputError(
-        f"{name} of shape {tuple(tensor.shape)} holds {len(bad)} NaN or infinite of {tensor.numel()} values; "
-        f"the first is {tensor[first].item()} at {place}; run the model in float32 or bfloat16, "
-        "or leave that layer or input out"
-    )
 
 
 def check_token_count(name: str, count: int) -> None:

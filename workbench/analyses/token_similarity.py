@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses import tensors
@@ -21,6 +21,7 @@ from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
+from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
@@ -82,6 +83,7 @@ TOKEN_COSINE_RATE = Metric(
 )
 
 
+@checked
 def token_cosine_similarity(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch"]:
@@ -103,7 +105,7 @@ _SAFE = (1e-150, 1e150)  # lengths whose squares neither overflow nor vanish
 
 def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens in float64 (zero where padding), in a unit in which their lengths are exact; and how many are real."""
-    tensors.check_axes("resid_post", hidden, tensors.HIDDEN)
+    check_axes("resid_post", hidden, tensors.HIDDEN)
     if mask is None:
         tensors.check_token_count("resid_post", hidden.shape[-2])
         count = torch.full(hidden.shape[:-2], hidden.shape[-2], device=hidden.device)
@@ -115,13 +117,14 @@ def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
     length = tokens.norm(dim=-1)
     safe = (length > _SAFE[0]) & (length < _SAFE[1])
     if not bool((safe if mask is None else safe | ~mask).all()):
-        tensors.check_finite("resid_post", hidden, tensors.HIDDEN)
+        check_finite("resid_post", hidden, tensors.HIDDEN)
         largest = tokens.abs().amax(-1, keepdim=True)  # a unit of each token's own
         tokens = tokens / torch.where(largest > 0, largest, 1.0)
         length = tokens.norm(dim=-1)
     return tokens, length, count.double()
 
 
+@checked
 def without_mean_token(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch token width"]:
@@ -138,6 +141,7 @@ def without_mean_token(
     return torch.where(mask[..., None], real - mean, 0.0)
 
 
+@checked
 def effective_token_rank(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch"]:
@@ -151,8 +155,9 @@ def effective_token_rank(
     return effective_rank(torch.linalg.svdvals(tokens))
 
 
+@checked
 def growth_rate(
-    cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"]
+    cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"] | Int[Tensor, " layer"]
 ) -> Float[Tensor, "*batch"]:
     """Rate r per layer of oversmoothing, by the model 1 − cos_ℓ = δ exp(−r ℓ): positive where they do.
 
@@ -172,6 +177,7 @@ def growth_rate(
     return -(logs * depth).sum(-1) / depth.square().sum()
 
 
+@checked
 def isotropic_null(
     observed: Float[Tensor, "*batch"], tokens: Float[Tensor, "*batch"] | int, width: int
 ) -> Null:
@@ -191,6 +197,7 @@ def isotropic_null(
     return Null(torch.zeros_like(deviation), low * deviation, high * deviation, observed / deviation)
 
 
+@checked
 def permuted_null(
     hidden: Float[Tensor, "token width"],
     mask: Bool[Tensor, " token"] | None,

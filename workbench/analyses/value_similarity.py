@@ -24,6 +24,7 @@ from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
+from workbench.core.operands import checked
 from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -146,6 +147,7 @@ class ValueSimilarity(NamedTuple):
     close: Int[Tensor, "*batch"]
 
 
+@checked
 def value_similarity(
     k: Float[Tensor, "*batch token head_dim"],
     v: Float[Tensor, "*batch token value_dim"],
@@ -210,7 +212,7 @@ def value_similarity(
 def _drawn(values: ValueMatrix, null: str, null_samples: int, seed: int) -> Iterator[ValueMatrix]:
     """Draws of `null_values`, one at a time; permuted ones reuse what is known of the original."""
     if null == "permutation":
-        place = torch.arange(len(values.values), device=values.values.device)[:, None]
+        place = torch.arange(len(values.values), device=values.values.device, dtype=torch.float64)[:, None]
         for order in null_values(place, null, null_samples, seed):
             yield PermutedValues(values, order[:, 0].long())
     else:
@@ -218,6 +220,7 @@ def _drawn(values: ValueMatrix, null: str, null_samples: int, seed: int) -> Iter
             yield ValueMatrix(noise)
 
 
+@checked
 def similarities(
     v: Float[Tensor, "*draw token value_dim"],
     axes: PrincipalAxes,

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import checked
 
 CONVENTIONS = ("as_published", "as_implemented")
 
@@ -173,6 +174,7 @@ def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token h
     return 1 / math.sqrt(x.shape[-1]) if scale is None else scale
 
 
+@checked
 def split_heads(
     x: Float[Tensor, "batch token width"], heads: int
 ) -> Float[Tensor, "batch head token head_dim"]:
@@ -180,11 +182,13 @@ def split_heads(
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
+@checked
 def merge_heads(x: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token width"]:
     """(batch, head, token, head_dim) as (batch, token, head · head_dim)."""
     return x.transpose(1, 2).flatten(2)
 
 
+@checked
 def attention_mask(
     mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], *, causal: bool = False
 ) -> Bool[Tensor, ...] | None:
@@ -211,6 +215,7 @@ def attention_mask(
     return mask
 
 
+@checked
 def token_mask(
     mask: Bool[Tensor, ...] | None, x: Float[Tensor, "batch head token head_dim"], what: str
 ) -> Bool[Tensor, "batch token"] | None:
@@ -234,6 +239,7 @@ def causal_mask(tokens: int, device: torch.device | None = None) -> Bool[Tensor,
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
 
 
+@checked
 def masked_softmax(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, ...] | None
 ) -> Float[Tensor, "*batch query key"]:

@@ -24,6 +24,7 @@ from workbench.attention.base import (
     split_heads,
 )
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 
 Bandwidth = float | Tensor | None
 """Width of a kernel: a number, a tensor that broadcasts against (head, 1, 1), or None for head_dim^¼."""
@@ -58,6 +59,7 @@ def bilateral_attention(
     return _attend(q, k, v, added, _inverse_square(h_y, q), mask)
 
 
+@checked
 def position_logits(
     position_q: Float[Tensor, "*lead query head_dim"],
     position_k: Float[Tensor, "*lead key head_dim"],
@@ -101,6 +103,7 @@ def alibi_attention(
     return _attend(q, k, v, alibi_logits(slopes, q.shape[2]), default_scale(scale, q), mask)
 
 
+@checked
 def alibi_logits(slopes: Float[Tensor, " head"], tokens: int) -> Float[Tensor, "head query key"]:
     """−m |i − j| (nats): what ALiBi adds to the logits (Press et al. 2022)."""
     place = torch.arange(tokens, device=slopes.device)
@@ -140,6 +143,7 @@ def twicing_attention(
 # Kernels and positions of the theory ------------------------------------------------------------------------
 
 
+@checked
 def log_bilateral_filter(
     position_i: Float[Tensor, "*batch query dim"],
     position_j: Float[Tensor, "*batch key dim"],

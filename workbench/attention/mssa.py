@@ -9,8 +9,10 @@ from torch import Tensor
 
 from workbench.attention.base import AttentionModule, attention_mask
 from workbench.attention.softmax import softmax_attention
+from workbench.core.operands import checked
 
 
+@checked
 def subspace_attention(
     w: Float[Tensor, "batch head token head_dim"],
     *,

@@ -23,11 +23,13 @@ from workbench.attention.base import (
     token_mask,
 )
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import checked
 
 _WHAT = "primal attention"
 SCORES = ("both", "e")
 
 
+@checked
 def primal_scores(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -57,6 +59,7 @@ def primal_scores(
     return phi_q @ (samples @ we), phi_k @ (samples @ wr)
 
 
+@checked
 def primal_features(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -82,6 +85,7 @@ def _running_mean(x: Tensor, tokens: Tensor | None) -> Tensor:
     return (total.cumsum(-2) / count).to(x.dtype)
 
 
+@checked
 def sampled_tokens(
     x: Float[Tensor, "batch head token head_dim"], count: int, mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "batch head head_dim sample"]:
@@ -110,6 +114,7 @@ def _spread(steps: Int[Tensor, " sample"], tokens: int | Tensor) -> Int[Tensor, 
     return steps * (tokens - 1) // max(1, len(steps) - 1)
 
 
+@checked
 def primal_kernel(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -138,6 +143,7 @@ def primal_kernel(
     return torch.where(tokens[:, None, :, None] & tokens[:, None, None, :], kernel, 0.0)
 
 
+@checked
 def ksvd_loss(
     e: Float[Tensor, "batch head token direction"],
     r: Float[Tensor, "batch head token direction"],

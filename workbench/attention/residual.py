@@ -7,8 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 
 
+@checked
 def boosted_residual(
     update: Float[Tensor, "*batch token dim"],
     stream: Float[Tensor, "*batch token dim"],

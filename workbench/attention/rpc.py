@@ -18,6 +18,7 @@ from torch import Tensor
 from workbench.attention.base import AttentionModule, attention_mask, check_convention
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.operands import checked
 
 SYMMETRIES = ("sym", "asym", "sym-asym")
 
@@ -31,6 +32,7 @@ class PrincipalComponents(NamedTuple):
     iterations: int
 
 
+@checked
 def principal_component_pursuit(
     m: Float[Tensor, "*batch row column"],
     *,
@@ -69,6 +71,7 @@ def principal_component_pursuit(
     return PrincipalComponents(low_rank, sparse, residual, iteration)
 
 
+@checked
 def shrink(x: Float[Tensor, "*size"], threshold: Float[Tensor, "*#size"]) -> Float[Tensor, "*size"]:
     """Soft thresholding, sign(x) max(|x| − threshold, 0), entry by entry (Candès et al. 2011)."""
     return x - x.clamp(-threshold, threshold)
@@ -121,6 +124,7 @@ def rpc_attention(
     causal: bool = False,
     details: Literal[True],
 ) -> RobustAttention: ...
+@checked
 def rpc_attention(
     k: Float[Tensor, "batch head token head_dim"],
     v: Float[Tensor, "batch head token head_dim"],

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from workbench.attention.base import AttentionModule, attention_mask, default_scale, required_tokens
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 
 
+@checked
 def scaled_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -33,6 +35,7 @@ def scaled_attention(
     return softmax_attention(q, k, scaled_values(v, s, mask=mask), scale=scale, mask=mask)
 
 
+@checked
 def scaled_values(
     v: Float[Tensor, "batch head token value_dim"],
     s: Float[Tensor, "*batch token token"],
@@ -51,6 +54,7 @@ def scaled_values(
     return v - (s if mask is None else s.masked_fill(mask.logical_not(), 0)) @ v
 
 
+@checked
 def exact_scaling(
     k: Float[Tensor, "batch head token head_dim"],
     *,
@@ -66,6 +70,7 @@ def exact_scaling(
     return log.exp().clamp_max(torch.finfo(k.dtype).max)
 
 
+@checked
 def log_exact_scaling(
     k: Float[Tensor, "batch head token head_dim"],
     *,

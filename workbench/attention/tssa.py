@@ -15,8 +15,10 @@ from torch.nn import functional as F
 
 from workbench.attention.base import AttentionModule, check_convention, required_tokens, token_mask
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 
 
+@checked
 def token_statistics_attention(
     w: Float[Tensor, "batch head token head_dim"],
     temperature: float | Tensor = 1.0,
@@ -50,6 +52,7 @@ def token_statistics_attention(
     return output.to(w.dtype), membership.to(w.dtype)
 
 
+@checked
 def token_membership(
     w: Float[Tensor, "batch head token head_dim"],
     temperature: float | Tensor = 1.0,

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from workbench.attention.base import AttentionModule, check_operands, token_mask
 from workbench.core.errors import InputError
+from workbench.core.operands import checked
 
 
 def cross_covariance_attention(
@@ -40,6 +41,7 @@ def cross_covariance_attention(
     return F.scaled_dot_product_attention(q.mT * temperature, k.mT, v.mT, scale=1.0).mT
 
 
+@checked
 def unit_features(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],

@@ -29,6 +29,7 @@ from workbench.core.errors import InputError, UnknownName
 Options = TypeVar("Options")
 Numbers = None | int | str | Iterable[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
+_MOST = 100_000  # in a range of layers or heads; more would only fill the memory
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -204,6 +205,10 @@ def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[
                 raise InputError(
                     f"{kind}s {asked!r}: the range {part.strip()!r} is empty; write 3-5, or -3--1"
                 )
+            if total is not None:
+                _inside(kind, (first, last), total)  # before a long range is built
+            elif last - first >= _MOST:
+                raise InputError(f"{kind}s {asked!r}: no model has {last - first + 1:,} {kind}s")
             numbers += range(first, last + 1)
     else:
         given = [asked] if isinstance(asked, int) else list(asked)
@@ -214,13 +219,15 @@ def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[
     if not numbers:
         raise InputError(f"{kind}s is empty: name at least one, or None for all")
     if total is not None:
-        for number in numbers:
-            if not -total <= number < total:
-                raise InputError(
-                    f"there is no {kind} {number}: {kind}s are 0 to {total - 1} (or -{total} to -1)"
-                )
+        _inside(kind, numbers, total)
         numbers = [number % total for number in numbers]
     return tuple(sorted(set(numbers)))
+
+
+def _inside(kind: str, numbers: Iterable[int], total: int) -> None:
+    for number in numbers:
+        if not -total <= number < total:
+            raise InputError(f"there is no {kind} {number}: {kind}s are 0 to {total - 1} (or -{total} to -1)")
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -545,6 +545,14 @@ def _device(device: str | torch.device | None) -> torch.device:
         raise MissingResource(
             "device 'cuda' was asked for, but torch sees no CUDA device; take 'cpu' or 'auto'"
         )
+    if chosen.type == "meta":
+        raise InputError("device 'meta' holds shapes without numbers; take 'cpu', 'cuda', 'cuda:1' or 'auto'")
+    try:
+        torch.empty(0, device=chosen)
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
+        raise MissingResource(
+            f"device {device!r} was asked for, but torch has none here; take 'cpu' or 'auto'"
+        ) from error
     return chosen
 
 
