@@ -188,3 +188,13 @@ def test_what_is_taken_from_a_frame_shares_its_provenance():
     for taken in (joined[joined["rank"] == 1], joined["value"], joined.assign(value=0.0)):
         assert taken.attrs["provenance"] is joined.attrs["provenance"]
     assert json.loads(json.dumps(joined.attrs["provenance"])) == [run, run]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"metric": "effective_rank", "value": 1}', "[1, 2]", '[{"layer": 0}]', "7", "not JSON"]
+)
+def test_json_of_another_kind_is_no_result(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"other\.json holds no result"):
+        read_frame(path)

@@ -224,7 +224,10 @@ def _read_text(path: Path) -> pd.DataFrame:
     """A CSV or JSON result; a name such as "NA" or "007" stays a name, and an empty field is null."""
     try:
         if path.suffix == ".json":
-            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")), columns=[*COLUMNS, STEP])
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+                raise ValueError("JSON results are a list with an object for every row")
+            frame = pd.DataFrame(rows, columns=None if rows else [*COLUMNS])
         else:
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])

@@ -1,6 +1,7 @@
 """A sweep gives the numbers of one run, whatever its shards and restarts."""
 
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -179,3 +180,10 @@ def test_pandas_alone_reads_the_parts(run):
     frame = read_sweep(status.folder)
     expected = frame[frame["statistic"] == "mean"].set_index("layer")["value"]
     pd.testing.assert_series_equal(mean, expected, check_names=False, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, "1h", True])
+def test_a_time_that_is_none_is_refused_before_anything_begins(run, tmp_path, seconds):
+    with pytest.raises(InputError, match="max_time must be a number of seconds above 0"):
+        run(max_time=seconds)
+    assert not (tmp_path / "sweep").exists()

@@ -63,6 +63,10 @@ def sweep(
     for name, value in (("workers", workers), ("shards", shards)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number from 1 up; got {value!r}")
+    if max_time is not None and (
+        isinstance(max_time, bool) or not isinstance(max_time, int | float) or not max_time > 0
+    ):
+        raise InputError(f"max_time must be a number of seconds above 0; got {max_time!r}")
     listed = [analyses] if isinstance(analyses, str) else analyses
     asked = RunSettings(**settings)
     plan = make_plan(model_pairs(models, inputs), listed, asked, shards=shards, per_input=per_input)
