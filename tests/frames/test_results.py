@@ -198,3 +198,10 @@ def test_json_of_another_kind_is_no_result(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InputError, match=r"other\.json holds no result"):
         read_frame(path)
+
+
+def test_a_name_that_begins_as_a_formula_is_no_formula_in_csv_and_comes_back(tmp_path):
+    frame = make_frame([1.0, -2.0], "effective_rank", {"layer": [0, 1]}, model="=HYPERLINK(1)", input="@a")
+    path = write_frame(frame, tmp_path / "x.csv")
+    assert "'=HYPERLINK(1)" in path.read_text()
+    pd.testing.assert_frame_equal(read_frame(path), frame)

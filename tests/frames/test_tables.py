@@ -1,11 +1,13 @@
 """Publication-ready tables."""
 
+import io
+
 import numpy as np
 import pandas as pd
 
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import conform, make_frame
-from workbench.frames.tables import latex_table, summary_table
+from workbench.frames.tables import csv_bytes, latex_table, summary_table, without_apostrophes
 from workbench.frames.tex import tex_text
 
 
@@ -256,3 +258,28 @@ def test_a_training_record_shows_its_last_epoch_over_seeds():
     table = summary_table(frame)
     assert list(table["model"]) == ["b", "a"]
     assert list(table["test loss"]) == ["3 [2, 4]", "1 [0.5, 1.5]"]
+
+
+def test_no_text_of_a_csv_is_run_by_a_spreadsheet_and_every_one_comes_back():
+    texts = [
+        "=1+1",
+        "+cmd|'/C calc'!A0",
+        "-2",
+        "@SUM(A1)",
+        "\t=1",
+        "'=1",
+        "''@",
+        "'quoted'",
+        "plain = text",
+        None,
+    ]
+    frame = pd.DataFrame(
+        {"input": texts, "value": np.arange(-5.0, 5.0), "head": pd.array([-1] * 10, "Int64")}
+    )
+    written = csv_bytes(frame)
+    cells = pd.read_csv(io.BytesIO(written), dtype="string")
+    assert not cells["input"].str.match(r"[=+\-@\t\r]").any()
+    assert list(cells["value"]) == [str(value) for value in frame["value"]]
+    again = without_apostrophes(cells)
+    assert [None if text is pd.NA else text for text in again["input"]] == texts
+    assert list(frame["input"]) == texts  # it is a copy that is written

@@ -13,7 +13,7 @@ from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import jsonable, write_json
 
 LOCK = ".lock"
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 0.5
 """Whoever looks whether a run is at work holds its lock for a moment, for which one that begins waits."""
 
 
@@ -134,22 +134,9 @@ class RunStore:
 
         The lock is the operating system's: it goes with the process that held it, however that ended.
         """
-        from filelock import FileLock, Timeout
-
         self._make()
-        lock = FileLock(self.path / LOCK)
-        try:
-            lock.acquire(timeout=patience)
-        except Timeout:
-            raise InputError(
-                f"another {self.what} is writing into {self.path}; wait for it, or give another folder (--out)"
-            ) from None
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
+        with locked(self.path, self.what, patience):
             yield
-        finally:
-            lock.release()
 
     def is_locked(self) -> bool:
         """Whether a run is writing into the folder now."""
@@ -165,10 +152,7 @@ class RunStore:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> MissingResource:
-        return MissingResource(f"cannot write {self.path}: {error.strerror or error}; choose another --out")
+            raise _unwritable(self.path, error) from error
 
     def _refuse_unknown(self) -> None:
         found = sorted(self.path.glob(self.unknown)) if self.unknown is not None else []
@@ -178,6 +162,30 @@ class RunStore:
                 f"{self.path} holds {names[0]} and no {self.file.name}, which would say what {self.what} it is of; "
                 "give another folder (--out)"
             )
+
+
+@contextmanager
+def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator[None]:
+    """Hold a folder that is there alone, for ``what`` writes into it; as `RunStore.locked`."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        raise InputError(
+            f"another {what} is writing into {folder}; wait for it, or give another folder (--out)"
+        ) from None
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _unwritable(folder: Path, error: OSError) -> MissingResource:
+    return MissingResource(f"cannot write {folder}: {error.strerror or error}; choose another --out")
 
 
 def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection[str] = ()) -> Path | None:

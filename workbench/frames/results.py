@@ -17,7 +17,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write
 from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.metrics import METRICS
-from workbench.frames.tables import is_overall, latex_table
+from workbench.frames.tables import csv_bytes, is_overall, latex_table, without_apostrophes
 
 SCHEMA_VERSION = (
     3  # 2 added candidate and null, 3 has new names; older files are read, with both empty or renamed
@@ -126,7 +126,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     writers: dict[str, Callable[[IO[bytes]], object]] = {
         ".parquet": lambda handle: _write_parquet(frame, handle),
-        ".csv": lambda handle: frame.to_csv(handle, index=False),
+        ".csv": lambda handle: handle.write(csv_bytes(frame)),
         ".json": lambda handle: handle.write(_json_records(frame).encode()),
         ".tex": lambda handle: handle.write(latex_table(frame, _caption(frame), path.stem).encode()),
     }
@@ -231,6 +231,7 @@ def _read_text(path: Path) -> pd.DataFrame:
         else:
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+            frame = without_apostrophes(frame)
         if "metric" not in frame or "value" not in frame:
             raise ValueError(
                 "it has no columns 'metric' and 'value'; rows of tokens or pairs are read from .parquet"

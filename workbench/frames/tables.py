@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,38 @@ _NORMS = ("Linf", "L2", "words")  # what a budget bounds: it needs no saying bes
 _BESIDE = ("attention", "quantity", "value", "low", "high", "difference", "finding")
 _TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
 MAX_ROWS = 40  # a printed table longer than a page is not read
+_FORMULA = re.compile(
+    r"'*[=+\-@\t\r]"
+)  # what a spreadsheet would run, also behind apostrophes that prevent it
+_PREVENTED = re.compile(r"'+[=+\-@\t\r]")
+
+
+def csv_bytes(frame: pd.DataFrame) -> bytes:
+    """A frame as CSV that a spreadsheet shows and does not run: an apostrophe stands before what begins as a formula.
+
+    Names of models, inputs and tokens may be a stranger's. `without_apostrophes` takes it back.
+    """
+    return _of_texts(frame, _FORMULA, lambda text: f"'{text}").to_csv(index=False).encode()
+
+
+def without_apostrophes(frame: pd.DataFrame) -> pd.DataFrame:
+    """The texts as they were before `csv_bytes` wrote them."""
+    return _of_texts(frame, _PREVENTED, lambda text: text[1:])
+
+
+def _of_texts(frame: pd.DataFrame, wanted: re.Pattern[str], change: Callable[[str], str]) -> pd.DataFrame:
+    """A frame with another text in the place of each that begins as is wanted; numbers stay."""
+    frame = frame.copy(deep=False)
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        if pd.api.types.is_numeric_dtype(column):
+            continue
+        texts = {text: change(text) for text in column if isinstance(text, str) and wanted.match(text)}
+        if texts:
+            frame.isetitem(
+                place, [texts.get(cell, cell) if isinstance(cell, str) else cell for cell in column]
+            )
+    return frame
 
 
 def summary_table(data: pd.DataFrame) -> pd.DataFrame:

@@ -33,6 +33,14 @@ def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(
     assert "second.pdf" not in page
 
 
+def test_a_file_name_is_no_address(folder):
+    for path in folder.glob("first.*"):
+        path.rename(folder / path.name.replace("first", "javascript:alert(1)"))
+    page = write_gallery(folder).index.read_text()
+    assert 'href="javascript%3Aalert%281%29.html"' in page
+    assert 'href="javascript:' not in page
+
+
 def test_without_static_images_it_links_the_interactive_page_and_says_why(folder):
     page = write_gallery(folder).index.read_text()
     assert "<img" not in page

@@ -24,6 +24,7 @@ from workbench.apps.rendering import render, reproduce
 from workbench.apps.rendering.run import _Render
 from workbench.core.children import python
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.store import locked
 from workbench.figures.export import WarmChrome, save_figure
 from workbench.frames.provenance import read_provenance, sha256_file
 
@@ -296,6 +297,12 @@ def test_other_files_in_the_folder_are_left_alone_and_named(tmp_path):
     assert '<article id="mine"' in report.index.read_text()
     assert "'other.json', 'report.json'" in str(report)
     assert {name: (out / name).read_text() for name in others} == others
+
+
+def test_two_renders_do_not_write_into_one_folder(tmp_path):
+    with locked(tmp_path, "render"), pytest.raises(InputError, match="another render is writing into"):
+        render("attention_heatmaps", out=tmp_path, preset="quick", restart=True, progress=False)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [".lock"]
 
 
 def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
+from workbench.core.store import locked
 from workbench.data.pools import digits_split
 from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint, restore
@@ -207,6 +208,27 @@ def test_another_run_in_the_folder_is_refused_unless_it_may_be_replaced(small, t
     assert sorted(path.name for path in tmp_path.glob("epoch-*")) == [
         path.name for path in replaced.checkpoints
     ]
+
+
+def test_a_damaged_run_is_no_result(small, tmp_path):
+    done = run(tmp_path, small, epochs=1)
+    last = done.checkpoints[-1]
+    last.write_bytes(last.read_bytes()[:-100])
+    with pytest.raises(InputError, match=rf"{last.name} is not the file that this run wrote.*--restart"):
+        run(tmp_path, small, epochs=1)
+    last.unlink()
+    (tmp_path / "resume.pt").write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(InputError, match=r"resume\.pt is not a torch checkpoint.*begin anew \(--restart\)"):
+        run(tmp_path, small, epochs=1)
+
+
+def test_two_runs_do_not_train_into_one_folder(small, tmp_path):
+    with (
+        locked(tmp_path, "training run"),
+        pytest.raises(InputError, match="another training run is writing into"),
+    ):
+        run(tmp_path, small, epochs=1)
+    assert not (tmp_path / "model.json").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(small, tmp_path, monkeypatch):

@@ -77,9 +77,10 @@ def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
 def write_csv(frame: Any, out: str | Path | None) -> None:
     """Write a frame's rows, where a place is given."""
     from workbench.core.files import atomic_write
+    from workbench.frames.tables import csv_bytes
 
     if out:
-        atomic_write(out, lambda handle: frame.to_csv(handle, index=False))
+        atomic_write(out, csv_bytes(frame))
 
 
 def print_notes(notes: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from workbench.core.children import python
 from workbench.core.errors import InputError
 from workbench.core.extras import require
 from workbench.core.files import atomic_write, jsonable, sha256_file
-from workbench.core.store import set_aside
+from workbench.core.store import locked, set_aside
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.saving import (
@@ -124,12 +124,12 @@ def render(
     look = find_theme(theme).name
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     folder = Path(out).resolve()
-    if restart:
-        set_aside(folder, stays=COMMITTED)
-    _check_folder(folder)
     require("rendering notebooks", "papermill", "ipykernel")
-    work = _Render(folder, wanted, look, preset, workers, progress)
-    return work.run(notebooks, values)
+    _check_folder(folder)
+    with locked(folder, "render"):
+        if restart:
+            set_aside(folder, stays=COMMITTED)
+        return _Render(folder, wanted, look, preset, workers, progress).run(notebooks, values)
 
 
 def _check_folder(folder: Path) -> None:

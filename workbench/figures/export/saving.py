@@ -34,7 +34,7 @@ from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words
 from workbench.frames.provenance import build_provenance, dump
 from workbench.frames.results import provenance_of
-from workbench.frames.tables import latex_table
+from workbench.frames.tables import csv_bytes, latex_table
 
 FORMATS = (*STATIC, "html")
 DEFER = "WORKBENCH_DEFER_EXPORT"
@@ -117,7 +117,7 @@ def save_figure(
     if font is not None:
         themed.update_layout(font_family=family_of(font, width))
 
-    csv = data.to_csv(index=False).encode()
+    csv = csv_bytes(data)
     drawing = json.dumps(json.loads(themed.to_json()), sort_keys=True).encode()
     provenance = build_provenance(
         name,

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import shlex
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,8 @@ import pandas as pd
 import torch
 
 from workbench._version import __version__
-from workbench.core.files import atomic_write
+from workbench.core.errors import InputError
+from workbench.core.files import atomic_write, sha256_file
 from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import FORMAT, load_weights, upgraded, write_checkpoint
@@ -90,10 +92,14 @@ class RunFolder:
             "command": command,
         }
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the folder for this run alone; of several processes that train together the first one does."""
+        return self.store.locked() if _is_first() else nullcontext()
+
     def prepare_folder(self, restart: bool) -> None:
         """Make the folder, and make sure that what it holds is this run, or nothing (see `RunStore`)."""
         # of several processes that train together the first one moves what is there
-        restart = restart and os.environ.get("RANK", "0") == "0"
+        restart = restart and _is_first()
         self.store.open({**dict.fromkeys(_VARIANT), **self.identity}, restart, ignored=["command"])
 
     def path(self, name: str) -> Path:
@@ -105,9 +111,15 @@ class RunFolder:
         content = self.store.content()
         if content is None or not content.get("complete"):
             return None
-        missing = [row["file"] for row in content["checkpoints"] if not self.path(row["file"]).exists()]
-        if missing or not self.path(METRICS_FILE).exists():
+        files = {self.path(row["file"]): row["sha256"] for row in content["checkpoints"]}
+        if not all(path.exists() for path in (*files, self.path(METRICS_FILE))):
             return None
+        for path, digest in files.items():
+            if sha256_file(path) != digest:
+                raise InputError(
+                    f"{path} is not the file that this run wrote, or only a part of it; begin anew (--restart), which "
+                    "moves the folder aside, or give another folder (--out)"
+                )
         return self.result(None)
 
     def restore(self, trainer: Trainer) -> int | None:
@@ -115,7 +127,10 @@ class RunFolder:
         path = self.path(RESUME_FILE)
         if not path.exists() or self.store.content() is None:
             return None
-        state = read_torch_file(path)
+        try:
+            state = read_torch_file(path)
+        except InputError as error:
+            raise InputError(f"{error}. Without it the run cannot go on: begin anew (--restart)") from error
         load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
         trainer.load_state_dict(state["trainer"])
         self.rows = json.loads(state["rows"])
@@ -278,3 +293,8 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
+
+
+def _is_first() -> bool:
+    """Whether this process is the only one that trains, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"

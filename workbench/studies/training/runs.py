@@ -74,13 +74,14 @@ def train(
     run = RunFolder(
         Path(out), loaded, chosen, seed, command, run_name(task, recipe, attention, options, boost)
     )
-    run.prepare_folder(restart)
-    if (finished := run.finished()) is not None:
-        return finished
-    with reproducible():
-        trainer = Trainer(run.task, run.recipe, seed, device)
-        report = Report(run.recipe.epochs, progress and trainer.is_main, loaded.objective.headline)
-        return _train(run, trainer, report)
+    with run.alone():
+        run.prepare_folder(restart)
+        if (finished := run.finished()) is not None:
+            return finished
+        with reproducible():
+            trainer = Trainer(run.task, run.recipe, seed, device)
+            report = Report(run.recipe.epochs, progress and trainer.is_main, loaded.objective.headline)
+            return _train(run, trainer, report)
 
 
 def run_name(
