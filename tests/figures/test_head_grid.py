@@ -44,7 +44,7 @@ def test_few_cells_have_their_numbers_in_them_and_the_key_says_what_is_framed():
     fig = head_grid_figure(frame, "attention_entropy_share", chosen=(2, 4))
     printed = {(note.y, note.x): note.text for note in fig.layout.annotations if note.y is not None}
     assert printed[2, 4] == f"{values.mean(axis=0)[2, 4]:.3f}"
-    assert key(fig) == ["chosen head"]
+    assert key(fig) == ["layer 2, head 4"]
     _, many = measured(layers=5)
     assert not head_grid_figure(many, "attention_entropy_share").layout.annotations
 

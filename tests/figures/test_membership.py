@@ -138,7 +138,7 @@ def test_over_a_text_each_head_has_a_block_of_boxes_with_its_memberships():
         assert list(boxes.customdata) == [2, 3, 4]
         assert np.argmax(boxes.marker.line.width) == 2
     said = [note.text for note in fig.layout.annotations]
-    assert said == ["head 0", "<b>head 1</b>", "head 2", "The chosen head is bold."]
+    assert said == ["head 0", "<b>head 1</b>", "head 2", "Bold: head 1, which is looked at."]
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
     said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale around even"
     assert fig.layout.coloraxis12.colorbar.title.text.replace("<br>", " ") == said

@@ -91,7 +91,10 @@ def head_grid_figure(
     bar = _bar_ticks(low, high, by_log, nulls, inner, font)
     room = widest(bar["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(label, inner, font)))
     marker = {"symbol": "square-open", "color": CHOSEN, "size": 8, "line": {"width": 2}}
-    key = [key_entry("chosen head", mode="markers", marker=marker)] if panel.shapes else []
+    key = []
+    if panel.shapes and chosen is not None:
+        words = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"
+        key = [key_entry(words, mode="markers", marker=marker)]
     fig = compose([panel], 1, key, right=room, inner=inner)
     ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
     return add_scale(fig, Scale(ends, label, SEQUENTIAL), font).update_coloraxes(colorbar=bar)

@@ -140,7 +140,7 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         y_title={
             COHERENCE[0]: "Mean |cos|, one head",
             COHERENCE[1]: "Mean |cos|, two heads",
-            ANGLE: "Angle less random (°)",
+            ANGLE: "Angle − random (°)",
         },
         y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),
     )

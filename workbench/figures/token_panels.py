@@ -100,9 +100,10 @@ def patch_panels(
         ring = {"symbol": "circle-open", "size": 9, "color": CHOSEN, "line": {"width": 2, "color": CHOSEN}}
         halo = {**ring, "color": "white", "line": {"width": 4, "color": "white"}}
         spot = {"x": [column], "y": [row], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
-        for number, own in enumerate(drawn):
-            marks = [go.Scatter(marker=look, **spot) for look in (halo, ring)]
-            drawn[number] = replace(own, traces=[*own.traces, *marks])
+        for number, (panel, own) in enumerate(zip(panels, drawn, strict=True)):
+            if panel is first or isinstance(panel, np.ndarray):  # another map has its largest value elsewhere
+                marks = [go.Scatter(marker=look, **spot) for look in (halo, ring)]
+                drawn[number] = replace(own, traces=[*own.traces, *marks])
         key = [key_entry(f"most attention: {view.names[here]} (from 0)", mode="markers", marker=ring)]
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,

@@ -46,6 +46,9 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     }
     told = [f"{side} in {count}" for side, count in sides.items() if count] or ["inside in all"]
     kind, level = known["null"].iloc[0], by_layer["null_mean"].mean()
+    if len(by_layer) == 1:
+        side = next((side for side, count in sides.items() if count), "inside")
+        return f"; {kind} null {level:{format}}, {side} its 95 % band {unit}"
     return f"; {kind} null {level:{format}}, its 95 % band {unit}: {' and '.join(told)} of {len(by_layer)} layers"
 
 
