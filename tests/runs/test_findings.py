@@ -98,9 +98,12 @@ def test_softmax_sensitivity_tells_constants_and_noise_beside_random_queries_and
     constants, noise = workbench.findings(frame)
     assert f"{mean.words('.3f')} at the mean query and {largest.words('.3f')} at the most sens" in constants
     assert "mean over 4 inputs" in constants
-    assert constants.endswith("its 95 % band of the mean over heads: above in 4 of 4 layers.")
+    assert (
+        "; in all 4 layers above the gaussian null's 95 % band (of the mean over heads; its mean is"
+        in constants
+    )
     assert "noise of standard deviation 2 on" in noise
-    assert f"moves softmax by {moved.words('.3f')} (L2), mean over 4 inputs; gaussian null" in noise
+    assert f"moves softmax by {moved.words('.3f')} (L2), mean over 4 inputs; in" in noise
 
 
 def test_layers_are_counted_on_the_side_of_the_null_on_which_they_lie():
@@ -319,8 +322,9 @@ def test_attention_maps_tell_entropy_at_both_ends_and_diversity_beside_permuted_
     assert f"relative attention entropy {ends[0]} in layer 0 and {ends[1]} in layer 3" in even
     diversity = frame[frame["metric"] == "attention_diversity"]
     above = diversity.groupby("layer")[["value", "null_high"]].mean().diff(axis=1)["null_high"].lt(0).sum()
-    assert "95 % band of one input: " in apart
-    assert (f"above in {above} " in apart) == (above > 0)
+    assert "95 % band (of one input; its mean is" in apart
+    where = "in all 4 layers above" if above == 4 else f"in {above} of 4 layers above"
+    assert (where in apart) == (above > 0)
     assert heads.endswith("of 12 heads 0 dead, 0 with an attention sink, 0 with non-finite attention.")
     same = frame.assign(value=frame["value"].where(frame["metric"] != "attention_diversity", 0.0))
     assert "head diversity 0.000 [0.000, 0.000]" in workbench.findings(same)[1]

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.marks import Band, Line, Null
 
 SITES = {"input": "attention's input", "resid_mid": "after attention", "resid_post": "after the block"}
 # Title of a row of panels, and the rows meant.
@@ -40,7 +40,7 @@ def similarity_depth_figure(
     return plot.where(axis=None, standardize=None).figure()
 
 
-def similarity_sites_figure(frame: pd.DataFrame, tokens: int | None = None) -> go.Figure:
+def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
     """Mean cosine of tokens by layer, at the attention's input, after attention and after the block.
 
     A column per site; a row for the tokens as they are and one without the mean token: those that the frame holds. A
@@ -48,15 +48,11 @@ def similarity_sites_figure(frame: pd.DataFrame, tokens: int | None = None) -> g
 
     Args:
         frame: the result of ``token-similarity`` with ``sites`` "all", of one or several models.
-        tokens: the number N of tokens for which −1/(N − 1) is marked, what any N tokens of one length and no mean give.
 
     Raises:
         InputError: the frame holds no cosines by site.
     """
     rows = titled(rows_of(frame, "token_cosine", needs=("layer", "candidate")), _VARIANTS)
     shown = dict.fromkeys(rows["metric"])
-    least = -1 / (tokens - 1) if tokens else None
-    rows["least"] = rows["metric"].map({"Mean cosine without mean token": least})
-    rule = Rule(name=f"−1/(N − 1) of N = {tokens} tokens of one length", column="least")
     plot = Plot(rows, panel="candidate", names=SITES).metric(*shown).scale(y_zero={"Mean cosine": True})
-    return plot.add(Band(), Line(), rule).figure("page")
+    return plot.add(Band(), Line()).figure("page")

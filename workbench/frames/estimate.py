@@ -44,12 +44,15 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
         "above": (by_layer["value"] > by_layer["null_high"]).sum(),
         "below": (by_layer["value"] < by_layer["null_low"]).sum(),
     }
-    told = [f"{side} in {count}" for side, count in sides.items() if count] or ["inside in all"]
-    kind, level = known["null"].iloc[0], by_layer["null_mean"].mean()
-    if len(by_layer) == 1:
-        side = next((side for side, count in sides.items() if count), "inside")
-        return f"; {kind} null {level:{format}}, {side} its 95 % band {unit}"
-    return f"; {kind} null {level:{format}}, its 95 % band {unit}: {' and '.join(told)} of {len(by_layer)} layers"
+    kind, level, layers = known["null"].iloc[0], by_layer["null_mean"].mean(), len(by_layer)
+    told = {side: count for side, count in sides.items() if count} or {"inside": layers}
+    where = " and ".join(
+        side
+        if layers == 1
+        else f"in {f'all {layers}' if count == layers else f'{count} of {layers}'} layers {side}"
+        for side, count in told.items()
+    )
+    return f"; {where} the {kind} null's 95 % band ({unit}; its mean is {level:{format}})"
 
 
 def over_everything(rows: pd.DataFrame) -> Finding:
