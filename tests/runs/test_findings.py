@@ -112,8 +112,16 @@ def test_layers_are_counted_on_the_side_of_the_null_on_which_they_lie():
     for name, value in {"inside": frame["null_mean"], "below": frame["null_low"] - 1}.items():
         changed = frame.assign(value=value)
         changed.loc[(name == "below") & (frame["layer"] == 0), "value"] = 9.0
-        said[name] = workbench.findings(changed)[0].rsplit(": ", 1)[-1]
-    assert said == {"inside": "inside in all of 4 layers.", "below": "above in 1 and below in 3 of 4 layers."}
+        said[name] = (
+            workbench.findings(changed)[0].rsplit("; ", 2)[1].removesuffix(" (of the mean over heads")
+        )
+    assert said == {
+        "inside": "in all 4 layers inside the gaussian null's 95 % band",
+        "below": "in 1 of 4 layers above and in 3 of 4 layers below the gaussian null's 95 % band",
+    }
+    last = frame[frame["layer"].isna() | (frame["layer"] == 3)].assign(value=9.0)
+    last.attrs = frame.attrs
+    assert "; above the gaussian null's 95 % band (of the mean" in workbench.findings(last)[0]
     alone = workbench.analyze("softmax-sensitivity", **RUN, null_samples=0, per_input=False)
     value = alone.query("statistic == 'mean' and layer.isna()")["value"].item()
     assert (
@@ -145,10 +153,10 @@ def test_position_logits_tell_shares_and_the_correlation_of_the_cross_terms_besi
     shares, correlation = workbench.findings(frame)
     assert f"token–token {own.words('.0%')}, token–position " in shares
     assert f"together have {cross.words('.0%')} of it" in correlation
-    assert f"|r| = {r.words()}, mean over 4 inputs, 95 % CI; permutation null " in correlation
+    assert f"|r| = {r.words()}, mean over 4 inputs, 95 % CI; in " in correlation
     for side, value in {"above": frame["null_high"] + 1, "below": frame["null_low"] - 1}.items():
         changed = frame.assign(value=frame["value"].where(~size, value))
-        assert workbench.findings(changed)[1].endswith(f"of the mean over heads: {side} in 4 of 4 layers.")
+        assert f"; in all 4 layers {side} the permutation null's" in workbench.findings(changed)[1]
 
 
 def test_coding_rates_tell_where_attention_compresses_and_in_which_share_of_an_inputs_layers():
@@ -175,13 +183,14 @@ def test_attention_spectra_tell_ranks_r_scores_and_values_beside_their_nulls():
     own = by_input.query("metric == 'right_singular_share' and null == 'permutation'")["value"]
     ranks, scores, output, values = workbench.findings(frame)
     assert f"effective rank of attention {rank.words('.1f')}, 90 % of" in ranks
-    assert "mean over 4 inputs, 95 % CI; gaussian null" in ranks
+    assert "mean over 4 inputs, 95 % CI; in" in ranks
+    assert " the gaussian null's 95 % band (of the mean over heads" in ranks
     assert "outside the e-scores" in scores
     assert "outside the output" in output
     assert f"{mean_interval(own).words('.0%')} of V lies in the span" in values
-    assert "; permutation null " in values
+    assert " the permutation null's 95 % band (" in values
     changed = frame.assign(value=frame["null_low"] - 1)
-    assert all(said.endswith("below in 4 of 4 layers.") for said in workbench.findings(changed))
+    assert all("; in all 4 layers below the " in said for said in workbench.findings(changed))
 
 
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
@@ -328,7 +337,7 @@ def test_attention_maps_tell_entropy_at_both_ends_and_diversity_beside_permuted_
     assert heads.endswith("of 12 heads 0 dead, 0 with an attention sink, 0 with non-finite attention.")
     same = frame.assign(value=frame["value"].where(frame["metric"] != "attention_diversity", 0.0))
     assert "head diversity 0.000 [0.000, 0.000]" in workbench.findings(same)[1]
-    assert "below in 4 of 4 layers" in workbench.findings(same)[1]
+    assert "in all 4 layers below" in workbench.findings(same)[1]
     sink = frame.assign(value=frame["value"].where(frame["metric"] != "attention_sink", 0.9))
     assert "0 dead, 12 with an attention sink" in workbench.findings(sink)[2]
 
@@ -342,7 +351,7 @@ def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place
     last = mean_interval(entropy.groupby("input")["value"].mean())
     assert f"{last.words()} in layer 3; relative spread" in rows
     assert f"{mean_interval(share).words('.0%')} of the attention to patches lies on the mask (ink)" in masked
-    assert "; permutation null" in masked
+    assert " the permutation null's 95 % band (" in masked
     alone = workbench.analyze("class-attention", **RUN, masks="ink", null_samples=4)
     means = frame[frame["input"].isna() | frame["layer"].isna()].reset_index(drop=True)
     columns = ["layer", "input", "metric", "candidate", "value", "null_low"]

@@ -67,8 +67,7 @@ class RunStore:
         Raises `InputError` for another run, naming every setting that differs as it is there and as it is asked for,
         and `MissingResource` where the folder cannot be made.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file; give a folder")
+        self._refuse_file()
         if restart:
             self.set_aside()
         content = self.content()
@@ -148,7 +147,12 @@ class RunStore:
         except InputError:
             return True
 
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file; give a folder")
+
     def _make(self) -> None:
+        self._refuse_file()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

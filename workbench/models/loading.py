@@ -549,7 +549,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         raise InputError("device 'meta' holds shapes without numbers; take 'cpu', 'cuda', 'cuda:1' or 'auto'")
     try:
         torch.empty(0, device=chosen)
-    except (RuntimeError, NotImplementedError, AssertionError) as error:
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
         raise MissingResource(
             f"device {device!r} was asked for, but torch has none here; take 'cpu' or 'auto'"
         ) from error
