@@ -58,7 +58,10 @@ def same_traces(one, other, intervals=True):
     )
     first, second = ([(trace.type, trace.name) for trace in traces] for traces in (one, other))
     if not intervals:
-        first = [(kind, name and re.sub(r"^mean over .*", "mean", name)) for kind, name in first]
+        first, second = (
+            [(kind, name and re.sub(r"^mean over .*", "mean", name)) for kind, name in names]
+            for names in (first, second)
+        )
     assert first == second
     for first, second in zip(one, other, strict=True):
         for drawn, again in ((first.x, second.x), (first.y, second.y)):
