@@ -54,7 +54,7 @@ def test_beginning_anew_moves_everything_aside_and_deletes_nothing(store):
     with store.locked():
         assert store.open(other, restart=True) == {}
     store.write(other)
-    assert {item.name for item in store.path.iterdir()} == {".lock", "trial.json"}
+    assert {item.name for item in store.path.iterdir()} == {"trial.json"}
     assert (store.path.parent / "one.before-1" / "parts" / "0.csv").read_text() == "1"
     assert store_at(store.path.parent / "one.before-1").open(SETTINGS)["done"] == 3
     assert store.set_aside() == store.path.parent / "one.before-2"

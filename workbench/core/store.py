@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,9 @@ def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator
     try:
         yield
     finally:
+        # Still held: who waits for it sees that the file has no name any more, and asks for the one that has.
+        with suppress(OSError):
+            (folder / LOCK).unlink()
         lock.release()
 
 

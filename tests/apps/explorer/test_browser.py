@@ -155,7 +155,7 @@ def test_another_metric_colours_the_overview_anew(lab):
 def test_a_click_on_a_patch_asks_from_there(lab):
     with lab.step("patch") as page:
         _changes(page, lambda: click_cell(page, MAIN, x=3, y=5))
-        wait_until_says(page, "From '5,3'")
+        wait_until_says(page, "From row 5, column 3")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_pinned_view_is_compared_with_another(lab):
         page.focus(BOX)
         _changes(page, lambda: page.keyboard.press("ArrowDown"))
         _changes(page, lambda: press_button(page, "Compare"))
-        wait_until_says(page, "of the attention of a query elsewhere than")
+        wait_until_says(page, "to other tokens than")
         press_button(page, "From / to")
         wait_until_says(page, "most attention goes to")
 
@@ -299,7 +299,7 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
         _changes(page, lambda: page.keyboard.press("ArrowRight"))
         wait_until_says(page, "Layer 2, head 1")
         _changes(page, lambda: click_cell(page, MAIN, x=3, y=5))
-        wait_until_says(page, "From '5,3'")
+        wait_until_says(page, "From row 5, column 3")
         labelled(page, "model").fill("bundled:digits-tost")
         page.keyboard.press("Enter")
         wait_until_says(page, "Layer 5, head 0")

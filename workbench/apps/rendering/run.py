@@ -129,12 +129,13 @@ def render(
     with locked(folder, "render"):
         if restart:
             set_aside(folder, stays=COMMITTED)
+        (folder / "notebooks").mkdir(exist_ok=True)
         return _Render(folder, wanted, look, preset, workers, progress).run(notebooks, values)
 
 
 def _check_folder(folder: Path) -> None:
     """A folder that cannot be written is better found out before an hour's work than after it."""
-    atomic_write(folder / "notebooks" / ".writable", b"x" * 65536).unlink()
+    atomic_write(folder / ".writable", b"x" * 65536).unlink()
 
 
 class _Render:
