@@ -433,16 +433,16 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
     means = frame[frame["candidate"] == MEAN]
     sentences = []
     for layer, rows in means.groupby("layer"):
-        whose = f"layer {layer}, mean over heads: of the attention of the {rows['query'].iloc[0]} token"
+        whose = f"of the attention of the {rows['query'].iloc[0]} token in layer {layer} (mean over heads)"
         patches = rows[rows["kind"] == "patch"]
         if len(patches):
             largest = patches.groupby(["input", "layer"])["value"].max().reset_index()
             most = over_inputs(largest).within(0, 1)
-            told = f"{whose} {most.words('.1%')} on the patch that gets most, {unit_of(most)}"
+            told = f"{whose} the patch that gets most has {most.words('.1%')}, {unit_of(most)}"
             if most.n > 1 and patches["row"].notna().all():
                 told += (
-                    f"; {placed_share(patches.assign(head=0)):.0%} of its variance over patches and inputs belongs to "
-                    f"the place of the patch, {1 / most.n:.0%} if places did not matter"
+                    f"; the place of a patch explains {placed_share(patches.assign(head=0)):.0%} of the variance over "
+                    f"patches and inputs ({1 / most.n:.0%} if places did not matter)"
                 )
             sentences.append(told)
         elif rows["input"].nunique() == 1:
@@ -450,7 +450,7 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
             named = ", ".join(
                 f"“{label}” {value:.0%}" for label, value in zip(words["label"], words["value"], strict=True)
             )
-            sentences.append(f"{whose} most on {named} of {len(rows)} tokens")
+            sentences.append(f"{whose}, over {len(rows)} tokens, most goes to {named}")
     return sentences
 
 

@@ -209,9 +209,10 @@ def _bar_ticks(
         ]
     marks: dict[float, str] = {}
     for value, name in sorted((float(np.nanmean(null.mean)), null.name) for null in nulls):
-        said, line = name.replace(": ", ":<br>"), 1.3 * font / room
+        kind, line = name.removeprefix("null: ").removesuffix(" attention"), 1.3 * font / room
+        said = f"null {value:.3g}:<br>{kind}"
         for other in [one for one in marks if axis.place(value) - axis.place(one) < 2.2 * line]:
-            value, said = (value + other) / 2, f"{marks.pop(other)}<br>{name.removeprefix('null: ')}"
+            value, said = (value + other) / 2, f"{marks.pop(other)}<br>{said}"
         if low <= value <= high:
             marks[value] = said
     near = 2.2 * font / room

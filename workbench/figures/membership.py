@@ -98,6 +98,7 @@ def token_membership_figure(
         if len(part) < count
     ]  # fmt: skip
     notes += [f"Bold: head {head}, which is looked at."] * (head in heads and len(heads) > 1)
+    notes += ["A dot is a space."] * ("·" in view.labels)
     where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     panels = [
         Numbers(

@@ -87,7 +87,8 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows_of(frame, ("contamination_auc", "contamination_share"), needs=("contamination", "candidate"))
     kinds = rows["contamination"].nunique()
     # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
-    shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=rows["contamination"])
+    kinds_of = rows["contamination"].replace("fgsm", "FGSM")
+    shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
     order = {name: place for place, name in enumerate(("contamination_auc", "contamination_share"))}
     shown = shown.sort_values("metric", key=lambda names: names.map(order), kind="stable")
     fig = comparison_figure(shown, columns=kinds)

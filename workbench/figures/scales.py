@@ -147,7 +147,7 @@ class Scale:
         for value in [*((high, low) if self.middle == 0 else (high,)), *self._candidates()]:
             said = _number(value)
             beside = [widest([said, marks[one]], font) for one in kept]
-            rooms = [wide + font if flat else 1.5 * font for wide in beside]
+            rooms = [wide + 0.6 * font if flat else 1.5 * font for wide in beside]
             apart = [abs(self.place(value) - self.place(one)) * max(length, 1) / span for one in kept]
             if low <= value <= high and all(gap >= room for gap, room in zip(apart, rooms, strict=True)):
                 kept.append(value)

@@ -41,7 +41,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
         InputError: a column is missing, or there are no rows.
     """
     need_columns(sampled, _SAMPLED, "workbench.analyses.softmax_sensitivity.sampled_sensitivity")
-    curve = "fit a/√N + b"
+    curve = "fit, linear in 1/√N"
     paired = sampled["candidate"] == "pairs"
     rows = sampled[~paired].assign(quantity=_SPREAD + sampled["spread"].map("{:g}".format), candidate=pd.NA)
     fitted = pd.DataFrame([*fit], columns=["tokens", "value"]).assign(metric=_LIPSCHITZ, quantity=curve)
@@ -66,7 +66,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
 def _samples(sampled: pd.DataFrame) -> str:
     """What the lines are of."""
     held = sampled.get("null_samples", pd.Series(dtype=float)).dropna().unique()
-    return f"a: largest, b: mean of {f'{held[0]:g} ' if len(held) == 1 else ''}samples"
+    return f"left: largest, right: mean of {f'{held[0]:g} ' if len(held) == 1 else ''}samples"
 
 
 def softmax_sensitivity_figure(measured: pd.DataFrame) -> go.Figure:

@@ -98,8 +98,9 @@ def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[li
         return [
             Numbers(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
         ], []
-    label, name = view.labels[place], view.names[place]
+    name = view.names[place]
+    shown = view.labels[place] if view.grid is None else name  # the words of a text frame themselves
     return [
-        Numbers(f"from {label} (framed): where it attends", f"from {name} to", weights[place]),
-        Numbers(f"to {label} (framed): what attends to it", f"to {name} from", weights[:, place]),
+        Numbers(f"from {shown} (framed): where it attends", f"from {name} to", weights[place]),
+        Numbers(f"to {shown} (framed): what attends to it", f"to {name} from", weights[:, place]),
     ], []

@@ -104,7 +104,9 @@ def patch_panels(
             if panel is first or isinstance(panel, np.ndarray):  # another map has its largest value elsewhere
                 marks = [go.Scatter(marker=look, **spot) for look in (halo, ring)]
                 drawn[number] = replace(own, traces=[*own.traces, *marks])
-        key = [key_entry(f"most attention: {view.names[here]} (from 0)", mode="markers", marker=ring)]
+        key = [
+            key_entry(f"gets most of it: {view.names[here]} (counted from 0)", mode="markers", marker=ring)
+        ]
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
         inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), notes=notes, key=key,
@@ -181,6 +183,8 @@ class _Strip:
 def _number(value: float, digits: int) -> str:
     if np.isnan(value):
         return "none"
+    if 0 < abs(value) < 0.5 * 10**-digits:
+        return f"&lt; {10**-digits:g}"
     return (f"{value:.{digits}f}" if abs(value) < 1 else f"{value:.3g}").replace("-", "−")
 
 

@@ -36,7 +36,5 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     last = int(frame.loc[frame["metric"].isin(present), "layer"].max())
     if not 0 <= layer <= last:
         raise InputError(f"no layer {layer}; there are 0 to {last}")
-    plot = (
-        Plot(frame).metric(*present).where(axis=None, standardize=None).scale(y_zero={"token_cosine": True})
-    )
+    plot = Plot(frame).metric(*present).where(axis=None, standardize=None).scale(y_zero=True)
     return plot.add(Null(), Band(quantiles=(25, 75)), Line(), At(layer, f"layer {layer}")).figure("page")

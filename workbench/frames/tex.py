@@ -38,7 +38,7 @@ _WORDS = {
 }  # fmt: skip
 _ACCENTS = {"\u0302": r"\hat", "\u0303": r"\tilde", "\u0304": r"\bar", "\u0307": r"\dot"}
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀ", "0123456789+-nT")
-_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖₙ", "0123456789+-ijkn")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖₙₑᵣ", "0123456789+-ijkner")
 _RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(chr, each))}]+") for each in (_RAISED, _LOWERED))
 _ACCENTED = re.compile(f"(.)([{''.join(_ACCENTS)}])")
 

@@ -159,7 +159,7 @@ def test_a_pin_is_kept_and_compared_with(panel):
     panel.layer.value = 1
     panel.view.value = "compare"
     assert panel.explorer.place.against.layer == 3
-    assert "to other tokens than layer 3" in panel.message.value
+    assert "to other tokens than with layer 3" in panel.message.value
     panel.layer.value = 0
     back, _, away = panel.pinned.children[0].children[-1].children
     back.click()

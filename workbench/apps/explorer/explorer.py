@@ -163,7 +163,7 @@ class Explorer:
         said = self.interpretation()
         return save_figure(
             shown.draw(place, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{place.model}, {said[0].lower()}{said[1:]}",
+            caption=f"{shown.caption}: {place.model}, {said[0].lower()}{said[1:]}",
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
             parameters=self.address,
         )  # fmt: skip

@@ -37,6 +37,8 @@ class View:
     title: str
     hint: str
     """What a person sees here, for a tooltip."""
+    caption: str
+    """The first words under a saved figure."""
     draw: Callable[[Address, Material], go.Figure]
     numbers: Callable[[Address, Material], pd.DataFrame]
     """What the figure shows, as rows."""
@@ -298,10 +300,11 @@ def _read_norms(address: Address, material: Material) -> str:
     spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
     names = _names(material.look(address).tokens)
     top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
-    return "; ".join(
+    found = "; ".join(
         f"‖{name}‖ {row['median']:.2f} in the median, {row['max']:.2f} at {top[name]}"
         for name, row in spread.iterrows()
     )
+    return f"{found}."
 
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -354,9 +357,9 @@ def _read_membership(address: Address, material: Material) -> str:
     share = rows.groupby("head")["value"].mean()
     head = int(share.idxmax())
     formula = rows["convention"].iloc[0]
-    how = "from the subspaces of its values" if formula == "ours" else f"by its own formula, {formula}"
+    how = "from value projections" if formula == "ours" else "as the layer computes it"
     return (
-        f"Memberships {how}: largest in head {head}, {share[head]:.1%} in the mean over "
+        f"Π, {how}, is largest in head {head}: {share[head]:.1%} in the mean over "
         f"{'tokens' if material.look(address).image is None else 'patches'} (even: {1 / len(share):.1%})."
     )
 
@@ -440,12 +443,12 @@ def _read_compare(address: Address, material: Material) -> str:
     real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
     moved = (a - b).abs().sum(-1) / 2
     one = (
-        f"{moved[address.token]:.1%} of the attention of {_label(second, address.token)} and "
+        f"{moved[address.token]:.1%} of the attention from {_label(second, address.token)}, and "
         if address.token is not None and len(a) == len(second.tokens.labels[0])
         else ""
     )
-    mean = f"{moved[real].mean():.1%} of that of a query on average"
-    return f"{names[1]} gives {one}{mean} to other tokens than {names[0]}."
+    mean = f"{moved[real].mean():.1%} of that from a query on average"
+    return f"With {names[1]} {one}{mean}, goes to other tokens than with {names[0]} (total variation)."
 
 
 # ------------------------------------------------------------------------------------------------------ overview
@@ -475,35 +478,43 @@ VIEWS = {
     for view in (
         View(
             "attention", "From / to", "where a token attends, and what attends to it; click another",
+            "Where a token attends in one head, and what attends to it",
             _draw_attention, _attention_rows, _read_attention, code.attention,
         ),
         View(
             "matrix", "Matrix", "the whole attention matrix of the head; drag to zoom, click a row or column",
+            "Attention of one head from every query (row) to every key (column)",
             _draw_matrix, _attention_rows, _read_matrix, code.matrix,
         ),
         View(
             "norms", "Norms", "lengths of queries, keys and values, token by token",
+            "Lengths (L2 norms) of the queries, keys and values of one head, each on a scale of its own",
             _draw_norms, _norm_rows, _read_norms, code.norms,
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
+            "Eigenvalues of the centred Gram matrix of one head's keys, in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
             "singular", "Singular values", "singular values of the attention matrix",
+            "Singular values of one head's attention",
             _draw_singular, _singular_rows, _read_singular, code.singular,
         ),
         View(
             "membership", "Membership", "how strongly each patch or word belongs to each head",
+            "Membership Π of every token in the heads of a layer, over which it adds up to 1",
             _draw_membership, lambda address, material: material.memberships(address), _read_membership,
             code.membership,
         ),
         View(
             "trajectory", "Trajectory", "similarity of tokens and coding rates through depth",
+            "Tokens after each block: (a) mean cosine of all pairs, (b) coding rate",
             _draw_trajectory, _trajectory_rows, _read_trajectory, code.trajectory,
         ),
         View(
             "compare", "Compare", "the pinned view beside this one, and their difference",
+            "Attention of two heads from the framed token, and the second less the first",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )
