@@ -106,7 +106,7 @@ def test_chance_is_marked_on_the_bar_and_in_the_hover_text():
     fig = head_grid_figure(both, "MOC")
     bar = fig.layout.coloraxis.colorbar
     ticks = dict(zip(bar.ticktext, bar.tickvals, strict=True))
-    assert ticks["null:<br>Gaussian<br>permuted"] == pytest.approx(0.5)
+    assert ticks["null 0.5:<br>Gaussian<br>permuted"] == pytest.approx(0.5)
     assert "0.5" not in ticks  # whose place it takes
     assert {"0", "1"} <= set(ticks)
     assert "null: Gaussian: 0.5 (z = 4)" in cells(fig).hovertext[0][0]

@@ -79,9 +79,9 @@ def test_every_measure_and_kind_has_a_panel_with_a_row_for_each_candidate():
     axes = list(fig.select_xaxes())
     assert [axis.title.text for axis in axes] == [
         "AUC, noise",
-        "AUC, fgsm",
+        "AUC, FGSM",
         "Energy share, noise",
-        "Energy share, fgsm",
+        "Energy share, FGSM",
     ]
     assert list(fig.layout.yaxis.ticktext) == ["S", "keys' distance from their mean"]
     dots = [trace for trace in fig.data if trace.error_x.array is not None]

@@ -79,7 +79,7 @@ def test_memberships_tell_the_place_and_the_masks():
     same = maps.assign(
         value=first.loc[[*maps[["layer", "head", "token"]].itertuples(index=False)]].to_numpy()
     )
-    assert workbench.findings(same)[0].startswith("bundled:digits-vit: 100% of the variance")
+    assert workbench.findings(same)[0].startswith("bundled:digits-vit: the place of a patch explains 100%")
     even, agreed = workbench.findings(workbench.analyze("membership", **RUN, masks="ink", null_samples=4))
     assert "relative entropy of membership" in even
     assert "95 % CI" in even
@@ -358,7 +358,7 @@ def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place
     assert means[columns].equals(alone[columns])
     tokens = workbench.analyze("class-attention", **RUN, layers=[-1], per="token")
     (place,) = workbench.findings(tokens)
-    assert "layer 3, mean over heads: of the attention of the class token" in place
+    assert "of the attention of the class token in layer 3 (mean over heads)" in place
     assert "25% if places did not matter" in place
     first = tokens[tokens["input"] == tokens["input"].iloc[0]].set_index(["candidate", "head", "key"])[
         "value"
@@ -366,7 +366,7 @@ def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place
     same = tokens.assign(
         value=first.loc[[*tokens[["candidate", "head", "key"]].itertuples(index=False)]].to_numpy()
     )
-    assert "100% of its variance" in workbench.findings(same)[0]
+    assert "explains 100% of the variance" in workbench.findings(same)[0]
 
 
 def test_subspaces_tell_how_parallel_heads_are_beside_random_directions():

@@ -212,7 +212,7 @@ def _bar_ticks(
         kind, line = name.removeprefix("null: ").removesuffix(" attention"), 1.3 * font / room
         said = f"null {value:.3g}:<br>{kind}"
         for other in [one for one in marks if axis.place(value) - axis.place(one) < 2.2 * line]:
-            value, said = (value + other) / 2, f"{marks.pop(other)}<br>{said}"
+            value, said = (value + other) / 2, f"{marks.pop(other)}<br>{kind}"
         if low <= value <= high:
             marks[value] = said
     near = 2.2 * font / room

@@ -286,7 +286,8 @@ def over_bars(
     )
     for name, scale, own, title in zip(names, scales, places, titles, strict=True):
         left, right = axes[min(own)].domain[0], axes[max(own)].domain[1]
-        length = min(right - left - font / whole, 0.5)  # a bar as long as a page says no more
+        # a bar as long as a page says no more; one of several panels leaves its neighbour's numbers room
+        length = min(right - left - (3 if max(own) > min(own) else 1) * font / whole, 0.5)
         bar = {
             "title": {"text": title, "side": "bottom"}, "orientation": "h", "x": (left + right) / 2, "xpad": 0,
             "len": length, "y": bottom, "yanchor": "top", "ypad": 0.5 * font,

@@ -233,7 +233,10 @@ class Band(Mark):
             else:
                 alone = len({series.colour for series in found}) == 1  # no other has one
                 colour = found[0].colour if alone else style["line"]["color"]
-                yield key_swatch(words, translucent(colour, self.alpha + 0.1))
+                entry = key_swatch(words, translucent(colour, self.alpha + 0.1))
+                yield entry.update(
+                    line={"width": 1.5, "color": colour, "dash": "solid"}
+                )  # around an estimate, as no null is
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ _VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl"), _TIMES)
     "jmlr": "Latin Modern Roman, LM Roman 10, CMU Serif, Computer Modern, serif", "nature": FONTS,
 }  # fmt: skip
 
-COLOURS = ("#004488", "#DDAA33", "#009988", "#000000", "#77AADD", "#777733")
+# None is grey, and no band of one, which a null distribution is.
+COLOURS = ("#004488", "#DDAA33", "#009988", "#44002B", "#77AADD", "#777733")
 # Short enough that a line between two markers shows what it is; plotly's own "longdash" has one stroke there.
 STROKES = {
     "dash": (5, 3), "dot": (1.5, 2.5), "dashdot": (6, 2.5, 1.5, 2.5), "longdash": (8, 3),

@@ -160,10 +160,10 @@ class Explorer:
         shown = view(place.view)
         numbers = shown.numbers(place, self.material)
         numbers.attrs.setdefault("provenance", [self._provenance()])
-        said = self.interpretation()
+        where_it_is, _, said = self.interpretation().partition(": ")
         return save_figure(
             shown.draw(place, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{shown.caption}: {place.model}, {said[0].lower()}{said[1:]}",
+            caption=f"{shown.caption}: {place.model}, {where_it_is[0].lower()}{where_it_is[1:]}. {said}",
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
             parameters=self.address,
         )  # fmt: skip

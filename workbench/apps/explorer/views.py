@@ -393,8 +393,8 @@ def _read_trajectory(address: Address, material: Material) -> str:
     rates = rates[rates["candidate"].isin(["resid_post", None])].sort_values("layer")["value"]
     rate = f"; coding rate R {rates.iloc[0]:.1f} and {rates.iloc[-1]:.1f} nats" if len(rates) else ""
     return (
-        f"Mean cosine of tokens {first:.3f} after the first block and {last:.3f} after the last{rate}; the null is of "
-        "the cosine."
+        f"Mean cosine of tokens {first:.3f} after the first block and {last:.3f} after the last{rate}; only the cosine "
+        "has a null."
     )
 
 
@@ -509,7 +509,7 @@ VIEWS = {
         ),
         View(
             "trajectory", "Trajectory", "similarity of tokens and coding rates through depth",
-            "Tokens after each block: (a) mean cosine of all pairs, (b) coding rate",
+            "Tokens after each block, the layer looked at dashed: (a) mean cosine of all pairs, (b) coding rate R",
             _draw_trajectory, _trajectory_rows, _read_trajectory, code.trajectory,
         ),
         View(
