@@ -14,11 +14,13 @@ from workbench.papers.published import PAPERS
 PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "analyses/attention_matrix", "analyses/layer", "analyses/linalg", "analyses/null_values",
-    "analyses/pairs", "analyses/registry", "analyses/segmentation", "analyses/tensors", "attention/__init__",
-    "attention/base", "attention/positions", "attention/recognition", "attention/replacing",
+    "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/segmentation", "analyses/tensors",
+    "analyses/tiles", "attention/__init__", "attention/base", "attention/positions", "attention/recognition",
+    "attention/replacing",
 }  # fmt: skip
 OWN_FUNCTIONS = {
-    "attention_map": {"attention_report", "head_output_norm", "map_diversity", "permuted_heads"},
+    "attention_map": {"attention_report", "head_output_norm", "map_diversity", "maps_of_rows", "permuted_heads"},
+    "attention_patterns": {"pattern_mask"},
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,9 @@ from workbench.analyses.layer import (
     visible_keys,
     visible_of,
 )
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.reductions import Diversity, HeadOutput, Received, RowDistance, RowEntropy
+from workbench.analyses.registry import Analysis, OfMaps
+from workbench.analyses.tiles import Operands, Reduced, Reduction, count_tiled, report_broken, tiled_operands
 from workbench.captures import attention_output
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
@@ -44,7 +46,7 @@ _Share = Annotated[float, Ge(0), Le(1)]
 
 
 @dataclass(frozen=True)
-class Options(OfInputs):
+class Options(OfMaps):
     """When `attention_report` names a head; each value is compared with its mean over the inputs."""
 
     dead_norm: Annotated[_Share, "report a head whose output norm is below this share of its layer's"] = 0.01
@@ -178,31 +180,61 @@ def head_maps(
     weights = torch.where(inside & ~broken, attn, 0)
     rows = real_query.expand(*batch, heads, n_queries) & (seen.any(-1) | (weights != 0).any(-1))
     faulty = broken.any(-1) | (weights < 0).any(-1) | ((weights.sum(-1) - 1).abs() > ROW_TOLERANCE)
-    undefined = (faulty & rows).any(-1) | ~rows.any(-1)
 
+    received = (weights * rows[..., None]).sum(-2)
+    even = (seen.double() / seen.sum(-1, keepdim=True).clamp_min(1) * rows[..., None]).sum(-2)
+    return maps_of_rows(
+        rows,
+        faulty,
+        entropy=torch.special.entr(weights.clamp_min(0)).sum(-1),  # entr(0) = 0
+        keys=seen.sum(-1),
+        distance=_distances(weights, query_positions, key_positions),
+        received=received,
+        even=even,
+        nonfinite=broken.sum((-2, -1)),
+    )
+
+
+def maps_of_rows(
+    rows: Bool[Tensor, "*batch head query"],
+    faulty: Bool[Tensor, "*batch head query"],
+    *,
+    entropy: Float[Tensor, "*batch head query"],
+    keys: Tensor,
+    distance: Float[Tensor, "*batch head query"] | None,
+    received: Float[Tensor, "*batch head key"],
+    even: Float[Tensor, "*batch head key"],
+    nonfinite: Tensor,
+) -> HeadMaps:
+    """The measures of `head_maps`, of sums over the keys of every row and over the rows of every key.
+
+    ``rows`` are those that count, ``faulty`` those that are no distribution, ``keys`` how many each may see. NaN in
+    ``distance``: no key with a position has weight. ``received``, ``even``: sums over the rows that count.
+    ``nonfinite`` (*batch, head): entries that are NaN or infinite.
+    """
+    undefined = (faulty & rows).any(-1) | ~rows.any(-1)
     count = rows.sum(-1)
-    row_entropy = torch.special.entr(weights.clamp_min(0)).sum(-1)  # entr(0) = 0
-    room = seen.sum(-1).double().log()
+    room = keys.double().log()
     # a query that sees one key has no choice: its share is 0/0 and does not count
     choosing = rows & (room > 0)
-    share = torch.where(choosing, row_entropy / room, 0).sum(-1) / choosing.sum(-1)
-    received = (weights * rows[..., None]).sum(-2) / count[..., None]
-    even = (seen.double() / seen.sum(-1, keepdim=True).clamp_min(1) * rows[..., None]).sum(-2) / count[
-        ..., None
-    ]
-    sink, sink_key = received.max(-1)
+    share = torch.where(choosing, entropy / room, 0).sum(-1) / choosing.sum(-1)
+    sink, sink_key = (received / count[..., None]).max(-1)
+    far = torch.full_like(sink, math.nan)
+    if distance is not None:
+        counted = rows & ~torch.isnan(distance)
+        far = torch.where(counted, distance, 0).sum(-1) / counted.sum(-1)
 
     def known(values: Tensor) -> Tensor:
         return values.masked_fill(undefined, math.nan)
 
     return HeadMaps(
-        entropy=known((row_entropy * rows).sum(-1) / count),
+        entropy=known((entropy * rows).sum(-1) / count),
         entropy_share=known(share).clamp(max=1.0),  # above 1 only by rounding
-        distance=known(_mean_distance(weights, rows, query_positions, key_positions)),
+        distance=known(far),
         sink=known(sink),
         sink_key=sink_key.masked_fill(undefined, -1),
-        sink_uniform=known(even.amax(-1)),
-        nonfinite=broken.sum((-2, -1)),
+        sink_uniform=known((even / count[..., None]).amax(-1)),
+        nonfinite=nonfinite,
     )
 
 
@@ -216,12 +248,12 @@ def _real(name: str, mask: Tensor | None, shape: tuple[int, ...], like: Tensor) 
     return mask.to(like.device).expand(shape)
 
 
-def _mean_distance(
-    weights: Tensor, rows: Tensor, query_positions: Tensor | None, key_positions: Tensor | None
-) -> Tensor:
-    """Σ_j A_ij |p_i − p_j| / Σ_j A_ij over keys with a position, mean over queries with one."""
+def _distances(
+    weights: Tensor, query_positions: Tensor | None, key_positions: Tensor | None
+) -> Tensor | None:
+    """Σ_j A_ij |p_i − p_j| / Σ_j A_ij over keys with a position, of every row; NaN where none of these has weight."""
     if query_positions is None or key_positions is None:
-        return torch.full(weights.shape[:-2], math.nan, dtype=weights.dtype, device=weights.device)
+        return None
     for name, positions, axis in (("query", query_positions, -2), ("key", key_positions, -1)):
         if positions.ndim != 2 or positions.shape[0] != weights.shape[axis]:
             raise InputError(
@@ -234,8 +266,7 @@ def _mean_distance(
     placed = torch.isfinite(distance)
     total = (weights * torch.where(placed, distance, 0)).sum(-1)
     mass = (weights * placed).sum(-1)
-    counted = rows & placed.any(-1) & (mass > 0)
-    return torch.where(counted, total / mass, 0).sum(-1) / counted.sum(-1)
+    return torch.where(mass > 0, total / mass, math.nan)
 
 
 @checked
@@ -295,31 +326,26 @@ def head_output_norm(
     return torch.where(torch.isfinite(layer), square / layer, torch.nan).sqrt()
 
 
+class _Found(NamedTuple):
+    """What one layer gives: measures of its maps, head diversity where there are several heads, outputs."""
+
+    maps: HeadMaps
+    diversity: Measurement | None
+    output: Tensor | None
+    asking: Tensor | None
+    positions: Tensor | None
+
+
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
     need_token_attention(layer)
     record = layer.record
-    attn = token_attention(record)
-    output = record.head_out
-    if output is None and record.v is not None:
-        output = attention_output(attn, record.v)
-    kept = layer.choose_heads(attn)
-    real = layer.real_on(kept, -1, keys=True)
-    asking = _asking(layer, kept, real)
-    visible = visible_of(layer, kept)
-    square = kept.shape[-2] == kept.shape[-1] and record.source == "self"
-    stepwise = layer.step is not None and record.source == "self"  # its query is the last token
-    positions = layer.positions(kept.shape[-1]) if square or stepwise else None
-    maps = head_maps(
-        kept,
-        visible=visible,
-        queries=asking,
-        keys=real,
-        query_positions=positions if positions is None or square else positions[-1:],
-        key_positions=positions,
-    )
-    windows = layer.window_column
-    yield from _diversity(layer, kept, visible, asking, real, options.null_samples)
+    operands = tiled_operands(layer, options)
+    count_tiled(layer, operands, "without a null distribution of head diversity")
+    found = _of_maps(layer, options) if operands is None else _of_tiles(layer, operands)
+    maps, windows, positions = found.maps, layer.window_column, found.positions
+    if found.diversity is not None:
+        yield found.diversity
     yield Measurement(ATTENTION_ENTROPY, layer.per_input(maps.entropy), columns=windows)
     yield Measurement(ATTENTION_ENTROPY_SHARE, layer.per_input(maps.entropy_share), columns=windows)
     if positions is not None:
@@ -337,16 +363,101 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     else:
         counts = over_windows(counts, record.origin.image).sum(1)
     yield Measurement(NONFINITE, counts.double())
-    if output is not None:
-        norms = head_output_norm(layer.joined(output), asking)
+    if found.output is not None:
+        norms = head_output_norm(layer.joined(found.output), found.asking)
         yield Measurement(HEAD_OUTPUT_NORM, layer.choose_heads(norms))
 
 
-def _asking(layer: Layer, kept: Tensor, real: Tensor | None) -> Tensor | None:
+def _of_maps(layer: Layer, options: Options) -> _Found:
+    """From the maps, formed whole."""
+    record = layer.record
+    attn = token_attention(record)
+    output = record.head_out
+    if output is None and record.v is not None:
+        output = attention_output(attn, record.v)
+    kept = layer.choose_heads(attn)
+    real = layer.real_on(kept, -1, keys=True)
+    asking = _asking(layer, kept, kept.shape[-1], real)
+    visible = visible_of(layer, kept)
+    here, positions = _positions(layer, kept.shape[-2:])
+    maps = head_maps(
+        kept, visible=visible, queries=asking, keys=real, query_positions=here, key_positions=positions
+    )
+    return _Found(
+        maps,
+        _diversity(layer, kept, visible, asking, real, options.null_samples),
+        output,
+        asking,
+        positions,
+    )
+
+
+def _of_tiles(layer: Layer, operands: Operands) -> _Found:
+    """The same from tiles."""
+    record, q, k = layer.record, operands.q, operands.k
+    size = q.shape[-2], k.shape[-2]
+    asking = _asking(layer, q, size[1], operands.keys)
+    here, positions = _positions(layer, size)
+    wanted: list[Reduction] = [RowEntropy(), Received(asking)]
+    if here is not None and positions is not None:
+        wanted.append(RowDistance(here, positions))
+    if q.shape[1] > 1:
+        wanted.append(Diversity())
+    output, whole = record.head_out, len(layer.heads) == layer.total_heads
+    if output is None and record.v is not None and whole:
+        wanted.append(HeadOutput(record.v))
+    found = operands.reduced(*wanted)
+    report_broken(layer, found)
+    if output is None and record.v is not None:
+        output = _output(found if whole else _all_heads(layer).reduced(HeadOutput(record.v)))
+    real = torch.ones_like(found.broken) if asking is None else asking[:, None].expand(found.broken.shape)
+    received = found["received"]
+    keys_held = size[1] if operands.keys is None else operands.keys.sum(-1)[:, None]
+    maps = maps_of_rows(
+        real & ((found.count > 0) | (found.total > 0)),
+        found.broken | ((found.total - 1).abs() > ROW_TOLERANCE),
+        entropy=found["entropy"],
+        keys=found.count,
+        distance=found.results.get("distance"),
+        received=received.attention,
+        even=received.even,
+        nonfinite=(found.broken & real).sum(-1) * keys_held,
+    )
+    diversity = None
+    if q.shape[1] > 1:
+        values = found["diversity"].masked_fill(found.broken.any(1).any(-1)[:, None], math.nan)
+        values = values.masked_fill(~real[:, 0], math.nan).nanmean(-1)
+        diversity = Measurement(
+            ATTENTION_DIVERSITY, layer.per_input(values), ("input",), columns=layer.window_column
+        )
+    return _Found(maps, diversity, output, asking, positions)
+
+
+def _output(reduced: Reduced) -> Tensor:
+    """What the heads put out, NaN where their scores are no numbers."""
+    return reduced["output"].masked_fill(reduced.broken[..., None], math.nan)
+
+
+def _all_heads(layer: Layer) -> Operands:
+    """Of the chosen heads and the others, whose mean a head's output is compared with."""
+    operands = tiled_operands(replace(layer, chosen_heads=None), Options(method="tiled"))
+    assert operands is not None  # tiles are asked for
+    return operands
+
+
+def _positions(layer: Layer, size: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """Where queries and keys are, for maps of so many of both that are of the same tokens."""
+    square = size[0] == size[1] and layer.record.source == "self"
+    stepwise = layer.step is not None and layer.record.source == "self"  # its query is the last token
+    positions = layer.positions(size[1]) if square or stepwise else None
+    return (positions if positions is None or square else positions[-1:]), positions
+
+
+def _asking(layer: Layer, of_queries: Tensor, keys: int, real: Tensor | None) -> Tensor | None:
     """Mask of the queries that are real tokens: those of the keys, but in cross attention; None for a single query."""
     if layer.record.source == "cross":
-        return layer.real_on(kept, -2)
-    return real if kept.shape[-2] == kept.shape[-1] else None
+        return layer.real_on(of_queries, -2)
+    return real if of_queries.shape[-2] == keys else None
 
 
 def _diversity(
@@ -356,13 +467,13 @@ def _diversity(
     asking: Tensor | None,
     real: Tensor | None,
     null_samples: int,
-) -> Iterator[Measurement]:
+) -> Measurement | None:
     """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
 
-    Nothing for a single head; NaN for maps that are no distributions.
+    None for a single head; NaN for maps that are no distributions.
     """
     if kept.shape[1] < 2:
-        return
+        return None
     broken = ~(torch.isfinite(kept) & (kept >= 0)).all(-1).all(-1).all(-1)
     maps = torch.where(broken[:, None, None, None], torch.nan, kept.double())
     values = layer.per_input(map_diversity(maps, asking, real))
@@ -381,7 +492,7 @@ def _diversity(
             drawn.append(torch.stack(permuted))
         null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
         columns = columns | {"null": "permutation"}
-    yield Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)
+    return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)
 
 
 def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:

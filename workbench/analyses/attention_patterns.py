@@ -9,10 +9,12 @@ Sources: Clark et al. 2019 (next, previous and special tokens); Xiao et al. 2024
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from annotated_types import Gt, Le
@@ -28,7 +30,9 @@ from workbench.analyses.layer import (
     visible_keys,
     visible_of,
 )
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, RowSquares
+from workbench.analyses.registry import Analysis, OfMaps
+from workbench.analyses.tiles import Operands, count_tiled, report_broken, tiled_operands
 from workbench.core.null_distributions import ROUNDING, Null
 from workbench.core.operands import check_axes, checked
 from workbench.frames.estimate import over_inputs, unit_of
@@ -43,7 +47,7 @@ _PERMUTED = (
 
 
 @dataclass(frozen=True)
-class Options(OfInputs):
+class Options(OfMaps):
     """How far local attention reaches."""
 
     radius: Annotated[
@@ -110,17 +114,32 @@ def pattern_share(
     """
     weights, seen, asking, faulty = _rows(attn, visible, queries)
     on = (pattern.to(attn.device) & seen).expand(weights.shape)
-    keys, chosen = seen.sum(-1).double(), on.sum(-1).double()
-    counted = asking & (chosen > 0) & (chosen < keys)
-    total = weights.sum(-1)
-    spread = (weights.square().sum(-1) / keys - (total / keys).square()).clamp_min(0)
-    return _mean(
-        counted,
+    return _share(
+        asking,
         faulty,
-        torch.where(on, weights, 0).sum(-1),
-        total * chosen / keys,
-        chosen * (keys - chosen) / (keys - 1) * spread,
+        on=torch.where(on, weights, 0).sum(-1),
+        chosen=on.sum(-1).double(),
+        total=weights.sum(-1),
+        squares=weights.square().sum(-1),
+        keys=seen.sum(-1).double(),
     )
+
+
+def _share(
+    asking: Tensor,
+    faulty: Tensor,
+    *,
+    on: Tensor,
+    chosen: Tensor,
+    total: Tensor,
+    squares: Tensor,
+    keys: Tensor,
+) -> Score:
+    """The score and its null, of what each row gives to ``chosen`` of the ``keys`` that it sees."""
+    counted = asking & (chosen > 0) & (chosen < keys)
+    spread = (squares / keys - (total / keys).square()).clamp_min(0)
+    variance = chosen * (keys - chosen) / (keys - 1) * spread
+    return _mean(counted, faulty, on, total * chosen / keys, variance)
 
 
 @checked
@@ -136,10 +155,16 @@ def uniform_overlap(
     """
     weights, seen, asking, faulty = _rows(attn, visible, queries)
     m = seen.sum(-1).double()
+    even = 1 / m.clamp_min(2)
+    overlap = torch.where(seen, torch.minimum(weights, even[..., None]), 0).sum(-1)
+    return _overlap(asking, faulty, overlap, m)
+
+
+def _overlap(asking: Tensor, faulty: Tensor, overlap: Tensor, m: Tensor) -> Score:
+    """The score and its null, of each row's overlap with even attention to the m keys that it sees."""
     counted = asking & (m > 1)
     m = m.clamp_min(2)
     even = 1 / m
-    overlap = torch.where(seen, torch.minimum(weights, even[..., None]), 0).sum(-1)
     mean = 1 - (1 - even) ** m
     # E min(w, a)² and E min(w, a) min(w′, a) of a Dirichlet of ones, whose survival is (1 − s − t)^(m − 1)
     square = 2 * ((1 - (1 - even) ** (m + 1)) / (m * (m + 1)) - even * (1 - even) ** m / m)
@@ -192,50 +217,103 @@ def _mean(counted: Tensor, faulty: Tensor, value: Tensor, mean: Tensor, variance
 def induction_keys(words: Sequence[str | None]) -> Bool[Tensor, "query key"]:
     """For every token those that followed its earlier occurrences (Olsson et al. 2022); None is no word."""
     found = torch.zeros(len(words), len(words), dtype=torch.bool)
-    places: dict[str, list[int]] = {}
-    for query, word in enumerate(words):
-        if word is None:
-            continue
-        earlier = places.setdefault(word, [])
-        found[query, [place + 1 for place in earlier if place + 1 < query]] = True
-        earlier.append(query)
+    found[_after_earlier(words)(range(len(words)))] = True
     return found
 
 
-def patterns(
-    layer: Layer, count: int, radius: float
-) -> Iterator[tuple[Metric, Bool[Tensor, "#batch 1 query key"]]]:
-    """The patterns that the tokens of a layer can have, as masks of their keys.
+def _after_earlier(words: Sequence[str | None]) -> Callable[[range], tuple[Tensor, Tensor]]:
+    """The pairs of `induction_keys`, for the queries that are asked for."""
+    occurrences: dict[str, list[int]] = {}
+    for place, word in enumerate(words):
+        if word is not None:
+            occurrences.setdefault(word, []).append(place)
+    after = {word: np.array(places) + 1 for word, places in occurrences.items()}
+
+    def pairs(rows: range) -> tuple[Tensor, Tensor]:
+        none = np.empty(0, dtype=np.int64)
+        keys = [
+            none if word is None else after[word][: np.searchsorted(after[word], row)]
+            for row, word in zip(rows, words[rows.start : rows.stop], strict=True)
+        ]
+        queries = np.repeat(np.arange(rows.start, rows.stop), [len(part) for part in keys])
+        return torch.from_numpy(queries), torch.from_numpy(np.concatenate([none, *keys]))
+
+    return pairs
+
+
+def patterns(layer: Layer, count: int, radius: float) -> Iterator[tuple[Metric, PatternPlaces]]:
+    """The patterns that the tokens of a layer can have: of an input and some of its queries, the pairs with their keys.
 
     Those of an order (previous, first: Clark et al. 2019; induction: Olsson et al. 2022) are of texts; a class token is
     of models that have one.
     """
-    own = torch.eye(count, dtype=torch.bool)
+    every = torch.arange(count)
     positions = layer.positions(count)
     if positions is not None and positions.shape[-1] == 1:
-        yield PATTERN_PREVIOUS, torch.ones(count, count, dtype=torch.bool).tril(-1).triu(-1)[None, None]
+        yield PATTERN_PREVIOUS, lambda _, rows: _pairs(rows, every - 1, every > 0)
         real = layer.real_tokens(count)
-        real = torch.ones(1, count, dtype=torch.bool) if real is None else real.cpu()
-        first = real & (real.cumsum(-1) == 1)
-        yield PATTERN_FIRST, (first[:, None, None] & ~own)
-        words = [
-            [
-                label if kind in ("word", "token") else None
-                for label, kind in zip(
-                    layer.token_labels(count, number), layer.token_kinds(count, number), strict=True
-                )
-            ]
+        real = torch.ones(len(layer.ids), count, dtype=torch.bool) if real is None else real.cpu()
+        first = real.int().argmax(-1)  # of the first of equals
+        yield (
+            PATTERN_FIRST,
+            lambda number, rows: _pairs(
+                rows,
+                first[number].expand(count),
+                (every != first[number]) & real[number].any(),
+            ),
+        )
+        after = [
+            _after_earlier(
+                [
+                    label if kind in ("word", "token") else None
+                    for label, kind in zip(
+                        layer.token_labels(count, number), layer.token_kinds(count, number), strict=True
+                    )
+                ]
+            )
             for number in range(len(layer.ids))
         ]
-        yield PATTERN_INDUCTION, torch.stack([induction_keys(each) for each in words])[:, None]
+        yield PATTERN_INDUCTION, lambda number, rows: after[number](rows)
     if positions is not None:
-        apart = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
-        yield PATTERN_LOCAL, ((apart <= radius) & ~own)[None, None]
+        yield PATTERN_LOCAL, lambda _, rows: _near(positions, rows, radius)
     kinds = layer.token_kinds(count)
     if "class" in kinds:
         of_class = torch.tensor([kind == "class" for kind in kinds])
-        yield PATTERN_CLASS, (of_class & ~own & ~of_class[:, None])[None, None]
-    yield PATTERN_DIAGONAL, own[None, None]
+        classes = of_class.nonzero()[:, 0]
+        yield PATTERN_CLASS, lambda _, rows: _to_each(rows, classes, ~of_class)
+    yield PATTERN_DIAGONAL, lambda _, rows: _pairs(rows, every, every >= 0)
+
+
+def _pairs(rows: range, key: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
+    """The queries of ``rows`` that have a key, and that key."""
+    chosen = torch.arange(rows.start, rows.stop)
+    chosen = chosen[has[chosen]]
+    return chosen, key[chosen]
+
+
+def _to_each(rows: range, keys: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
+    """The queries of ``rows`` that are to be counted, each with all of these keys."""
+    chosen = torch.arange(rows.start, rows.stop)
+    chosen = chosen[has[chosen]]
+    return chosen.repeat_interleave(len(keys)), keys.repeat(len(chosen))
+
+
+def _near(positions: Tensor, rows: range, radius: float) -> tuple[Tensor, Tensor]:
+    """The queries of ``rows``, each with the other tokens within the radius; tokens that are nowhere are near none."""
+    here = positions[rows.start : rows.stop]
+    apart = torch.cdist(here, positions, compute_mode="donot_use_mm_for_euclid_dist")
+    queries, keys = (apart <= radius).nonzero(as_tuple=True)
+    queries = queries + rows.start
+    others = queries != keys
+    return queries[others], keys[others]
+
+
+def pattern_mask(places: PatternPlaces, inputs: int, count: int) -> Bool[Tensor, "batch 1 query key"]:
+    """The pairs of a pattern as a mask."""
+    mask = torch.zeros(inputs, 1, count, count, dtype=torch.bool)
+    for number in range(inputs):
+        mask[(number, 0, *places(number, range(count)))] = True
+    return mask
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
@@ -243,19 +321,56 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, each of which attends within itself")
-    attn = layer.choose_heads(token_attention(layer.record))
-    queries, keys = attn.shape[-2:]
+    operands = tiled_operands(layer, options)
+    if operands is None:
+        attn = layer.choose_heads(token_attention(layer.record))
+        queries, keys = attn.shape[-2:]
+        scores_of = partial(_of_maps, layer, attn)
+    else:
+        queries, keys = operands.q.shape[-2], operands.k.shape[-2]
+        scores_of = partial(_of_tiles, layer, operands)
     if queries != keys:
         raise NotApplicable(f"attends from {queries} tokens to {keys}, and patterns are of one kind of token")
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
+    count_tiled(layer, operands)
+    for metric, score in scores_of(dict(patterns(layer, keys, options.radius))):
+        null = "dirichlet" if metric is PATTERN_UNIFORM else "permutation"
+        yield Measurement(metric, score.value, null=score.null, columns={"null": null})
+
+
+def _of_maps(
+    layer: Layer, attn: Tensor, known: dict[Metric, PatternPlaces]
+) -> Iterator[tuple[Metric, Score]]:
+    """Every score from maps that are formed whole."""
     real, visible = layer.real_on(attn, -1), visible_of(layer, attn)
-    columns = {"null": "permutation"}
-    for metric, pattern in patterns(layer, keys, options.radius):
-        score = pattern_share(attn, pattern, visible, real)
-        yield Measurement(metric, score.value, null=score.null, columns=columns)
-    even = uniform_overlap(attn, visible, real)
-    yield Measurement(PATTERN_UNIFORM, even.value, null=even.null, columns={"null": "dirichlet"})
+    for metric, places in known.items():
+        pattern = pattern_mask(places, len(attn), attn.shape[-1])
+        yield metric, pattern_share(attn, pattern, visible, real)
+    yield PATTERN_UNIFORM, uniform_overlap(attn, visible, real)
+
+
+def _of_tiles(
+    layer: Layer, operands: Operands, known: dict[Metric, PatternPlaces]
+) -> Iterator[tuple[Metric, Score]]:
+    """The same from tiles."""
+    places = {metric.name: part for metric, part in known.items()}
+    found = operands.reduced(OnPatterns(places), RowSquares(), EvenOverlap())
+    report_broken(layer, found)
+    asking = found.count > 0
+    if operands.keys is not None:
+        asking = asking & operands.keys[:, None]
+    faulty = ((found.broken | ((found.total - 1).abs() > ROW_TOLERANCE)) & asking).any(-1)
+    for metric in known:
+        on = found["patterns"][metric.name]
+        yield (
+            metric,
+            _share(
+                asking, faulty, on=on.weight, chosen=on.keys, total=found.total, squares=found["squares"],
+                keys=found.count,
+            ),
+        )  # fmt: skip
+    yield PATTERN_UNIFORM, _overlap(asking, faulty, found["overlap"], found.count)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:

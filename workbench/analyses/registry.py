@@ -39,6 +39,28 @@ class OfInputs:
     ] = True
 
 
+MAP_ENTRIES = 2**25
+"""Pairs of a query and a key, over the heads of an input, up to which maps are formed whole unless asked otherwise.
+
+256 MB in float64; 12 heads at 1672 tokens."""
+
+
+@dataclass(frozen=True)
+class OfMaps(OfInputs):
+    """Options of an analysis of attention maps that can do without the matrix of queries × keys."""
+
+    method: Annotated[
+        Literal["auto", "dense", "tiled"],
+        "dense: maps formed whole, in float64; tiled: tile by tile in memory that grows with the tokens, products in "
+        "float32 and sums in float64; auto: dense up to 2^25 pairs of queries and keys per input, then tiled",
+    ] = "auto"
+
+    @property
+    def map_limit(self) -> int | None:
+        """The largest maps, in entries per input, that are formed whole; None for all."""
+        return {"auto": MAP_ENTRIES, "tiled": 0, "dense": None}[self.method]
+
+
 @dataclass(frozen=True)
 class OfHeads(OfInputs):
     """Options of an analysis that gives means over inputs and heads, unless it is asked for each."""
@@ -129,8 +151,17 @@ class Analysis:
     def asked(self, options: Mapping[str, Any]) -> Any:
         """The options as its functions receive them, complete and valid.
 
-        Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take.
+        Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take, such
+        as method="tiled" of an analysis that reads whole matrices; any of them takes "auto" and "dense".
         """
+        if "method" in options and "method" not in self.options:
+            options = dict(options)
+            if (method := options.pop("method")) not in ("auto", "dense"):
+                tiled = [name for name, analysis in ANALYSES.items() if "method" in analysis.options]
+                raise InputError(
+                    f"{self.name} has no method {method!r}: it reads matrices of tokens × tokens whole; leave method "
+                    f"out, or take {' or '.join(tiled)}"
+                )
         return check_options(
             self.options_type, options, self.name if self.per is None else f"{self.name} per {self.per}"
         )

@@ -156,6 +156,7 @@ def capture(
     keep_nonfinite: bool = False,
     grad: bool = False,
     each: Callable[[LayerRecord, TokenInfo], None] | None = None,
+    map_limit: int | None = None,
 ) -> Capture:
     """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
 
@@ -174,6 +175,8 @@ def capture(
         then holds no layers: what the function does not keep is freed before the next, and what it keeps it must copy
         from a model that works in place. It may raise to stop the run. With negative ``layers`` it gets them at the
         end, when it is known which they are.
+    map_limit: the site attn is not formed where it would have more entries than this (heads × queries × keys, of each
+        input) and follows from its operands: q, k, scale and mask are kept in its place.
 
     Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
@@ -202,7 +205,9 @@ def capture(
 
     def run(copy: bool) -> Recorder:
         keeper = Keeper([*owned, *given], copy)
-        recorder = Recorder(modules, name, keeper, chosen, sites, check, keep_nonfinite, give, handed)
+        recorder = Recorder(
+            modules, name, keeper, chosen, sites, check, keep_nonfinite, give, handed, map_limit
+        )
         _run(recorder, arguments, grad)
         return recorder
 

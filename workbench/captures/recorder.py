@@ -67,6 +67,7 @@ class Recorder:
     keep_nonfinite: bool
     each: Callable[[LayerRecord, int | None], None] | None
     handed: set[int]
+    map_limit: int | None = None
 
     result: Any = None
     positions: Positions | None = None
@@ -267,13 +268,20 @@ class Recorder:
         )  # fmt: skip
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
         with self.apart():
-            attn = call_weights(call) if "attn" in self.sites else None
+            formed = "attn" in self.sites and not self.too_large(call)
+            attn = call_weights(call) if formed else None
             if attn is not None:
                 attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
             if self.check:
                 self.check_call(call, attn, name)
             self.fill(record, call, attn, visit)
         self.add(record, visit)
+
+    def too_large(self, call: Call) -> bool:
+        """Whether attention has more entries per input than are to be formed, and its operands give it anyway."""
+        if self.map_limit is None or call.kind != "token" or call.attn is not None:
+            return False
+        return call.q.shape[1] * call.q.shape[2] * call.k.shape[2] > self.map_limit
 
     def add(self, record: LayerRecord, visit: Visit) -> None:
         self.records.append(record)
@@ -331,7 +339,10 @@ class Recorder:
             available["input"] = _first_tensor((visit.args, visit.kwargs))
         if self.positions is not None:
             record.extra[POSITION] = self.positions.at(visit.path)
-        asked = {site: available[site] for site in self.sites if available.get(site) is not None}
+        sites = self.sites
+        if "attn" in sites and self.too_large(call):
+            sites = tuple(dict.fromkeys((*sites, "q", "k", "scale", "mask")))
+        asked = {site: available[site] for site in sites if available.get(site) is not None}
         tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
         asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in record.extra.items()})
         for site, value in asked.items():

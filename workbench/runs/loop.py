@@ -79,6 +79,7 @@ def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> 
         settings,
         (*analysis.reads(options), *analysis.also),
         keep_nonfinite=analysis.counts_nonfinite,
+        map_limit=getattr(options, "map_limit", None),
         perturb=None if perturb is None else lambda given: perturb(given, options, settings.seed),
     )
 
@@ -217,11 +218,13 @@ def model_source(
     sites: Sequence[str],
     *,
     keep_nonfinite: bool = False,
+    map_limit: int | None = None,
     perturb: Callable[[Any], Any] | None = None,
 ) -> Source:
     """A model over its inputs; only ``sites`` of the chosen layers are captured.
 
-    With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, and a note says so. With
+    With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, and a note says so. Of maps with
+    more entries than ``map_limit`` the operands are captured in their place. With
     ``perturb`` the model also runs on what that makes of every batch, which must be named inputs, not tensors.
     """
     loaded, identity, given = _loaded_inputs(settings)
@@ -244,7 +247,15 @@ def model_source(
         return Batch(part.ids, run, getattr(part, "images", None))
 
     def seen(what: Any, keep: bool = False, each: Any = None) -> Capture:
-        return capture(loaded, what, layers=settings.layers, sites=sites, keep_nonfinite=keep, each=each)
+        return capture(
+            loaded,
+            what,
+            layers=settings.layers,
+            sites=sites,
+            keep_nonfinite=keep,
+            each=each,
+            map_limit=map_limit,
+        )
 
     def batches() -> Iterator[Batch]:
         return map(batch_of, given.batches(settings.batch_size))

@@ -1,0 +1,445 @@
+"""What is taken of attention tile by tile: numbers of rows, of keys, coarse maps, chosen rows and columns.
+
+Each is a `workbench.analyses.tiles.Reduction`, given to `reduce_tiles` by its name or, where it must be told something,
+as an object. Numbers of rows are (batch, head, query), float64, 0 for queries that see nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.analyses.tiles import Reduction, Shape, Tile, row_sums
+from workbench.core.errors import InputError
+
+PatternPlaces = Callable[[int, range], tuple[Tensor, Tensor]]
+"""The keys of a pattern: of (input, some queries in a row) the numbers of queries and keys, pair by pair."""
+
+
+class _OfRows(Reduction):
+    """A number of every row."""
+
+    def start(self, shape: Shape) -> None:
+        self.values = shape.rows()
+
+    def add(self, tile: Tile) -> None:
+        self.values[tile.place] = self.of(tile)
+
+    def of(self, tile: Tile) -> Tensor:
+        raise NotImplementedError
+
+    def result(self) -> Float[Tensor, "batch head query"]:
+        return self.values
+
+
+class RowEntropy(_OfRows):
+    """−Σ_j A_ij log A_ij in nats, every term of it positive: exact to its own size also where a row is nearly sharp."""
+
+    name = "entropy"
+
+    def of(self, tile: Tile) -> Tensor:
+        spent = tile.sum_of(tile.below)
+        if bool(torch.isnan(spent).any()):  # a score of −∞ that no mask asked for: 0 · ∞
+            spent = row_sums(torch.where(tile.weights > 0, tile.weights * tile.below, 0))
+        return torch.where(tile.total > 0, tile.log_sum * tile.total, 0) - spent
+
+
+class RowSquares(_OfRows):
+    """Σ_j A_ij²."""
+
+    name = "squares"
+
+    def of(self, tile: Tile) -> Tensor:
+        return tile.sum_of(tile.weights)
+
+
+class EvenOverlap(_OfRows):
+    """Σ_j min(A_ij, 1/m) over the m keys that a query sees."""
+
+    name = "overlap"
+
+    def of(self, tile: Tile) -> Tensor:
+        even = (1 / tile.count.clamp_min(1)).to(tile.weights.dtype)[..., None]
+        return row_sums(torch.minimum(tile.weights, even, out=tile.spare))
+
+
+class _OnceForHeads:
+    """What does not depend on the heads, kept while they pass."""
+
+    def __init__(self) -> None:
+        self.at: tuple[int, slice, slice] | None = None
+        self.found: tuple[Tensor, ...] = ()
+
+    def of(self, tile: Tile, make: Callable[[Tile], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        at = tile.batch, tile.rows, tile.columns
+        if self.at != at:
+            self.at, self.found = at, make(tile)
+        return self.found
+
+
+@dataclass
+class RowDistance(Reduction):
+    """Σ_j A_ij |p_i − p_j| / Σ_j A_ij over keys with a position; NaN for queries without, or none but such keys."""
+
+    name = "distance"
+    query_positions: Float[Tensor, "query space"]
+    key_positions: Float[Tensor, "key space"]
+
+    def start(self, shape: Shape) -> None:
+        self.values = shape.rows(fill=math.nan)
+        self.once = _OnceForHeads()
+        self.from_, self.to = (
+            part.to(shape.device, torch.float64) for part in (self.query_positions, self.key_positions)
+        )
+        self.everywhere = bool(torch.isfinite(self.from_).all() & torch.isfinite(self.to).all())
+
+    def add(self, tile: Tile) -> None:
+        distance, placed = self.once.of(tile, self._distances)
+        mass = tile.total if self.everywhere else tile.sum_of(placed)
+        self.values[tile.place] = torch.where(mass > 0, tile.sum_of(distance) / mass, math.nan)
+
+    def _distances(self, tile: Tile) -> tuple[Tensor, ...]:
+        here, there = self.from_[tile.rows], self.to[tile.columns]
+        distance = torch.cdist(here, there, compute_mode="donot_use_mm_for_euclid_dist")
+        placed = torch.isfinite(distance)
+        dtype = tile.weights.dtype
+        return torch.where(placed, distance, 0).to(dtype), placed.to(dtype)
+
+    def result(self) -> Float[Tensor, "batch head query"]:
+        return self.values
+
+
+class ReceivedSums(NamedTuple):
+    """Of every key: the attention it receives, and what it would if every query attended evenly to what it sees."""
+
+    attention: Float[Tensor, "batch head key"]
+    even: Float[Tensor, "batch head key"]
+
+
+@dataclass
+class Received(Reduction):
+    """Sums over the real ``queries`` of the attention that a key receives."""
+
+    name = "received"
+    queries: Bool[Tensor, "batch query"] | None = None
+
+    def start(self, shape: Shape) -> None:
+        sums = (shape.batch, shape.heads, shape.keys)
+        self.attention, self.even = (
+            torch.zeros(sums, dtype=torch.float64, device=shape.device) for _ in range(2)
+        )
+        self.once = _OnceForHeads()
+
+    def add(self, tile: Tile) -> None:
+        asking = torch.ones_like(tile.count[0])
+        if self.queries is not None:
+            asking = self.queries[tile.batch, tile.rows].to(asking)
+        received = asking.to(tile.weights.dtype)[None] @ tile.weights
+        self.attention[tile.batch, tile.heads, tile.columns] += received[:, 0]
+        if len(tile.count) > 1:
+            (even,) = _even(tile, asking)
+        else:
+            (even,) = self.once.of(tile, lambda tile: _even(tile, asking))
+        self.even[tile.batch, tile.heads, tile.columns] += even
+
+    def result(self) -> ReceivedSums:
+        return ReceivedSums(self.attention, self.even)
+
+
+def _even(tile: Tile, asking: Tensor) -> tuple[Tensor]:
+    """Σ over queries of 1/m on the m keys that each sees, (1 or head, key)."""
+    share = asking / tile.count.clamp_min(1)
+    if tile.visible is None:
+        width = tile.columns.stop - tile.columns.start
+        return (share.sum(-1, keepdim=True).expand(-1, width),)
+    return ((share[:, None] @ tile.visible.double())[:, 0],)
+
+
+class PatternSums(NamedTuple):
+    """Of every row: its weights on the keys of a pattern, and how many of these it sees."""
+
+    weight: Float[Tensor, "batch head query"]
+    keys: Float[Tensor, "batch head query"]
+
+
+@dataclass
+class OnPatterns(Reduction):
+    """Attention on the keys of patterns, by name; of keys that a query does not see nothing counts."""
+
+    name = "patterns"
+    places: Mapping[str, PatternPlaces]
+
+    def start(self, shape: Shape) -> None:
+        self.sums = {name: PatternSums(shape.rows(), shape.rows()) for name in self.places}
+        self.once = {name: _OnceForHeads() for name in self.places}
+
+    def add(self, tile: Tile) -> None:
+        for name, sums in self.sums.items():
+            queries, keys = self.once[name].of(tile, lambda tile, name=name: self._inside(name, tile))
+            on = tile.weights[:, queries, keys]
+            seen = torch.ones_like(on) if tile.visible is None else tile.visible[:, queries, keys].to(on)
+            for into, part in ((sums.weight, on * seen), (sums.keys, seen.expand(on.shape))):
+                into[tile.place] = torch.zeros_like(tile.total).index_add_(1, queries, part.double())
+
+    def _inside(self, name: str, tile: Tile) -> tuple[Tensor, ...]:
+        """Rows and columns within the tile of the pattern's pairs."""
+        first, last = tile.columns.start, tile.columns.stop
+        queries, keys = self.places[name](tile.batch, range(tile.rows.start, tile.rows.stop))
+        inside = (keys >= first) & (keys < last)
+        device = tile.weights.device
+        return (queries[inside] - tile.rows.start).to(device), (keys[inside] - first).to(device)
+
+    def result(self) -> dict[str, PatternSums]:
+        return self.sums
+
+
+class Diversity(Reduction):
+    """Jensen–Shannon divergence of the heads over log(heads) (Lin 1991), (batch, query); NaN where one sees nothing."""
+
+    name = "diversity"
+
+    def start(self, shape: Shape) -> None:
+        self.heads = shape.heads
+        self.values = torch.full(
+            (shape.batch, shape.queries), math.nan, dtype=torch.float64, device=shape.device
+        )
+        self.joint = torch.zeros(1, shape.keys, dtype=shape.dtype, device=shape.device)
+        self.single = torch.zeros((), dtype=torch.float64)
+        self.entropy = RowEntropy()
+
+    def add(self, tile: Tile) -> None:
+        height = tile.weights.shape[1]
+        if tile.heads.start == 0:
+            if len(self.joint) < height:
+                self.joint = self.joint.new_empty(height, self.joint.shape[1])
+            self.joint.zero_()
+            self.single = torch.zeros_like(tile.total[0])
+        total = tile.total
+        self.single = self.single + (self.entropy.of(tile) / total + total.log()).sum(
+            0
+        )  # NaN where total is 0
+        weights = tile.weights
+        if bool(((total != 1) & (total != 0)).any()):
+            weights = torch.div(weights, total.to(weights.dtype)[..., None], out=tile.spare)
+        self.joint[:height, tile.columns] += weights.sum(0)
+
+    def end_rows(self, batch: int, rows: slice) -> None:
+        joint = self.joint[: rows.stop - rows.start] / self.heads
+        apart = row_sums(torch.special.entr(joint)) - self.single / self.heads
+        self.values[batch, rows] = apart.clamp_min(0.0) / math.log(self.heads) if self.heads > 1 else math.nan
+
+    def result(self) -> Float[Tensor, "batch query"]:
+        return self.values
+
+
+class Top(NamedTuple):
+    """The keys with the largest weights, largest first; key −1 and weight 0 where a query sees no more."""
+
+    weights: Float[Tensor, "batch head query rank"]
+    keys: Int[Tensor, "batch head query rank"]
+
+
+@dataclass
+class TopKeys(Reduction):
+    """The ``count`` keys that each query attends to most."""
+
+    name = "top"
+    count: int = 4
+
+    def start(self, shape: Shape) -> None:
+        self.weights = shape.rows(self.count, dtype=shape.dtype)
+        self.keys = shape.rows(self.count, fill=-1, dtype=torch.int64)
+
+    def add(self, tile: Tile) -> None:
+        held = min(self.count, tile.weights.shape[-1])
+        if held:
+            weights, keys = tile.weights.topk(held, -1)
+            self.weights[tile.place][..., :held] = weights
+            self.keys[tile.place][..., :held] = torch.where(weights > 0, keys + tile.columns.start, -1)
+
+    def result(self) -> Top:
+        return Top(self.weights, self.keys)
+
+
+@dataclass
+class HeadOutput(Reduction):
+    """attention × v, every group of heads reading its own v."""
+
+    name = "output"
+    v: Float[Tensor, "batch kv_head key value_dim"]
+
+    def start(self, shape: Shape) -> None:
+        self.group = shape.heads // self.v.shape[1]
+        self.wide = self.v.to(shape.device, shape.dtype)
+        self.values = shape.rows(self.v.shape[-1], dtype=shape.dtype)
+
+    def add(self, tile: Tile) -> None:
+        values = self.wide[tile.batch, tile.heads.start // self.group : tile.heads.stop // self.group]
+        heads, height, width = tile.weights.shape
+        grouped = tile.weights.reshape(len(values), heads // len(values) * height, width)
+        self.values[tile.place] = (grouped @ values[:, tile.columns]).view(heads, height, -1)
+
+    def result(self) -> Float[Tensor, "batch head query value_dim"]:
+        return self.values
+
+
+class CoarseMaps(NamedTuple):
+    """Maps of cells: mean and maximum over all pairs of each, of which hidden ones are 0."""
+
+    mean: Float[Tensor, "batch head row column"]
+    maximum: Float[Tensor, "batch head row column"]
+
+
+@dataclass
+class Pooled(Reduction):
+    """A coarse picture of every map: ``size`` cells on a side at most, equal but for the last."""
+
+    name = "pooled"
+    size: int = 512
+
+    def start(self, shape: Shape) -> None:
+        self.step = [-(-count // self.size) for count in (shape.queries, shape.keys)]
+        self.sizes = shape.queries, shape.keys
+        cells = [-(-count // step) for count, step in zip(self.sizes, self.step, strict=True)]
+        self.sum, self.top = (
+            torch.zeros(
+                shape.batch, shape.heads, *cells, dtype=torch.float64 if first else shape.dtype,
+                device=shape.device,
+            )
+            for first in (True, False)
+        )  # fmt: skip
+
+    def add(self, tile: Tile) -> None:
+        height, width = self.step
+        first = tile.columns.start // width
+        whole = tile.weights.new_zeros(
+            *tile.weights.shape[:2], (-(-tile.columns.stop // width) - first) * width
+        )
+        start = tile.columns.start - first * width
+        whole[..., start : start + tile.weights.shape[-1]] = tile.weights
+        cells = whole.unflatten(-1, (-1, width))
+        columns = slice(first, first + cells.shape[-2])
+        sums, tops = cells.sum(-1).double(), cells.amax(-1)
+        of_sum, of_top = (part[tile.batch, tile.heads, :, columns] for part in (self.sum, self.top))
+        for cell in range(tile.rows.start // height, (tile.rows.stop - 1) // height + 1):
+            rows = slice(max(0, cell * height - tile.rows.start), (cell + 1) * height - tile.rows.start)
+            of_sum[:, cell] += sums[:, rows].sum(1)
+            of_top[:, cell] = torch.maximum(of_top[:, cell], tops[:, rows].amax(1))
+
+    def result(self) -> CoarseMaps:
+        held = [
+            torch.tensor([min(step, count - start) for start in range(0, count, step)]).to(self.sum)
+            for count, step in zip(self.sizes, self.step, strict=True)
+        ]
+        return CoarseMaps(self.sum / (held[0][:, None] * held[1]), self.top)
+
+
+@dataclass
+class ChosenRows(Reduction):
+    """The attention of some queries to every key, (batch, head, chosen query, key)."""
+
+    name = "rows"
+    queries: Sequence[int]
+
+    def start(self, shape: Shape) -> None:
+        _check_places("query", self.queries, shape.queries)
+        self.values = torch.zeros(
+            shape.batch, shape.heads, len(self.queries), shape.keys, dtype=shape.dtype, device=shape.device
+        )
+
+    def add(self, tile: Tile) -> None:
+        for place, query in enumerate(self.queries):
+            if tile.rows.start <= query < tile.rows.stop:
+                self.values[tile.batch, tile.heads, place, tile.columns] = tile.weights[
+                    :, query - tile.rows.start
+                ]
+
+    def result(self) -> Float[Tensor, "batch head chosen key"]:
+        return self.values
+
+
+@dataclass
+class ChosenColumns(Reduction):
+    """The attention of every query to some keys, (batch, head, query, chosen key)."""
+
+    name = "columns"
+    keys: Sequence[int]
+
+    def start(self, shape: Shape) -> None:
+        _check_places("key", self.keys, shape.keys)
+        self.values = shape.rows(len(self.keys), dtype=shape.dtype)
+
+    def add(self, tile: Tile) -> None:
+        for place, key in enumerate(self.keys):
+            if tile.columns.start <= key < tile.columns.stop:
+                self.values[tile.place][..., place] = tile.weights[..., key - tile.columns.start]
+
+    def result(self) -> Float[Tensor, "batch head query chosen"]:
+        return self.values
+
+
+class Estimated(NamedTuple):
+    """A mean over sampled queries, and its standard error as an estimate of the mean over all of them."""
+
+    mean: Float[Tensor, "batch head other_head"]
+    error: Float[Tensor, "batch head other_head"]
+
+
+@dataclass
+class HeadPairs(Reduction):
+    """How alike the heads attend, pair by pair: Σ_j √(A_ij B_ij) (Bhattacharyya 1943), mean over sampled queries.
+
+    1 where two heads attend alike, 0 where they never look at the same key. The standard error is that of a sample
+    without replacement: 0 where all queries are taken.
+    """
+
+    name = "pairs"
+    samples: int = 64
+    seed: int = 0
+
+    def start(self, shape: Shape) -> None:
+        drawn = torch.randperm(shape.queries, generator=torch.Generator().manual_seed(self.seed))
+        self.chosen = drawn[: self.samples].sort().values.to(shape.device)
+        self.total = shape.queries
+        sizes = (shape.batch, shape.heads, shape.heads)
+        self.sum, self.squares = (
+            torch.zeros(sizes, dtype=torch.float64, device=shape.device) for _ in range(2)
+        )
+        self.roots: list[tuple[Tensor, slice]] = []
+        self.keys = shape.keys
+
+    def add(self, tile: Tile) -> None:
+        inside = self.chosen[(self.chosen >= tile.rows.start) & (self.chosen < tile.rows.stop)]
+        if len(inside):
+            self.roots.append((tile.weights[:, inside - tile.rows.start].sqrt(), tile.columns))
+
+    def end_rows(self, batch: int, rows: slice) -> None:
+        if not self.roots:
+            return
+        whole = [root.new_zeros(*root.shape[:2], self.keys) for root, _ in self.roots]
+        for into, (root, columns) in zip(whole, self.roots, strict=True):
+            into[..., columns] = root
+        by_query = torch.cat(whole).transpose(0, 1)  # query, head, key
+        alike = (by_query @ by_query.mT).double()
+        self.sum[batch] += alike.sum(0)
+        self.squares[batch] += alike.square().sum(0)
+        self.roots.clear()
+
+    def result(self) -> Estimated:
+        count = len(self.chosen)
+        mean = self.sum / count
+        left = (1 - count / self.total) / max(1, count - 1)
+        spread = (self.squares / count - mean.square()).clamp_min(0)
+        return Estimated(mean, (spread * left).sqrt() if count > 1 else torch.full_like(mean, math.nan))
+
+
+def _check_places(axis: str, places: Sequence[int], count: int) -> None:
+    for place in places:
+        if not 0 <= place < count:
+            raise InputError(f"there is no {axis} {place}: numbers are 0 to {count - 1}")
