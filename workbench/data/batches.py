@@ -181,7 +181,8 @@ def inputs(
 
     `spec` is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
-    ``val``), ``text:FILE`` or ``wikitext-103`` (raw, test split). A text is a line of more than 30
+    ``val``), ``text:FILE``, ``upload:HASH`` (what was
+    handed to the explorer) or ``wikitext-103`` (raw, test split). A text is a line of more than 30
     characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
     gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes every one.
 

@@ -349,12 +349,42 @@ BUNDLED: dict[str, Callable[[], Pool]] = {
     "photos": _photos,
     "prose": _prose,
 }
-_OWN: dict[str, Callable[[Path], Pool]] = {"images": _image_folder, "imagenet": _imagenet, "text": _text_file}
+
+
+def uploads_folder() -> Path:
+    """Where inputs lie that were handed to the explorer, each in a folder named by its content."""
+    return paths.cache_dir() / "explorer"
+
+
+def _upload(name: Path) -> Pool:
+    """An input that was handed to the explorer: its name holds no path of this machine."""
+    key = str(name)
+    if not re.fullmatch(r"[0-9a-f]{16}", key):
+        raise InputError(
+            f"an upload is named by 16 digits of the hash of its content, as upload:0123456789abcdef; got {key!r}"
+        )
+    folder = uploads_folder() / key
+    files = sorted(file for file in folder.glob("[!.]*")) if folder.is_dir() else []
+    if not files:
+        raise MissingResource(
+            f"the input upload:{key} is not on this machine; hand the same file, or the same text, to the explorer "
+            "here: its content gives it the same name"
+        )
+    return (_text_file if files[0].suffix == ".txt" else _image_folder)(files[0])
+
+
+_OWN: dict[str, Callable[[Path], Pool]] = {
+    "images": _image_folder,
+    "imagenet": _imagenet,
+    "text": _text_file,
+    "upload": _upload,
+}
 INPUT_SPECS = (
     *(f"bundled:{name}" for name in BUNDLED),
     "images:FOLDER",
     "imagenet:FOLDER",
     "text:FILE",
+    "upload:HASH",
     "wikitext-103",
 )
 

@@ -35,7 +35,7 @@ def violations(script: str, pages: list[Path]) -> dict[tuple[str, str], str]:
                 page.evaluate(script)
                 for width, height in SIZES:
                     page.set_viewport_size({"width": width, "height": height})
-                    for key in "1234567m" if width == 1440 else "1":
+                    for key in "12345678m" if width == 1440 else "1":
                         page.keyboard.press(key)
                         page.wait_for_timeout(80)
                         for one in page.evaluate(RULES):

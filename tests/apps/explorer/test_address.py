@@ -10,7 +10,7 @@ from workbench.core.errors import InputError, UnknownName
 
 def test_a_saved_address_opens_the_same_place():
     pinned = Address(layer=1, head=2)
-    place = Address("bundled:photos-vit", "bundled:photos", 5, 3, 4, 2, 1, 7, "compare", "MOC", pinned)
+    place = Address("bundled:photos-vit", "bundled:photos", 5, 3, 4, 2, 1, 7, "compare", "MOC", pinned, False)
     saved = json.loads(json.dumps(place.to_dict()))
     assert Address.from_dict(saved) == place
     assert saved["against"]["head"] == 2
@@ -28,7 +28,7 @@ def test_an_unknown_part_is_named_with_its_nearest():
 @pytest.mark.parametrize(
     ("part", "value"),
     [("layer", "2"), ("head", True), ("token", 1.5), ("model", ""), ("inputs", 4), ("n", 0),
-     ("index", -1), ("seed", -2)],
+     ("index", -1), ("seed", -2), ("pretrained", 0)],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(part, value):
     with pytest.raises(InputError, match=part):

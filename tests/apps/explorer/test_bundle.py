@@ -185,10 +185,44 @@ def test_a_language_models_next_tokens_and_the_effect_of_even_attention():
     effect = found.arrays["inputs.0.ablations.uniform.divergence"][0]
     assert np.abs(effect[:, 0]).max() < 1e-6
     assert (effect[:, 5:].max(-1) > 1e-4).all()
+    # a word that is taken out changes what follows it, and nothing before
+    removed = found.arrays["inputs.0.removal.divergence"]
+    assert np.nanmax(removed[10, :10]) == 0
+    assert removed[10, 10] > 1e-4
     silent = make_bundle(prose, text, layers=[3], left_out=[0, 1, 2], ablations=False, with_operands=False)
     assert silent.header.ablations == {}
     assert silent.header.without_ablations == "they were not asked for"
     assert not any(name.endswith((".q", ".plane.k")) and "norms" not in name for name in silent.arrays)
+
+
+def test_a_patch_taken_out_changes_the_prediction_as_the_model_says(bundle, model, digits):
+    card = bundle.header.inputs[1].prediction
+    token = 20  # a patch in the middle: the grid is 8 × 8, token 0 the class token
+    pixels = digits[1:].batch.clone()
+    side = pixels.shape[-1] // 8
+    row, column = divmod(token - 1, 8)
+    pixels[0, :, row * side : (row + 1) * side, column * side : (column + 1) * side] = pixels.mean()
+    with torch.no_grad():
+        whole, without = (model.module(batch)[0].double() for batch in (digits[1:].batch, pixels))
+    divergence = (whole.softmax(-1) * (whole.log_softmax(-1) - without.log_softmax(-1))).sum()
+    found = bundle.arrays["inputs.1.removal.divergence"][:, 0]
+    assert found[token] == pytest.approx(float(divergence), rel=1e-3, abs=1e-7)
+    assert np.isnan(found[0])
+    assert np.isfinite(found[1:]).all()
+    np.testing.assert_allclose(
+        rounded(bundle, "inputs.1.removal.probability")[token, 0],
+        without.softmax(-1)[[int(one) for one in card.outcomes[0]]],
+        atol=bundle.header.max_error["inputs.1.removal.probability"] + 1e-6,
+    )
+
+
+def test_memberships_are_those_of_the_analysis_and_add_up_to_one(bundle, model, digits):
+    found = bundle.arrays["inputs.0.layers.2.membership"]
+    np.testing.assert_allclose(found.sum(0), 1, rtol=1e-5)
+    rows = workbench.analyze("membership", model=model, inputs=digits[:1], per="token", layers=[2])
+    np.testing.assert_allclose(
+        found[1], rows[rows["head"] == 1].sort_values("token")["value"].to_numpy(float), rtol=1e-6
+    )
 
 
 def test_a_model_of_another_attention_has_what_can_be_measured_of_it():

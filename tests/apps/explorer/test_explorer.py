@@ -248,7 +248,7 @@ def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch
     about = json.loads((tmp_path / "my-view.json").read_text())
     assert Explorer.at(about["parameters"]).place == at_start.place
     assert (tmp_path / "my-view.csv").stat().st_size > 500
-    assert at_start.material.model(at_start.place.model).fingerprint in json.dumps(about)
+    assert at_start.material.model(at_start.place).fingerprint in json.dumps(about)
 
 
 def test_an_address_is_json_and_opens_the_same_view(at_start):

@@ -42,7 +42,7 @@ def test_a_layer_is_captured_once_and_alone(material, monkeypatch):
 
 def test_what_is_looked_at_is_what_capture_gives(material):
     seen = material.look(PLACE.moved(index=1))
-    whole = capture(material.model(PLACE.model), material.inputs(PLACE))
+    whole = capture(material.model(PLACE), material.inputs(PLACE))
     assert torch.allclose(seen.record.attn[0], whole[2].attn[1], atol=1e-6)
     assert seen.name == material.inputs(PLACE).ids[1]
     assert (seen.image == material.inputs(PLACE).images[1]).all()

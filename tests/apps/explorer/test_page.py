@@ -3,8 +3,10 @@
 import base64
 import json
 import re
+from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.apps.explorer.browser import chromium
@@ -154,6 +156,70 @@ def _tabs_show_the_bundles_numbers(page, bundle):
         assert float(said.rstrip("\u00a0%")) / 100 == pytest.approx(probability, rel=0.06, abs=1e-4)
 
 
+def _patches_are_taken_out_and_belong_to_heads(page, bundle):
+    """The effect of a patch beside all others, and memberships, in the page's words."""
+    page.evaluate("() => { location.hash = '#layer=2&head=1&token=20&tab=effect&ablation=token'; }")
+    effect = bundle.arrays["inputs.0.removal.divergence"][:, 0]
+    rank = int((effect[1:] > effect[20]).sum()) + 1
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", f"rank {rank} of 64; a random patch gives"])
+    assert page.evaluate(COLOURS, ".aw-effects") > 20
+    page.locator(".aw-evidence .aw-most .aw-leader").first.click()
+    page.wait_for_function("token => location.hash.includes(`token=${token}`)", arg=int(np.nanargmax(effect)))
+    page.keyboard.press("8")
+    share = bundle.arrays["inputs.0.layers.2.membership"][1, 1:].mean()
+    words = f"Head 1 holds {share * 100:.0f}\u00a0% of the membership of the patches (even: 33\u00a0%)"
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", words])
+
+
+def _what_is_seen_is_taken_away(page, bundle, folder):
+    """SVG, PNG and CSV files hold what the head view shows; the command names it; another model's address is told."""
+    page.evaluate("() => { location.hash = '#layer=2&head=1&token=5&scale=linear'; }")
+    page.wait_for_function(SAYS, arg="Layer 2, head 1")
+    page.keyboard.press("e")
+    command = page.eval_on_selector(".aw-command", "box => box.value")
+    assert "-p model bundled:digits-vit -p inputs bundled:digits -p n 2 -p seed 0 -p index 0" in command
+    assert command.endswith("-p layer 2 -p head 1 -p token 5 -p view attention")
+    files = {}
+    for name in ("Image, SVG", "Image, PNG", "Attention, CSV", "Metrics, CSV"):
+        with page.expect_download() as got:
+            page.get_by_role("button", name=name).click()
+        files[name] = folder / got.value.suggested_filename
+        got.value.save_as(files[name])
+    page.keyboard.press("Escape")
+    svg = ElementTree.fromstring(files["Image, SVG"].read_text())
+    cells = [
+        one for one in svg.iter() if one.tag.endswith("rect") and float(one.get("fill-opacity", "-1")) >= 0
+    ]
+    row = bundle.attention(2)[1, 5].astype(float)
+    opacity = float(page.eval_on_selector(".aw-slider", "box => box.value"))
+    shown = [float(one.get("fill-opacity")) for one in cells[:64]]
+    np.testing.assert_allclose(shown, opacity * row[1:] / row.max(), atol=0.006)
+    assert files["Image, PNG"].read_bytes().startswith(b"\x89PNG")
+    seen = pd.read_csv(files["Attention, CSV"])
+    np.testing.assert_allclose(seen["attention"], row, rtol=1e-6)
+    assert list(seen["label"]) == bundle.header.inputs[0].labels
+    metrics = pd.read_csv(files["Metrics, CSV"]).set_index(["metric", "layer", "head"])
+    name = bundle.header.metrics[0].name
+    assert metrics.loc[(name, 2, 1), "value"] == pytest.approx(bundle.metric(name)[2, 1])
+    page.evaluate("() => { location.hash = '#model=gpt2&layer=0'; }")
+    page.wait_for_function(
+        SHOWS, arg=[".aw-said", "That address is of gpt2; this page holds bundled:digits-vit"]
+    )
+    assert "Layer 2, head 1" in page.text_content(".aw-headline")
+
+
+def _a_slow_machine_answers(page, saved):
+    """Four times slower, opened by an address after a question mark: a head and a layer by keys."""
+    tools = page.context.new_cdp_session(page)
+    tools.send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    page.goto(f"{saved.as_uri()}?layer=1&head=2&query=7")
+    page.wait_for_function(SAYS, arg="Layer 1, head 2")
+    assert "token=7" in page.evaluate("() => location.hash")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function(SAYS, arg="Layer 2, head 2")
+    tools.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+
+
 def _a_pinned_view_stands_beside_another(page, bundle):
     """A pin of head 1 of layer 2, then head 0 of layer 1: their difference, in the drawn colours too."""
     page.keyboard.press("m")
@@ -246,9 +312,15 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         assert page.locator(".aw-metric").count() == len(bundle.header.metrics)
 
         _tabs_show_the_bundles_numbers(page, bundle)
+        _patches_are_taken_out_and_belong_to_heads(page, bundle)
+        _what_is_seen_is_taken_away(page, bundle, tmp_path)
+        page.evaluate("() => { location.hash = '#layer=2&head=1&token=0'; }")
+        page.wait_for_function("() => location.hash === '#layer=2&head=1&token=0'")
         _a_pinned_view_stands_beside_another(page, bundle)
         page.get_by_role("button", name=bundle.header.inputs[1].id).click()
         page.wait_for_function("() => location.hash.includes('input=1')")
+
+        _a_slow_machine_answers(page, saved)
 
         # a text: every token, whole and in order, and behind each its attention
         words = bundle_of(text[1].read_text())
@@ -299,7 +371,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.wait_for_selector(".aw-special .aw-token")
         assert page.text_content(".aw-special .aw-token") == HOSTILE
         assert page.title() == HOSTILE
-        for key in "1234567m":
+        for key in "12345678m":
             page.keyboard.press(key)
             page.wait_for_timeout(40)
         page.locator(".aw-pin").click()

@@ -2,6 +2,7 @@
 event loop, so that every change is done when the control has moved."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.material import Material
 from workbench.apps.explorer.panel import ALL, MOST_PINS, Panel
+from workbench.core.errors import MissingResource
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,28 @@ def test_an_explorer_of_a_model_that_is_not_there_opens_and_says_so(tmp_path):
     assert "Layer 3" in panel.message.value
 
 
+def test_random_weights_are_offered_where_trained_ones_are_not_to_be_had_and_said(panel, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "random" not in panel.message.value + panel.badge.value
+    panel.model.value = "timm:test_vit.nowhere"
+    assert panel.take_random.layout.display == "none"  # no such weights anywhere
+    panel._failed(MissingResource("timm:test_vit is not here; pass pretrained=False for random ones"))
+    assert "take random weights (the button here)" in panel.message.value
+    panel._missing = "timm:test_vit"
+    panel.take_random.click()
+    assert (panel.explorer.place.model, panel.explorer.place.pretrained) == ("timm:test_vit", False)
+    assert "random weights" in panel.badge.value
+    assert "random weights" in panel.message.value
+    assert "pretrained=False" in panel.copy_code.text
+    assert panel.take_random.layout.display == "none"
+    panel.model.value = "bundled:digits-vit"
+    assert panel.explorer.place.pretrained
+    assert panel.badge.value == ""
+    listed = [name for name in panel.model.options if name.startswith(("tost:", "crate:"))]
+    assert listed
+    assert all(name.endswith(" (random weights)") for name in listed)
+
+
 def test_markup_in_a_message_is_shown_as_text(panel):
     panel.model.value = "<img src=x onerror=alert(1)>"
     assert "<img" not in panel.message.value
@@ -186,8 +210,7 @@ def test_an_image_of_ones_own_is_looked_at(panel):
     written = io.BytesIO()
     Image.new("L", (40, 30), 90).save(written, "PNG")
     panel._upload(({"name": "../../my photo.png", "content": memoryview(written.getvalue())},))
-    assert panel.explorer.place.inputs.startswith("images:")
-    assert "cache" in panel.explorer.place.inputs
+    assert re.fullmatch(r"upload:[0-9a-f]{16}", panel.explorer.place.inputs)  # the same on every machine
     assert "my-photo.png" in panel.message.value.lower()
 
 
@@ -208,7 +231,11 @@ def test_a_text_of_ones_own_is_looked_at(panel, tmp_path):
     assert "more than 30 characters" in panel.message.value
     panel.text.value = "the harbour was quiet before the boats came in"
     panel.use_text.click()
-    assert panel.explorer.place.inputs.startswith("text:")
+    assert re.fullmatch(r"upload:[0-9a-f]{16}", panel.explorer.place.inputs)
+    panel._go({"inputs": "upload:0123456789abcdef"})
+    assert "is not on this machine; hand the same file" in panel.message.value
+    panel._go({"inputs": "upload:../../etc"})
+    assert "16 digits" in panel.message.value
     assert any("harbour" in label for label, _ in panel.token.options)
 
 
@@ -220,6 +247,8 @@ def test_code_command_and_address_go_with_the_view(panel):
     panel.layer.value = 0
     panel.saved.value = saved
     assert panel.explorer.place.to_dict() == json.loads(saved)
+    panel.saved.value = json.dumps(json.loads(saved) | {"layer": 3, "head": 2, "token": 12})
+    assert (panel.layer.value, panel.head.value, panel.token.value) == (3, 2, 12)
     panel.saved.value = "{"
     assert "no saved address" in panel.message.value
 

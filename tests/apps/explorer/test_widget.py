@@ -10,6 +10,7 @@ from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.bundle import read_bundle
 from workbench.apps.explorer.page import bundle_at
+from workbench.apps.explorer.widget import PageWidget
 from workbench.core.errors import InputError
 
 HOST = """async ([esm, css, state, content]) => {
@@ -18,6 +19,8 @@ HOST = """async ([esm, css, state, content]) => {
   state.content = new DataView(Uint8Array.from(atob(content), letter => letter.charCodeAt(0)).buffer);
   window.model = {
     saved: 0,
+    sent: [],
+    send(content, callbacks, buffers) { this.sent.push([content, buffers.length]); },
     get: name => state[name],
     set(name, value) { state[name] = value; },
     save_changes() { this.saved += 1; },
@@ -78,6 +81,35 @@ def test_another_input_is_captured_when_it_is_asked_for(explorer):
     assert one.trouble == ""
 
 
+def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    one = explorer.page(layers=[0])
+    assert {"here", "random"} <= {found["group"] for found in one.models}
+    one.open(model="bundled:digits-tost")
+    header = read_bundle(one.content).header
+    assert header.model.spec == "bundled:digits-tost"
+    assert one.layer == header.layers[-1].index  # of all its layers
+    one._heard(one, {"open": {"model": "bundled:prose-softmax"}}, [])
+    one._heard(one, {"open": {"text": "The harbour was quiet before the boats came in."}}, [])
+    assert one.trouble == ""
+    card = read_bundle(one.content).header.inputs[0]
+    assert "".join(card.labels).startswith("The harbour")
+    assert card.address["inputs"].startswith("upload:")
+    before = one.content
+    for asked, buffers, words in (
+        ({"model": "bundled:digits-tots"}, [], "digits-tost"),
+        ({"image": "../<b>.png"}, [b"no image"], "takes texts"),
+        ({"text": "short"}, [], "more than 30 characters"),
+        ({"inputs": "images:/nowhere"}, [], "there is no folder"),
+        ({"model": 3}, [], "model of an address is a name"),
+    ):
+        one._heard(one, {"open": asked}, buffers)
+        assert words in one.trouble
+        assert one.content == before
+    with pytest.raises(InputError, match="shows one bundle"):
+        PageWidget(one.bundle).open(model="bundled:digits-vit")
+
+
 @needs_chrome
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     import base64
@@ -99,6 +131,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         "choices",
         "index",
         "trouble",
+        "models",
     )
     state = json.loads(json.dumps({name: getattr(page, name) for name in names}))
     other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
@@ -140,6 +173,19 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         )
         seen.wait_for_function("() => document.querySelector('.aw-top select').value === '1'")
         seen.wait_for_function(SAYS, arg="Layer 0, head 1: from [CLS]")
+        # another model, by a part of its name; and a text of one's own
+        seen.get_by_role("button", name="Open", exact=True).click()
+        seen.get_by_label("model", exact=True).fill("digits-to")
+        assert seen.locator(".aw-models .aw-leader").all_inner_texts()[0].startswith("bundled:digits-to")
+        seen.locator(".aw-models .aw-leader").first.click()
+        seen.get_by_role("button", name="Open", exact=True).click()
+        assert seen.locator(".aw-models .aw-badge").count() > 0
+        seen.get_by_label("a text of your own").fill("<img src=x onerror=alert(1)>")
+        seen.get_by_role("button", name="Use this text").click()
+        sent = seen.evaluate("() => model.sent")
+        assert sent[0][0]["open"]["model"].startswith("bundled:digits-to")
+        assert sent[1] == [{"open": {"text": "<img src=x onerror=alert(1)>"}}, 0]
+        assert "Opening your text" in seen.text_content(".aw-said")
         seen.evaluate("() => away()")
         assert seen.evaluate("() => model.listeners()") == 0
         assert seen.locator(".aw-root").count() == 0

@@ -86,7 +86,7 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
         of: Literal["class", "next token"] = "class"
         actual = torch.where(actual < probability.shape[-1], actual, -1)
     elif _causal(seen):
-        ids = next(t for t in _tensors(one.batch) if t.ndim == 2 and not t.is_floating_point())[0].cpu()
+        ids = next(t for t in tensors_of(one.batch) if t.ndim == 2 and not t.is_floating_point())[0].cpu()
         actual = torch.full((count,), -1)
         following = seen.tokens.mask[0][1:].cpu()
         actual[:-1] = torch.where(following, ids[1:], -1)
@@ -96,11 +96,16 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
     top = probability.topk(min(most, probability.shape[-1]), -1)
     named = {*top.indices.flatten().tolist(), *actual[actual >= 0].tolist()}
     return Prediction(
-        of, top.indices, top.values, actual, _at(probability, actual), {one: name(one) for one in named}
+        of,
+        top.indices,
+        top.values,
+        actual,
+        at_outcome(probability, actual),
+        {one: name(one) for one in named},
     )
 
 
-def _at(probability: Tensor, outcome: Tensor) -> Tensor:
+def at_outcome(probability: Tensor, outcome: Tensor) -> Tensor:
     """The probability (…, position, outcome) of one outcome by position; NaN where there is none."""
     index = outcome.clamp(min=0).expand(probability.shape[:-1])[..., None]
     return torch.where(outcome >= 0, probability.gather(-1, index)[..., 0], torch.nan)
@@ -154,7 +159,7 @@ def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Predictio
 
     assert seen.tokens is not None
     arguments = place_batch(one.batch, model.module)
-    if any(len(tensor) != 1 for tensor in _tensors(arguments)):
+    if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
         raise InputError(
             f"{model.spec} takes {one.ids[0]} in several rows, of which none is the input by itself"
         )
@@ -190,13 +195,14 @@ def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Predictio
             own = len(rows)
             index = prediction.outcomes.expand(own, -1, -1)
             found[mode].probability[place, :own] = rows.gather(-1, index).exp()
-            found[mode].actual_probability[place, :own] = _at(rows.exp(), prediction.actual)
+            found[mode].actual_probability[place, :own] = at_outcome(rows.exp(), prediction.actual)
             divergence = (before.exp() * (before - rows)).sum(-1)
             found[mode].divergence[place, :own] = divergence.clamp(min=0)  # below by rounding alone
     return found
 
 
-def _tensors(batch: Any) -> Sequence[Tensor]:
+def tensors_of(batch: Any) -> Sequence[Tensor]:
+    """The tensors among the arguments of a model."""
     values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
     return [value for value in values if isinstance(value, Tensor)]
 
@@ -205,7 +211,8 @@ def _side_by_side(head_out: Tensor) -> Float[Tensor, "batch token feature"]:
     return head_out.transpose(1, 2).flatten(2)
 
 
-def _run(module: nn.Module, arguments: Any) -> Tensor:
+def run_model(module: nn.Module, arguments: Any) -> Tensor:
+    """The logits that a model gives for its arguments."""
     with torch.no_grad():
         if isinstance(arguments, Mapping):
             result = module(**arguments)
@@ -230,7 +237,7 @@ def _takers(module: nn.Module, arguments: Any, seen: Capture) -> dict[int, nn.Mo
 
     hooks = [one.register_forward_pre_hook(look) for one in module.modules() if not [*one.children()]]
     try:
-        _run(module, arguments)
+        run_model(module, arguments)
     finally:
         for hook in hooks:
             hook.remove()
@@ -252,7 +259,7 @@ def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: 
         lambda _, given: (outputs.to(given[0].dtype), *given[1:]) if given[0].shape == outputs.shape else None
     )
     try:
-        return _run(module, rows)
+        return run_model(module, rows)
     finally:
         hook.remove()
 

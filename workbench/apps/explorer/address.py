@@ -46,6 +46,8 @@ class Address:
     view: str = "attention"
     metric: str = "attention_entropy"
     against: Address | None = field(default=None)
+    pretrained: bool = True
+    """False: the model's architecture with random weights, as `workbench.load` draws them."""
 
     def __post_init__(self) -> None:
         """Raises InputError for a value of the wrong kind."""
@@ -65,6 +67,8 @@ class Address:
                 f"an address has n from 1 and seed and index from 0 up; got n {self.n}, seed {self.seed}, "
                 f"index {self.index}"
             )
+        if not isinstance(self.pretrained, bool):
+            raise InputError(f"pretrained of an address is true or false, got {self.pretrained!r}")
         if self.against is not None and not isinstance(self.against, Address):
             raise InputError(f"against is another address, got {type(self.against).__name__}")
 
@@ -111,7 +115,7 @@ class Address:
                 f"{words.get(name, '')}{getattr(self.against, name)}",
                 f"{words.get(name, '')}{getattr(self, name)}",
             )
-            for name in ("model", "inputs", "index", "layer", "head")
+            for name in ("model", "pretrained", "inputs", "index", "layer", "head")
             if getattr(self.against, name) != getattr(self, name)
         ]
         if not parts:

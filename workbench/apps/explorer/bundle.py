@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+    from workbench.apps.explorer.ablation import Prediction
     from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
     from workbench.frames.metrics import Metric
@@ -105,6 +106,10 @@ class InputCard(_Part):
     image: tuple[_Side, _Side] | None
     """(height, width) of the image."""
     prediction: PredictionCard | None = None
+    whole: Annotated[int, Field(ge=0)] = 0
+    """How many tokens the text has where the model was given its first ones alone; else 0."""
+    address: dict[str, str | int] = {}
+    """What chooses it again: inputs, n, seed and index; without inputs where those were a path of some machine."""
 
 
 class MetricCard(_Part):
@@ -142,6 +147,8 @@ class Header(_Part):
     """How heads were switched off, in words, by the names of the arrays; empty where they were not."""
     without_ablations: str = ""
     """Why they were not."""
+    removal: str = ""
+    """What stood in the place of a patch or word that was taken out, in words; empty where none was."""
     sentences: dict[str, str] = {}
     """The headlines of the head view, with gaps to fill in."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
@@ -261,6 +268,7 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
             yield f"{start}.q", ("float16", (layer.heads, None, None))
             yield f"{start}.k", ("float16", (None, count, None))
             yield f"{start}.scale", ("float64", (layer.heads,))
+            yield f"{start}.membership", ("float32", (None, count))
             yield f"{start}.plane.q", ("float32", (layer.heads, None, 2))
             yield f"{start}.plane.k", ("float32", (layer.heads, count, 2))
             yield f"{start}.plane.share", ("float32", (layer.heads, 2))
@@ -278,6 +286,11 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                 yield f"{start}.probability", ("float16", (*every, kept))
                 yield f"{start}.actual", ("float16", every)
                 yield f"{start}.divergence", ("float32", every)
+            if header.removal:
+                start = f"inputs.{place}.removal"
+                yield f"{start}.probability", ("float16", (count, positions, kept))
+                yield f"{start}.actual", ("float16", (count, positions))
+                yield f"{start}.divergence", ("float32", (count, positions))
 
 
 # ---------------------------------------------------------------------------------------------------------- read
@@ -382,6 +395,7 @@ def make_bundle(
         part = _input(seen, frames, one, with_operands)
         if len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
+            _belong(part, model, one, layers)
         _predict(part, model, one, seen, ablations)
         parts.append(part)
         if progress is not None:
@@ -412,6 +426,7 @@ class _Input:
     notes: list[str]
     spectra: dict[str, pd.DataFrame] = field(default_factory=dict)
     without_ablations: str = ""
+    removal: str = ""
 
     def round(self, name: str, values: np.ndarray) -> None:
         """Keep an array as float16, with its largest error."""
@@ -463,6 +478,7 @@ def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked
     )
     part.arrays["prediction.probability"] = prediction.probability.numpy().astype(np.float32)
     part.arrays["prediction.actual"] = prediction.actual_probability.numpy().astype(np.float32)
+    _remove(part, model, one, seen, prediction, asked)
     if asked is False:
         part.without_ablations = "they were not asked for"
         return
@@ -481,6 +497,45 @@ def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked
         part.round(f"ablations.{mode}.probability", each.probability.numpy())
         part.round(f"ablations.{mode}.actual", each.actual_probability.numpy())
         part.arrays[f"ablations.{mode}.divergence"] = each.divergence.numpy().astype(np.float32)
+
+
+def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int] | None) -> None:
+    """Memberships of every token in the heads of each layer that has them, into ``part``."""
+    from workbench.runs.analyze import analyze
+
+    chosen = None if layers is None else list(layers)
+    try:
+        rows = analyze("membership", model=model, inputs=one, per="token", layers=chosen)
+    except InputError:  # a model whose value projections are not known has none
+        return
+    real = {place for place, one_real in enumerate(part.card.real) if one_real}
+    for layer, own in rows.groupby("layer"):
+        if set(own["token"]) != real:  # the patches before the class token joins them
+            continue
+        shape = int(own["head"].max()) + 1, len(part.card.labels)
+        found = np.full(shape, np.nan, np.float32)
+        found[own["head"].to_numpy(int), own["token"].to_numpy(int)] = own["value"].to_numpy(float)
+        part.arrays[f"layers.{int(layer)}.membership"] = found
+
+
+def _remove(
+    part: _Input, model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction, asked: bool | None
+) -> None:
+    """The predictions without each patch or word in turn, into ``part``, where they are wanted and can be had."""
+    from workbench.apps.explorer import ablation, removal
+
+    if asked is False or len(part.card.labels) > POOLED:
+        return
+    if asked is None and removal.work(model, seen) > ablation.MOST_WORK:
+        return
+    try:
+        found = removal.remove_each(model, one, seen, prediction)
+    except InputError:  # of what is no single image or text: the page does not offer it
+        return
+    part.removal = found.how
+    part.round("removal.probability", found.probability.numpy())
+    part.round("removal.actual", found.actual_probability.numpy())
+    part.arrays["removal.divergence"] = found.divergence.numpy().astype(np.float32)
 
 
 def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool) -> LayerCard:
@@ -605,6 +660,7 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
         ablations=MODES
         if any(name.startswith("ablations.") for part in parts for name in part.arrays)
         else {},
+        removal=next((part.removal for part in parts if part.removal), ""),
         without_ablations=next((part.without_ablations for part in parts if part.without_ablations), ""),
         sentences=SENTENCES,
         max_error=max_error,

@@ -12,6 +12,8 @@ from workbench.apps.explorer.measures import NULL_SAMPLES
 if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
 
+LINES = 40
+"""Of a text so many lines are shown: a page has room for more than print."""
 IMPORTS = ["import workbench", "from workbench import figures"]
 
 
@@ -26,7 +28,7 @@ def command(address: Address) -> str:
     words = ["workbench", "render", "explorer"]
     plain["token"] = "all" if address.token is None else address.token
     for name, value in plain.items():
-        if value is None:
+        if value is None or (name == "pretrained" and value):
             continue
         text = json.dumps(value) if isinstance(value, dict) else str(value)
         words += ["-p", name, text]
@@ -45,7 +47,7 @@ def _load(address: Address, material: Material, model: str = "model", inputs: st
     n = len(material.inputs(address))
     cut = f"[{address.index}:{address.index + 1}]"
     return [
-        f"{model} = workbench.load({_quoted(address.model)})",
+        f"{model} = workbench.load({_quoted(address.model)}{'' if address.pretrained else ', pretrained=False'})",
         f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, seed={address.seed}){cut}",
     ]
 
@@ -74,13 +76,18 @@ def _image(address: Address, material: Material) -> str:
     return ", image=inputs.images[0]" if material.one(address).images else ""
 
 
+def _whole(address: Address, material: Material) -> str:
+    """The image of an input, or how much of a text is shown."""
+    return _image(address, material) or f", max_lines={LINES}"
+
+
 def attention(address: Address, material: Material) -> list[str]:
     """Lines of the view attention."""
     return [
         *_capture(address, material, '["attn"]'),
         f"attn = {_attn(address)}  # query × key",
         f"figure = figures.token_attention_figure(attn, {_tokens(address, material)}, "
-        f"{address.token}{_image(address, material)})",
+        f"{address.token}{_whole(address, material)})",
     ]
 
 

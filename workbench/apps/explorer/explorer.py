@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address, plain_address
-from workbench.apps.explorer.material import Material, where
+from workbench.apps.explorer.material import Material, models_to_choose, where
 from workbench.apps.explorer.measures import measure
 from workbench.apps.explorer.page import LIMIT_MB, bundle_at, save_page
 from workbench.apps.explorer.views import overview, view, without_attention
@@ -49,6 +49,7 @@ class Explorer:
         view: str = "attention",
         metric: str = "attention_entropy",
         against: Mapping[str, Any] | str | None = None,
+        pretrained: bool = True,
     ) -> None:
         """Nothing is loaded before it is looked at; what does not exist is said then.
 
@@ -65,13 +66,14 @@ class Explorer:
             view: one of `workbench.apps.explorer.VIEWS`.
             metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
+            pretrained: False looks at the model's architecture with random weights.
 
         Raises:
             InputError: a value of the wrong kind, or an unknown view or metric.
         """
         self.asked = Address(
             model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
-            against=None if against is None else Address.from_dict(plain_address(against)),
+            against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
         )  # fmt: skip
         _check_names(self.asked)
         self._choose_token = token is None
@@ -116,7 +118,7 @@ class Explorer:
     def after(self, changes: Mapping[str, Any]) -> Address:
         """Where changes would lead; raises as `move` does."""
         if self._resolved is None:
-            asked = Address.from_dict({**self.asked.to_dict(), **changes})
+            asked = Address.from_dict({**self.asked.to_dict(), **_with_weights(changes)})
             return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
@@ -194,9 +196,9 @@ class Explorer:
         moved to, and ``page.index = 3`` takes another input. ``settings`` are such traits and ``height`` in pixels;
         ``layers`` takes some layers only, ``ablations`` is that of `save_html`.
         """
-        from workbench.apps.explorer.widget import PageWidget
+        from workbench.apps.explorer.widget import Opened, PageWidget
 
-        place = self.place
+        place = shown = self.place
         tokens = [] if place.token is None else [place.token]
         choices = self.material.inputs(place).ids
         given = {
@@ -208,9 +210,27 @@ class Explorer:
         }
 
         def bundle_of(index: int) -> Bundle:
-            return bundle_at(place.moved(index=index), self.material, layers, ablations=ablations)
+            chosen = layers if shown.model == place.model else None
+            return bundle_at(shown.moved(index=index), self.material, chosen, ablations=ablations)
 
-        return PageWidget(bundle_of(place.index), bundle_of, **given | settings)
+        def opener(changes: Mapping[str, Any]) -> Opened:
+            nonlocal shown
+            before, shown = shown, moved(shown, self.material, changes)
+            try:
+                return Opened(
+                    bundle_of(shown.index),
+                    self.material.inputs(shown).ids,
+                    shown.index,
+                    shown.layer,
+                    shown.head,
+                )
+            except BaseException:
+                shown = before
+                raise
+
+        return PageWidget(
+            bundle_of(place.index), bundle_of, opener, **{"models": models_to_choose()} | given | settings
+        )
 
     def _provenance(self) -> dict[str, Any]:
         from workbench.frames.provenance import versions
@@ -218,7 +238,7 @@ class Explorer:
         place = self.place
         return {
             "analysis": f"explorer: {place.view}",
-            "model": self.material.model(place.model).identity,
+            "model": self.material.model(place).identity,
             "inputs": self.material.one(place).identity,
             "seed": place.seed,
             "versions": versions(),
@@ -246,7 +266,7 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     Raises `InputError` for what does not exist, and what `workbench.load` and `workbench.inputs` raise.
     """
     _check_names(address)
-    address = address.moved(inputs=address.inputs or material.default_inputs(address.model))
+    address = address.moved(inputs=address.inputs or material.default_inputs(address))
     whole = material.whole_outline(address)
     for mixes in (layer for layer in whole if layer.mixer and layer.index == address.layer):
         others = ranges([layer.index for layer in whole if not layer.mixer])
@@ -273,19 +293,21 @@ def _check_names(address: Address) -> None:
     measure(address.metric)
 
 
+def _with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes of an address: another model is looked at with its trained weights, unless they say otherwise."""
+    return {**({"pretrained": True} if "model" in changes else {}), **changes}
+
+
 def moved(place: Address, material: Material, changes: Mapping[str, Any]) -> Address:
     """`place` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
-    asked = Address.from_dict({**place.to_dict(), **changes})
+    asked = Address.from_dict({**place.to_dict(), **_with_weights(changes)})
     if asked.model != place.model:
-        if (
-            "inputs" not in changes
-            and material.model(asked.model).modality != material.model(place.model).modality
-        ):
+        if "inputs" not in changes and material.model(asked).modality != material.model(place).modality:
             asked = asked.moved(inputs=None)
         asked = asked.moved(layer=changes.get("layer", -1), head=changes.get("head", 0))
         if "inputs" not in changes and asked.inputs is not None:
-            fitting = material.default_inputs(asked.model)
-            if place.inputs == material.default_inputs(place.model):
+            fitting = material.default_inputs(asked)
+            if place.inputs == material.default_inputs(place):
                 asked = asked.moved(inputs=fitting)
     if asked.inputs != place.inputs or asked.model != place.model:
         asked = asked.moved(index=changes.get("index", 0))

@@ -77,41 +77,43 @@ class Material:
 
     # ------------------------------------------------------------------------------------------------- loading
 
-    def model(self, spec: str) -> LoadedModel:
+    def model(self, address: Address) -> LoadedModel:
         """The model; raises as `workbench.load` does."""
 
         def make() -> LoadedModel:
             from workbench.models.loading import load
 
-            self.report(f"loading {spec}")
-            return load(spec)
+            self.report(f"loading {address.model}")
+            return load(address.model, pretrained=address.pretrained)
 
-        return self._once(self._models, spec, make)
+        return self._once(self._models, (address.model, address.pretrained), make)
 
     def inputs(self, address: Address) -> Inputs:
         """All n inputs, or as many as there are.
 
         Raises as `workbench.inputs` does, and `InputError` for a model that takes neither images nor texts.
         """
-        spec = address.inputs or self.default_inputs(address.model)
+        spec = address.inputs or self.default_inputs(address)
 
         def make() -> Inputs:
             from workbench.data.batches import inputs
             from workbench.data.pools import open_pool
 
-            loaded = self.model(address.model)
+            loaded = self.model(address)
             self.report(f"reading {spec}")
             return inputs(spec, loaded, n=min(address.n, len(open_pool(spec))), seed=address.seed)
 
-        return self._once(self._cached, ("inputs", address.model, spec, address.n, address.seed), make)
+        return self._once(
+            self._cached, ("inputs", address.model, address.pretrained, spec, address.n, address.seed), make
+        )
 
-    def default_inputs(self, model: str) -> str:
+    def default_inputs(self, address: Address) -> str:
         """What is bundled for the model's kind."""
-        loaded = self.model(model)
+        loaded = self.model(address)
         if loaded.modality not in DEFAULT_INPUTS:
             raise InputError(
-                f"{model} takes neither images nor texts, nor both together, and the explorer shows those; hand "
-                "workbench.capture a dict of tensors of your own"
+                f"{address.model} takes neither images nor texts, nor both together, and the explorer shows those; "
+                "hand workbench.capture a dict of tensors of your own"
             )
         small = loaded.image is not None and loaded.image.channels == 1
         if loaded.modality == "image" and not small:
@@ -139,7 +141,7 @@ class Material:
         def make() -> list[LayerOutline]:
             from workbench.captures import capture
 
-            loaded, batch = self.model(address.model), self.one(address)
+            loaded, batch = self.model(address), self.one(address)
             with self.alone("looking for layers"):
                 seen = capture(loaded, batch, sites=("head_out",))
             return [
@@ -154,7 +156,7 @@ class Material:
                 for record in seen
             ]  # fmt: skip
 
-        key = ("outline", address.model, self._input_key(address))
+        key = ("outline", self._input_key(address))
         return self._once(self._cached, key, make)
 
     def look(self, address: Address) -> Look:
@@ -164,7 +166,7 @@ class Material:
         def make() -> Look:
             from workbench.captures import capture
 
-            loaded = self.model(address.model)
+            loaded = self.model(address)
             with self.alone(f"capturing layer {address.layer}"):
                 seen = capture(loaded, batch, layers=[address.layer], sites=SITES)
             assert seen.tokens is not None  # inputs always come with their tokens
@@ -173,7 +175,7 @@ class Material:
             most = max(tokens.count for tokens in (seen.tokens, *seen.tokens.streams.values()))
             return Look(record, seen.tokens.of(record), image, batch.ids[0], most)
 
-        key = ("look", address.model, self._input_key(address), address.layer)
+        key = ("look", self._input_key(address), address.layer)
         return self._once(self._cached, key, make)
 
     def key_head(self, address: Address) -> int:
@@ -189,7 +191,7 @@ class Material:
         def make() -> pd.DataFrame:
             from workbench.runs.analyze import analyze
 
-            loaded = self.model(address.model)
+            loaded = self.model(address)
             with self.alone(f"{analysis} of {address.model}"):
                 return analyze(
                     analysis, model=loaded, inputs=batch, seed=address.seed, progress=self.report.progress,
@@ -197,7 +199,7 @@ class Material:
                 )  # fmt: skip
 
         given = tuple(sorted((name, repr(value)) for name, value in options.items()))
-        key = ("frame", analysis, address.model, self._input_key(address), given)
+        key = ("frame", analysis, self._input_key(address), given)
         return self._once(self._cached, key, make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
@@ -227,7 +229,8 @@ class Material:
         return int(self._cached.currsize)
 
     def _input_key(self, address: Address) -> tuple[Hashable, ...]:
-        return (address.inputs or self.default_inputs(address.model), address.n, address.seed, address.index)
+        spec = address.inputs or self.default_inputs(address)
+        return (address.model, address.pretrained, spec, address.n, address.seed, address.index)
 
     @contextmanager
     def alone(self, text: str) -> Generator[None]:
@@ -280,8 +283,27 @@ def _bytes(value: Any) -> int:
     return 64
 
 
+def models_to_choose() -> list[dict[str, str]]:
+    """Models by name, with where their weights are: ``here``, ``random`` (none are published), or ``hub``."""
+    from workbench.models.loading import list_models
+
+    groups = {"random": "random", "hub": "hub"}
+    return [
+        {
+            "name": row["alias"] if row["weights"] in ("cached", "installed package") else row["spec"],
+            "group": groups.get(row["weights"], "here"),
+            "modality": row["modality"],
+            "note": row["note"] or row["spec"],
+        }
+        for row in list_models()
+    ]
+
+
 def where(place: Address, material: Material) -> str:
-    """The address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all of them."""
-    name = material.one(place).ids[0]
+    """The address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all of them.
+
+    Weights that no training ever saw are said, so that no view passes for one of a trained model.
+    """
+    name = material.one(place).ids[0] + ", random weights" * material.model(place).has_random_weights
     head = "" if place.view in ("trajectory", "membership") else f"head {place.head}, "
     return f"layer {place.layer}, {head}{name}".capitalize()

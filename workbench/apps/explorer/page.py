@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
     from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
 
 FRONT = Path(__file__).parent / "front"
 LIMIT_MB = 8.0
@@ -150,15 +151,38 @@ def bundle_at(
 
     Raises `InputError` for a layer that does not exist.
     """
-    loaded = material.model(place.model)
+    loaded = material.model(place)
     known = [layer.index for layer in material.whole_outline(place)]
     chosen = known if layers is None else [_number(layer, known, place.model) for layer in layers]
     left_out = [layer for layer in known if layer not in chosen]
+    ones = ones or [material.one(place)]
     with material.alone(f"capturing {place.model}"):
-        return make_bundle(
-            loaded, ones or [material.one(place)], chosen if left_out else None, left_out, place.seed, ablations,
-            with_operands,
-        )  # fmt: skip
+        bundle = make_bundle(
+            loaded, ones, chosen if left_out else None, left_out, place.seed, ablations, with_operands
+        )
+    every = material.inputs(place).ids
+    cards = [
+        card.model_copy(
+            update={"address": _address(place, every.index(one.ids[0])), "whole": _whole(loaded, one)}
+        )
+        for card, one in zip(bundle.header.inputs, ones, strict=True)
+    ]
+    return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
+
+
+def _whole(model: LoadedModel, one: Inputs) -> int:
+    """How many tokens a text has where the model was given fewer; 0 where it was given all of it."""
+    if one.texts is None or one.images is not None:
+        return 0
+    count = len(model.tokenizer(one.texts[0], truncation=False, verbose=False)["input_ids"])
+    return count if count > int(one.tokens.mask[0].sum()) else 0
+
+
+def _address(place: Address, index: int) -> dict[str, str | int]:
+    """What chooses an input again. A path is nobody's business but of the machine that it is on."""
+    spec = str(place.inputs)
+    told = not spec.startswith(("images:", "imagenet:", "text:"))
+    return {**({"inputs": spec} if told else {}), "n": place.n, "seed": place.seed, "index": index}
 
 
 def _number(layer: int, known: list[int], model: str) -> int:

@@ -6,6 +6,7 @@ import html
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from workbench.apps.explorer.address import Address, plain_address
 from workbench.apps.explorer.canvas import Canvas
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.keyboard import BOX_CLASS, Copy, Keys
-from workbench.apps.explorer.material import where
+from workbench.apps.explorer.material import models_to_choose, where
 from workbench.apps.explorer.measures import MEASURES
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.apps.explorer.views import VIEWS, overview, view, without_attention
@@ -36,6 +37,9 @@ _INPUTS = {
     "text": ("bundled:prose",),
     "image-text": ("bundled:photos", "bundled:digits"),
 }
+_RANDOM = " (random weights)"
+# advice that no field here can follow
+_ADVICE = re.compile(r"pass pretrained=False for (the architecture with random weights|random ones)")
 _ARROWS = {
     "ArrowUp": ("layer", -1),
     "ArrowDown": ("layer", 1),
@@ -50,6 +54,13 @@ _STYLE = """<style>
   {{ font-size: 20px; }}
 .{box} .workbench-message {{ min-height: 2.6em; line-height: 1.3; white-space: pre-line; }}
 .{box} .workbench-error {{ color: #8a1c1c; font-weight: 600; }}
+[data-jp-theme-light="false"] .{box} .workbench-error {{ color: #ff9a90; }}
+.{box} .workbench-badge {{ background: #8a4b00; color: #fff; border-radius: 4px; padding: 1px 7px; font-weight: 600; }}
+.{box}.talk .workbench-views > :last-child {{ order: -1; }}
+@media (max-width: 720px) {{
+  .{box} > .workbench-later {{ order: 1; }}
+  .{box} .workbench-views > :last-child {{ order: -1; }}
+}}
 </style>"""
 
 
@@ -87,6 +98,8 @@ class Panel:
         self.pins: list[Pin] = []
         self._place: Address | None = None
         self._asked: dict[str, Any] = {}
+        self._missing = ""
+        """The model whose weights could not be had."""
         self._following = False
         self._make_controls()
         self._make_canvases()
@@ -134,7 +147,7 @@ class Panel:
             tooltips=[shown.hint for shown in VIEWS.values()], style={"button_width": "auto"},
         )  # fmt: skip
         for control, follow in (
-            (self.model, lambda value: {"model": value}),
+            (self.model, lambda value: {"model": value.removesuffix(_RANDOM)}),
             (self.inputs, lambda value: {"inputs": value or None}),
             (self.index, lambda value: {"index": value}),
             (self.layer, lambda value: {"layer": value}),
@@ -146,6 +159,12 @@ class Panel:
             control.observe(
                 lambda change, follow=follow: self._moved_by(follow(change["new"])), names="value"
             )
+        self.badge = widgets.HTML()
+        self.take_random = _button(
+            "Take random weights", "The architecture of this model, its weights drawn at random"
+        )
+        self.take_random.layout.display = "none"
+        self.take_random.on_click(lambda _: self._go({"model": self._missing, "pretrained": False}))
         self.upload.observe(lambda change: self._upload(change["new"]), names="value")
         self.use_text.on_click(lambda _: self._try(lambda: self._go({"inputs": keep_text(self.text.value)})))
         self.keys = Keys(
@@ -222,22 +241,28 @@ class Panel:
             ],
             titles=("Export: figure, code, command, address",),
         )
+        chosen = widgets.HBox([self.model, self.badge, self.inputs, self.index], layout=wrap)
+        pins = widgets.HBox([self.pin, self.pinned], layout=wrap)
+        views = widgets.HBox(
+            [
+                widgets.VBox([self.metric, self.map.box, self.map_note]),
+                widgets.VBox([self.view, self.main.box]),
+            ],
+            layout=wrap,
+        )
+        views.add_class("workbench-views")
+        for later in (chosen, own, pins, take):  # on a phone: what is looked at comes first
+            later.add_class("workbench-later")
         self.box = widgets.VBox(
             [
                 widgets.HTML(_STYLE.format(box=BOX_CLASS)),
                 self.keys,
-                widgets.HBox([self.model, self.inputs, self.index], layout=wrap),
+                chosen,
                 widgets.HBox([self.layer, self.head, self.token], layout=wrap),
                 own,
-                widgets.HBox([self.message, self.busy], layout=wrap),
-                widgets.HBox(
-                    [
-                        widgets.VBox([self.metric, self.map.box, self.map_note]),
-                        widgets.VBox([self.view, self.main.box]),
-                    ],
-                    layout=wrap,
-                ),
-                widgets.HBox([self.pin, self.pinned], layout=wrap),
+                widgets.HBox([self.message, self.take_random, self.busy], layout=wrap),
+                views,
+                pins,
                 take,
             ]
         )
@@ -295,6 +320,7 @@ class Panel:
 
     def _show(self, seen: Seen) -> None:
         self._asked = {}
+        self.take_random.layout.display = "none"
         self._idle()
         before, self._place = self._place, seen.place
         self.explorer.take(seen.place)
@@ -341,10 +367,12 @@ class Panel:
         tokens = chosen.tokens
         real = tokens.mask[place.index].nonzero()[:, 0].tolist()
         labels = tokens.labels[place.index]
+        untrained = material.model(place).has_random_weights
+        self.badge.value = "<span class='workbench-badge'>random weights</span>" if untrained else ""
         self._following = True
         try:
             self.model.value = place.model
-            self.inputs.options = _INPUTS[material.model(place.model).modality]
+            self.inputs.options = _INPUTS[material.model(place).modality]
             self.inputs.value = place.inputs or ""
             _set(self.index, [(name, number) for number, name in enumerate(chosen.ids)], place.index)
             _set(self.layer, seen.layers, place.layer)
@@ -371,10 +399,15 @@ class Panel:
 
     def _failed(self, error: Exception) -> None:
         """Say what went wrong and put the controls back to the last good view."""
-        self._asked = {}
+        asked, self._asked = self._asked, {}
         self._idle()
+        self.take_random.layout.display = "none"
         if isinstance(error, WorkbenchError):
-            self._say(str(error), wrong=True)
+            said = str(error)
+            if _ADVICE.search(said):
+                self._missing = asked.get("model", self.explorer.asked.model)
+                self.take_random.layout.display = "inline-flex"
+            self._say(_ADVICE.sub("take random weights (the button here)", said), wrong=True)
         else:
             logging.getLogger("workbench").error("the explorer met an error it does not know", exc_info=error)
             self._say(
@@ -521,8 +554,8 @@ def _set(control: Any, options: list[Any], value: Any) -> None:
 
 
 def _models_here() -> list[str]:
-    """Names whose weights are on this machine."""
-    from workbench.models.loading import list_models
-
-    here = [row for row in list_models() if row["weights"] != "hub"]
-    return [row["spec"] if row["weights"] == "bundled" else row["alias"] for row in here]
+    """Names whose weights are on this machine; last, and marked, those that have random ones."""
+    found = models_to_choose()
+    return [one["name"] for one in found if one["group"] == "here"] + [
+        one["name"] + _RANDOM for one in found if one["group"] == "random"
+    ]

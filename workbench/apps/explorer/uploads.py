@@ -9,13 +9,15 @@ from pathlib import Path
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import atomic_write
-from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT
+from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT, uploads_folder
 
 
 def keep_image(name: str, content: bytes) -> str:
     """Keep an uploaded image and return the inputs spec that reads it.
 
-    The file lies in the workbench's own cache, in a folder named by its content, whatever its name says of folders.
+    The file lies in the workbench's own cache, in a folder named by its content, whatever its name says of folders; so
+    does the spec name it, which then holds no path of this machine. An image whose content is there already keeps the
+    name that it came with first.
 
     Raises:
         InputError: an empty file, or a suffix of no kind of image.
@@ -30,7 +32,7 @@ def keep_image(name: str, content: bytes) -> str:
     if not content:
         raise InputError(f"{plain!r} is empty; upload the image again")
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(plain).stem).strip("-")[:60] or "image"
-    return f"images:{_keep(stem + suffix, content).parent}"
+    return _keep(stem + suffix, content)
 
 
 def keep_text(text: str) -> str:
@@ -44,12 +46,13 @@ def keep_text(text: str) -> str:
             f"a text is a line of more than {SHORTEST_TEXT} characters; this has none, type or paste a longer one"
         )
     content = "".join(line + "\n" for line in lines).encode()
-    return f"text:{_keep('text.txt', content)}"
+    return _keep("text.txt", content)
 
 
-def _keep(name: str, content: bytes) -> Path:
-    path = paths.cache_dir() / "explorer" / hashlib.sha256(content).hexdigest()[:16] / name
-    if not path.exists():
+def _keep(name: str, content: bytes) -> str:
+    key = hashlib.sha256(content).hexdigest()[:16]
+    path = uploads_folder() / key / name
+    if not any(path.parent.glob("[!.]*")):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,4 +60,4 @@ def _keep(name: str, content: bytes) -> Path:
                 f"cannot write to the cache {paths.cache_dir()}: {error.strerror}; WORKBENCH_CACHE moves it"
             ) from error
         atomic_write(path, content)
-    return path
+    return f"upload:{key}"

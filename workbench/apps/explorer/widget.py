@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import anywidget
 import traitlets
@@ -11,6 +11,7 @@ from cachetools import LRUCache
 
 from workbench.apps.explorer.bundle import Bundle
 from workbench.apps.explorer.page import FRONT, script
+from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
 
 _RENDER = """
@@ -50,12 +51,22 @@ function render({ model, el }) {
     model.set("index", index);
     model.save_changes();
   };
+  /** Another model, or other inputs: what was shown stays until the kernel has it. */
+  const ask = (what, bytes) => {
+    const name = what.model ?? what.image ?? what.inputs ?? "your text";
+    page.say(`Opening ${name} …`, true);
+    clearTimeout(waiting);
+    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${name} follows if it does.`;
+    waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
+    model.send({ open: what }, undefined, bytes ? [bytes] : []);
+  };
   const show = () => {
     const bytes = model.get("content");
     page?.destroy();
     clearTimeout(waiting);
     page = mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), {
       changed: tell, choices: model.get("choices"), chosen: () => model.get("index"), choose,
+      ...(model.get("models").length ? { models: model.get("models"), ask } : {}),
     });
   };
   const replaced = () => {
@@ -85,7 +96,18 @@ export default { render };
 """
 
 
-TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect"]
+_TOLD = (WorkbenchError, RuntimeError, MemoryError, OSError)  # nobody sees a callback's traceback
+TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
+
+
+class Opened(NamedTuple):
+    """Another model or other inputs, captured."""
+
+    bundle: Bundle
+    choices: list[str]
+    index: int
+    layer: int
+    head: int
 
 
 class PageWidget(anywidget.AnyWidget):
@@ -101,7 +123,9 @@ class PageWidget(anywidget.AnyWidget):
     does not exist is put right by the page: a head beyond the last becomes the last.
 
     ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
-    that one, and the page shows it. Where that fails, ``trouble`` says why, the page too, and what was shown stays.
+    that one, and the page shows it. "Open" in the page takes another model, other inputs, or a text or an image of the
+    person's own; `open` does so in Python. Where that fails, ``trouble`` says why, the page too, and what was shown
+    stays.
     """
 
     _esm = script() + _RENDER
@@ -110,6 +134,7 @@ class PageWidget(anywidget.AnyWidget):
     content = traitlets.Bytes(help="The bundle, as its file.").tag(sync=True)
     choices = traitlets.List(traitlets.Unicode(), help="Inputs that the kernel can show.").tag(sync=True)
     index = traitlets.Int(0, help="Which of the choices is shown.").tag(sync=True)
+    models = traitlets.List(traitlets.Dict(), help="Models to choose from, by group.").tag(sync=True)
     trouble = traitlets.Unicode("", help="Why the input that was asked for cannot be shown.").tag(sync=True)
     height = traitlets.Int(820, help="Of the page, in pixels.").tag(sync=True)
     input = traitlets.Int(0).tag(sync=True)
@@ -126,16 +151,60 @@ class PageWidget(anywidget.AnyWidget):
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)
 
     def __init__(
-        self, bundle: Bundle, bundle_of: Callable[[int], Bundle] | None = None, **settings: Any
+        self,
+        bundle: Bundle,
+        bundle_of: Callable[[int], Bundle] | None = None,
+        opener: Callable[[Mapping[str, Any]], Opened] | None = None,
+        **settings: Any,
     ) -> None:
-        """``bundle_of`` gives the bundle of an input by its number among the ``choices``."""
+        """``bundle_of`` gives the bundle of an input by its number among the ``choices``, ``opener`` that of others."""
         super().__init__(content=bundle.to_bytes(), **settings)
         self.bundle: Bundle = bundle
-        self._bundle_of = bundle_of
+        self._bundle_of, self._opener = bundle_of, opener
         self._shown = self.index
         self._seen: LRUCache[int, Bundle] = LRUCache(8)
         self._seen[self.index] = bundle
         self.observe(self._show, names="index")
+        self.on_msg(self._heard)
+
+    def open(self, **changes: Any) -> None:
+        """Show another model (``model=``) or other inputs (``inputs=``): parts of an address of the explorer.
+
+        Raises what `Explorer.move` raises; then what was shown stays.
+        """
+        if self._opener is None:
+            raise InputError("this page shows one bundle; Explorer(…).page() opens others")
+        opened = self._opener(changes)
+        self.trouble = ""
+        self._seen.clear()
+        self._seen[opened.index] = self.bundle = opened.bundle
+        self._shown = opened.index
+        with self.hold_trait_notifications():
+            self.choices, self.index = opened.choices, opened.index
+            self.layer, self.head, self.tokens, self.input, self.against = (
+                opened.layer,
+                opened.head,
+                [],
+                0,
+                "",
+            )
+        self.content = opened.bundle.to_bytes()
+
+    def _heard(self, _: Any, message: Any, buffers: Any) -> None:
+        """What the page asks for: a model, inputs, a text, or an image with its bytes."""
+        asked = message.get("open") if isinstance(message, Mapping) else None
+        if not isinstance(asked, Mapping):
+            return
+        self.trouble = ""
+        try:
+            changes = {name: asked[name] for name in ("model", "inputs", "pretrained") if name in asked}
+            if "text" in asked:
+                changes["inputs"] = keep_text(str(asked["text"]))
+            if "image" in asked:
+                changes["inputs"] = keep_image(str(asked["image"]), bytes(buffers[0]) if buffers else b"")
+            self.open(**changes)
+        except _TOLD as error:
+            self.trouble = str(error) or type(error).__name__
 
     def _show(self, change: Any) -> None:
         """Show the input that was asked for, or say why not and stay."""
@@ -148,12 +217,7 @@ class PageWidget(anywidget.AnyWidget):
                     f"there is no input {change['new']}: this page has {len(self.choices)} to choose from"
                 )
             bundle = self._seen.get(change["new"]) or self._bundle_of(change["new"])
-        except (
-            WorkbenchError,
-            RuntimeError,
-            MemoryError,
-            OSError,
-        ) as error:  # nobody sees a callback's traceback
+        except _TOLD as error:
             self.index = self._shown
             self.trouble = str(error) or type(error).__name__
             return

@@ -146,6 +146,13 @@ export function readBundle(buffer) {
         const points = ({ values, shape }) => Array.from({ length: shape[1] }, (_, row) => Array.from(values.subarray((head * shape[1] + row) * 2, (head * shape[1] + row) * 2 + 2)));
         return { q: points(q), k: points(k), share: Array.from(share.values.subarray(head * 2, head * 2 + 2)) };
       },
+      /** Memberships of every token by head, or null. */
+      membership(layer) {
+        const found = array(`${start}layers.${layer.index}.membership`);
+        if (!found) return null;
+        const [heads, count] = found.shape;
+        return Array.from({ length: heads }, (_, head) => found.values.subarray(head * count, (head + 1) * count));
+      },
       /** A metric by rank with its null distribution; of grouped heads that of the group. */
       spectrum(layer, head, name) {
         const found = { name };
@@ -172,6 +179,13 @@ export function readBundle(buffer) {
         if (!found) return new Float32Array(count).fill(NaN);
         const [, heads, positions] = found.shape;
         const first = ((layer.place * heads + head) * positions + position) * count;
+        return found.values.subarray(first, first + count);
+      },
+      /** Numbers at a position without one patch or word: `count` of them follow one another. */
+      without(token, what, position, count) {
+        const found = floats(`${start}removal.${what}`);
+        if (!found) return new Float32Array(count).fill(NaN);
+        const first = (token * found.shape[1] + position) * count;
         return found.values.subarray(first, first + count);
       },
       metric(name, number, layer, head) {

@@ -1,8 +1,8 @@
 // The effect of a head: what the model predicts, and what it predicts without this head, beside all other heads.
 
-import { fresh, hue, number, palette, percent } from "./colour.js";
-import { tint } from "./grid.js";
-import { choice, make, readable } from "./state.js";
+import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
+import { arranged, tint } from "./grid.js";
+import { button, choice, make, outings, readable } from "./state.js";
 
 const WORDS = { zero: ["zero", "off"], mean: ["mean", "its mean"], uniform: ["uniform", "even"] };
 
@@ -11,18 +11,26 @@ export class Effect {
     this.state = state;
     this.tip = tip;
     const { ablations = {} } = state.bundle;
-    this.kind = choice("how the head is switched off", Object.entries(ablations).map(([mode, words]) => [mode, WORDS[mode]?.[1] ?? mode, `Without the head: ${words}`]), state.ablation, (ablation) => state.set({ ablation }));
-    this.kind.hidden = !Object.keys(ablations).length;
+    this.modes = outings(state.bundle);
+    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode]?.[1] ?? mode, `Without the head: ${ablations[mode]}`]));
+    this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => state.set({ ablation }));
+    this.kind.hidden = !this.modes.length;
+    this.without = make("h3", "", "Without the head");
+    this.list = make("div", "aw-most");
     this.title = make("h3");
     this.bars = make("div", "aw-outcomes");
     this.reads = make("p", "aw-reads");
     this.map = make("canvas", "aw-effects");
     this.map.setAttribute("role", "img");
     this.note = make("p", "aw-note");
-    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, make("h3", "", "Without the head"), this.kind), this.reads, this.map, this.note);
+    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.map, this.list, this.note);
     this.map.addEventListener("pointermove", (event) => this.pointed(event));
     this.map.addEventListener("pointerleave", () => tip.hide());
-    this.map.addEventListener("click", () => this.near && state.set({ layer: this.near.layer.index, head: this.near.head, more: [] }));
+    this.map.addEventListener("click", () => {
+      if (!this.near) return;
+      if (this.near.token !== undefined) this.take(this.near.token);
+      else state.set({ layer: this.near.layer.index, head: this.near.head, more: [] });
+    });
   }
 
   /** The position whose prediction is shown: the token in question, or the last one. */
@@ -36,8 +44,11 @@ export class Effect {
     const { state } = this;
     const { one, bundle } = state;
     const { prediction } = one;
-    const modes = Object.keys(bundle.ablations ?? {});
-    const known = prediction && modes.length > 0;
+    const known = prediction && this.modes.length > 0;
+    const tokens = state.ablation === "token";
+    this.without.textContent = tokens ? "Without a" : "Without the head";
+    this.list.hidden = !known || !tokens;
+    if (known && tokens) this.map.hidden = !one.grid;
     for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
     this.element.children[2].hidden = !known;
     if (!prediction) {
@@ -46,9 +57,10 @@ export class Effect {
       return;
     }
     const at = this.position;
-    const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width].join();
+    const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
     if (this.drawn === key) return;
     this.drawn = key;
+    if (known && tokens) return this.drawTokens(at, width);
     const outcomes = prediction.outcomes[at];
     const before = one.predicted(at);
     const after = known ? one.ablated(state.ablation, "probability", state.card, state.head, at, outcomes.length) : null;
@@ -76,6 +88,65 @@ export class Effect {
     this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, every head switched off by itself (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
   }
 
+  /** Look at what a token does: of a class it is the token in question, of a next token one beside it. */
+  take(token) {
+    this.taken = token;
+    if (this.state.one.prediction.of === "class") this.state.set({ tokens: [token], hover: null });
+    else this.state.tell();
+  }
+
+  /** The prediction without one patch or word, beside what every other one does. */
+  drawTokens(at, width) {
+    const { state } = this;
+    const { one, bundle } = state;
+    const { of, outcomes, actual } = one.prediction;
+    const effects = Float32Array.from({ length: one.count }, (_, token) => one.without(token, "divergence", at, 1)[0]);
+    const reach = of === "class" ? one.count - 1 : at; // what comes later is not seen
+    const known = [...effects.keys()].filter((token) => token <= reach && Number.isFinite(effects[token]));
+    const order = [...known].sort((a, b) => effects[b] - effects[a]);
+    const wanted = of === "class" ? state.asked.at(-1) : this.taken;
+    const out = known.includes(wanted) ? wanted : order[0];
+    const kind = one.image ? "patch" : "word";
+    const before = one.predicted(at);
+    const after = out === undefined ? null : one.without(out, "probability", at, outcomes[at].length);
+    this.title.textContent = of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;
+    this.draws(outcomes[at], before, after, actual[at]);
+    this.kind.show(state.ablation);
+    const median = order.length ? effects[order[Math.floor(order.length / 2)]] : NaN;
+    const named = (token) => (one.kinds[token] === "patch" ? `patch ${one.labels[token]}` : `“${readable(one.labels[token])}”`);
+    this.reads.textContent = out === undefined ? `No ${kind} before this one could be taken out.`
+      : `Without ${named(out)}: “${readable(outcomes[at][0])}” ${percent(before[0])} → ${percent(after[0])}. Divergence ${number(effects[out])} nats, rank ${order.indexOf(out) + 1} of ${order.length}; a random ${kind} gives ${number(median)} (median).`;
+    this.cells = [];
+    this.map.hidden = !one.grid;
+    if (one.grid) {
+      const { values, rows, columns, most } = arranged(effects, one);
+      const side = Math.min(190, width);
+      const [wide, tall] = [side / columns, (side * (one.image[0] / one.image[1])) / rows];
+      const pen = fresh(this.map, side, tall * rows);
+      if (pen) mosaic(pen, values, columns, rows, most, { theme: state.theme, scale: "linear", direction: "from" }, { x: 0, y: 0, width: side, height: tall * rows });
+      const patches = [...one.kinds.keys()].filter((token) => one.kinds[token] === "patch");
+      this.cells = patches.map((token, i) => ({ token, effect: effects[token], x: (i % columns) * wide, y: Math.floor(i / columns) * tall, wide, tall }));
+      const own = this.cells.find((cell) => cell.token === out);
+      if (pen && own) {
+        pen.strokeStyle = palette(state.theme, this.element).getPropertyValue("--ink");
+        pen.lineWidth = 2;
+        pen.strokeRect(own.x + 1, own.y + 1, own.wide - 2, own.tall - 2);
+      }
+      this.map.setAttribute("aria-label", this.reads.textContent);
+    }
+    this.list.replaceChildren(make("h3", "", `Most effect on the prediction`));
+    for (const token of order.slice(0, one.grid ? 4 : 10)) {
+      const bar = make("span", "aw-bar", null, make("i"));
+      bar.firstChild.style.width = `${(effects[token] / Math.max(effects[order[0]], 1e-12)) * 100}%`;
+      bar.firstChild.style.backgroundColor = tint(state, 1, "from");
+      const row = button("", `Take this ${kind} out`, () => this.take(token), "aw-leader");
+      row.append(make("span", "aw-name", readable(one.labels[token])), make("span", "aw-where", String(token)), bar, make("span", "aw-value", number(effects[token])));
+      row.setAttribute("aria-pressed", String(token === out));
+      this.list.append(row);
+    }
+    this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. What is put in its place is itself an input that the model may not know.`;
+  }
+
   draws(outcomes, before, after, actual) {
     const { state } = this;
     this.bars.replaceChildren();
@@ -87,7 +158,7 @@ export class Effect {
       if (!bar.lastChild.hidden) bar.lastChild.style.left = `${(after[place] / most) * 100}%`;
       const right = outcome === actual ? " ✓" : "";
       const row = make("div", "aw-leader", null, make("span", "aw-name", `${readable(outcome)}${right}`), bar, make("span", "aw-value", percent(before[place])), make("span", "aw-where", after ? percent(after[place]) : ""));
-      row.title = `${readable(outcome)}: ${percent(before[place])}${after ? `; without the head ${percent(after[place])}` : ""}${right ? "; it is the right one" : ""}`;
+      row.title = `${readable(outcome)}: ${percent(before[place])}${after ? `; without it ${percent(after[place])}` : ""}${right ? "; it is the right one" : ""}`;
       if (right) row.children[0].style.fontWeight = "650";
       this.bars.append(row);
     });
@@ -134,7 +205,8 @@ export class Effect {
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     this.near = this.cells?.find((cell) => x >= cell.x && x < cell.x + cell.wide && y >= cell.y && y < cell.y + cell.tall) ?? null;
     this.map.style.cursor = this.near ? "pointer" : "default";
-    if (this.near) this.tip.show(event, `Layer ${this.near.layer.index}, head ${this.near.head}`, `${number(this.near.effect)} nats`);
+    if (this.near?.token !== undefined) this.tip.show(event, `Without ${readable(this.state.one.labels[this.near.token])}`, `${number(this.near.effect)} nats`);
+    else if (this.near) this.tip.show(event, `Layer ${this.near.layer.index}, head ${this.near.head}`, `${number(this.near.effect)} nats`);
     else this.tip.hide();
   }
 }

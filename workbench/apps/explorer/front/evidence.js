@@ -3,14 +3,15 @@
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
+import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
 import { TABS, button, make, readable } from "./state.js";
 
-const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect" };
+const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Π" };
 const HINTS = {
   matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
-  spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head",
+  spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",
 };
 
 export class Evidence {
@@ -26,7 +27,7 @@ export class Evidence {
       this.tabs.append(tab);
     });
     this.tabs.addEventListener("keydown", (event) => this.keyed(event));
-    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip) };
+    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip), membership: new Membership(state, tip) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
     this.body.tabIndex = 0; // it scrolls where it must
@@ -47,7 +48,7 @@ export class Evidence {
     }
     this.body.setAttribute("aria-label", HINTS[state.tab]);
     const maps = state.one.maps(state.card);
-    if (!maps && !["metrics", "effect"].includes(state.tab)) {
+    if (!maps && !["metrics", "effect", "membership"].includes(state.tab)) {
       this.shown = null;
       this.body.replaceChildren(make("p", "aw-empty", `No attention matrix here: layer ${state.layer} ${state.card.without}.`));
       return;

@@ -3,16 +3,18 @@
 import { BundleError, readBundle } from "./bundle.js";
 import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
+import { Export } from "./export.js";
 import { ModelView, moveHead } from "./grid.js";
 import { HeadView } from "./head.js";
 import { inputImage } from "./image.js";
+import { Open } from "./open.js";
 import { State, TABS, button, make } from "./state.js";
 
 const MOST_THUMBS = 8;
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
-  ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 7", "matrix, q·k, plane, norms, spectra, metrics, effect"],
-  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view"], ["C", "copy the address of this view"], ["?", "these keys"],
+  ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
+  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
 ];
 
 /** A small box of words beside the pointer. */
@@ -65,9 +67,11 @@ export function mount(element, buffer, options = {}) {
   const evidence = new Evidence(state, tip);
   const depth = new Depth(state, tip);
   const help = makeHelp();
-  const top = topBar(state, help, options);
+  const taken = new Export(state, head, (words) => top.say(words));
+  const other = options.ask ? new Open(options.models, options.ask, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;
+  const top = topBar(state, help, taken, other, options);
   parts.push(model, head, evidence, depth);
-  root.append(top.box, model.box, head.box, evidence.box, depth.box, help.box);
+  root.append(top.box, model.box, head.box, evidence.box, depth.box, help.box, taken.box, ...(other ? [other.box] : []));
   root.tabIndex = -1;
 
   function draw() {
@@ -89,9 +93,12 @@ export function mount(element, buffer, options = {}) {
     options.changed?.(state);
   }
 
-  const pressed = (event) => press(event, state, model, help, top);
+  const pressed = (event) => press(event, state, model, [help, taken, ...(other ? [other] : [])], top);
   const released = (event) => event.key.toLowerCase() === "o" && state.original && state.set({ original: false });
-  const moved = () => state.fromFragment(location.hash);
+  const moved = () => {
+    const other = state.fromFragment(location.hash || location.search);
+    if (other) top.say(other, true);
+  };
   const heard = options.address ? document : root;
   heard.addEventListener("keydown", pressed);
   heard.addEventListener("keyup", released);
@@ -102,7 +109,7 @@ export function mount(element, buffer, options = {}) {
   });
   for (const box of [root, model.scroll, head.stage, evidence.body, depth.room]) watch.observe(box);
   if (options.start) state.fromFragment(options.start);
-  if (options.address) state.fromFragment(location.hash);
+  if (options.address) moved();
   root.dataset.theme = state.theme;
   state.tell();
   return {
@@ -123,7 +130,7 @@ function words(error) {
   return error instanceof BundleError ? error.message : `Its content does not hold (${error.name}: ${error.message}). Write it again.`;
 }
 
-function topBar(state, help, options) {
+function topBar(state, help, taken, other, options) {
   const { model, inputs, layers } = state.bundle;
   const told = make("span", "aw-said");
   told.setAttribute("role", "status");
@@ -146,8 +153,8 @@ function topBar(state, help, options) {
   share.hidden = !options.address;
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
   const box = make(
-    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, facts, make("span", "aw-space"), told,
-    input.box, share, theme, button("?", "Keys and how to read this page (?)", () => help.show()),
+    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), told,
+    input.box, share, button("Export", "Image, numbers, and the command for print (E)", () => taken.show()), theme, button("?", "Keys and how to read this page (?)", () => help.show()),
   );
   return {
     box,
@@ -156,7 +163,8 @@ function topBar(state, help, options) {
       input.show(chosen());
       theme.textContent = state.theme === "dark" ? "Light" : "Dark";
       const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${many(state.one.real.filter(Boolean).length, "token")}`;
+      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${many(state.one.real.filter(Boolean).length, "token")}${state.one.whole ? `, the first of ${state.one.whole}` : ""}`;
+      facts.title = state.one.whole ? "The text is longer than what the model was given: it is cut" : "";
     },
   };
 }
@@ -220,9 +228,9 @@ function makeHelp() {
   return { box, show: () => box.showModal(), close: () => box.close(), get open() { return box.open; } };
 }
 
-function press(event, state, model, help, top) {
+function press(event, state, model, [help, taken, other], top) {
   const typing = event.target.closest?.("input:not([type=range]), select, textarea");
-  if (event.altKey || event.ctrlKey || event.metaKey || help.open) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || help.open || taken.open || other?.open) return;
   if (typing) {
     if (event.key === "Escape") event.target.blur();
     return;
@@ -247,7 +255,7 @@ function press(event, state, model, help, top) {
     o: () => state.original || state.set({ original: true }),
     ...Object.fromEntries(TABS.map((tab, place) => [place + 1, () => state.set({ tab })])),
     p: () => state.set({ sort: cycle(orders, state.sort) }), "/": () => model.find.focus(),
-    t: () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }), c: () => copy(top.say), "?": () => help.show(),
+    t: () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }), c: () => copy(top.say), e: () => taken.show(), "?": () => help.show(),
   };
   const act = acts[event.key] ?? acts[event.key.toLowerCase()];
   if (!act) return;

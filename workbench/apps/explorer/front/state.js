@@ -2,7 +2,7 @@
 
 const MOST_PINS = 12;
 const SCALES = ["linear", "sqrt", "log"];
-export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect"];
+export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"];
 
 /** The state of a page over a bundle; `changed` is called with it once per frame in which something changed. */
 export class State {
@@ -13,7 +13,7 @@ export class State {
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
       sort: "", find: "", metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
-      tab: "matrix", ablation: Object.keys(bundle.ablations ?? {})[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
+      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
     });
     this.tokens = this.opening();
     this.waiting = false;
@@ -75,7 +75,7 @@ export class State {
     if (this.against && !viewOf(this.against, this.bundle)) this.against = "";
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
-    const modes = Object.keys(this.bundle.ablations ?? {});
+    const modes = outings(this.bundle);
     if (!modes.includes(this.ablation)) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
@@ -119,7 +119,7 @@ export class State {
 
   /** What an address leaves out. */
   get usual() {
-    const ablation = Object.keys(this.bundle.ablations ?? {})[0] ?? "";
+    const ablation = outings(this.bundle)[0] ?? "";
     return Object.entries({ against: "", direction: "from", scale: "sqrt", tab: "matrix", sort: "", depth: "head", ablation });
   }
 
@@ -133,9 +133,13 @@ export class State {
     return `#${new URLSearchParams(parts)}`;
   }
 
+  /** Go where an address leads (`#layer=5&head=9`, or after a `?`); words where it is that of another model. */
   fromFragment(fragment) {
-    const parts = new URLSearchParams(fragment.replace(/^#/, ""));
-    if (![...parts.keys()].length) return;
+    const parts = new URLSearchParams(fragment.replace(/^[#?]/, ""));
+    if (![...parts.keys()].length) return "";
+    const { spec } = this.bundle.model;
+    if (parts.has("model") && ![spec, spec.replace(/^[a-z]+:/, "")].includes(parts.get("model"))) return `That address is of ${parts.get("model")}; this page holds ${spec}`;
+    if (parts.has("query") && !parts.has("token")) parts.set("token", parts.get("query"));
     const changes = { input: 0, more: [], ...Object.fromEntries(this.usual) };
     for (const name of ["input", "layer", "head"]) if (parts.has(name)) changes[name] = Number(parts.get(name));
     for (const [name] of this.usual) if (parts.has(name)) changes[name] = parts.get(name);
@@ -149,7 +153,13 @@ export class State {
     }
     if (changes.sort && !this.bundle.metrics.some((metric) => metric.name === changes.sort)) changes.sort = "";
     this.set(changes);
+    return "";
   }
+}
+
+/** What can be taken out of the model, or of its input: the ways to switch a head off, and "token". */
+export function outings(bundle) {
+  return [...Object.keys(bundle.ablations ?? {}), ...(bundle.removal ? ["token"] : [])];
 }
 
 /** A view as a short text that addresses and pins hold: input.layer.head.tokens. */

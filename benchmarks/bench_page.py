@@ -1,0 +1,155 @@
+"""What a person waits for in the saved page, in a real browser: hovering, another head or layer, the first picture.
+
+Times are taken in the page itself. A frame counts with what its scripts take in it; a key from its press to the end of
+the frame that draws what it asked for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.apps.explorer.browser import chromium
+from workbench.apps.explorer import Explorer
+from workbench.apps.explorer.bundle import POOLED, Bundle, Header, InputCard, LayerCard, ModelCard
+from workbench.apps.explorer.page import page_html
+from workbench.apps.explorer.sentences import SENTENCES
+from workbench.figures.export.chrome import find_chrome
+
+FRAMES, KEYS, CHANGES = 120, 60, 1000
+TOKENS, HEADS = 4096, 8  # of a long text
+
+_HOVER = """async frames => {
+  const target = document.querySelector(".aw-image") ?? document.querySelector(".aw-text");
+  const tokens = [...document.querySelectorAll(".aw-text .aw-token")];
+  const times = [];
+  for (let i = 0; i < frames; i++) {
+    const over = tokens.length ? tokens[(i * 37) % Math.min(400, tokens.length)] : target;
+    const box = over.getBoundingClientRect();
+    const [across, down] = tokens.length ? [0.5, 0.5] : [((i * 37) % 97) / 97, ((i * 53) % 89) / 89];
+    const at = { clientX: box.left + across * box.width, clientY: box.top + down * box.height };
+    over.dispatchEvent(new PointerEvent("pointermove", { ...at, pointerType: "mouse", bubbles: true }));
+    times.push(await new Promise(done => requestAnimationFrame(begin => done(performance.now() - begin))));
+  }
+  return times;
+}"""
+_PRESS = """async ([keys, count]) => {
+  const times = [];
+  for (let i = 0; i < count; i++) {
+    const begin = performance.now();
+    document.dispatchEvent(new KeyboardEvent("keydown", { key: keys[i % keys.length], bubbles: true }));
+    await new Promise(done => requestAnimationFrame(done));
+    times.push(performance.now() - begin);
+  }
+  return times;
+}"""
+
+
+def long_text() -> Bundle:
+    """Random attention of one layer among so many tokens that it is pooled."""
+    rng = np.random.default_rng(0)
+    attn = (rng.random((HEADS, POOLED, POOLED)) ** 8).astype(np.float16)
+    card = InputCard(
+        id="long", labels=[f"w{i}" for i in range(TOKENS)], kinds=["word"] * TOKENS, real=[True] * TOKENS,
+        grid=None, image=None,
+    )  # fmt: skip
+    header = Header(
+        format="attention-bundle", bundle_schema=2, version="0", left_out=[], sites=["attn"], inputs=[card],
+        model=ModelCard(
+            spec="long", checkpoint=None, family="none", modality="text", parameters=0, random_weights=True
+        ),
+        layers=[LayerCard(index=0, path="", heads=HEADS, without="", pooled=True)],
+        metrics=[], sentences=SENTENCES, notes=[],
+        max_error={f"inputs.0.layers.0.attn_{name}": 0.0 for name in ("mean", "max")},
+    )  # fmt: skip
+    return Bundle(header, {f"inputs.0.layers.0.attn_{name}": attn for name in ("mean", "max")})
+
+
+def _open(browser: Any, file: Path, rate: int = 1) -> tuple[Any, Any, float]:
+    """A page, a session to its tools, and the milliseconds to its first picture."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    tools = page.context.new_cdp_session(page)
+    tools.send("Emulation.setCPUThrottlingRate", {"rate": rate})
+    page.goto(file.as_uri(), wait_until="commit")
+    first = page.wait_for_function(
+        "() => document.querySelector('.aw-headline')?.textContent && performance.now()"
+    )
+    return page, tools, first.json_value()
+
+
+def _row(name: str, times: list[float], aim: str, detail: str) -> dict[str, str]:
+    return {
+        "benchmark": f"page: {name}",
+        "ratio": f"{statistics.median(times):.1f} ms",
+        "aim": aim,
+        "detail": f"{detail}; slowest {max(times):.0f} ms",
+    }
+
+
+def run() -> list[dict[str, str]]:
+    """Medians in one Chromium; no rows where there is none."""
+    if find_chrome() is None:
+        return []
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        digits = Explorer(n=2).save_html(Path(scratch) / "digits.html")
+        page, tools, first = _open(browser, digits)
+        page.evaluate(_HOVER, 20)
+        hover = page.evaluate(_HOVER, FRAMES)
+        head = page.evaluate(_PRESS, [["ArrowRight", "ArrowLeft"], KEYS])
+        layer = page.evaluate(_PRESS, [["ArrowUp", "ArrowDown"], KEYS])
+        heap = []
+        for _ in range(5):
+            page.evaluate(
+                _PRESS,
+                [["ArrowUp", ".", "ArrowRight", "5", "ArrowDown", "7", "ArrowLeft", "1"], CHANGES // 5],
+            )
+            tools.send("HeapProfiler.collectGarbage")
+            heap.append(tools.send("Runtime.getHeapUsage")["usedSize"] / 1e6)
+        page.close()
+        page, tools, slow_first = _open(browser, digits, rate=4)
+        slow = page.evaluate(_HOVER, FRAMES)
+        page.close()
+        text = Path(scratch) / "long.html"
+        text.write_text(page_html(long_text(), "long"), encoding="utf-8")
+        page, tools, long_first = _open(browser, text)
+        page.evaluate(_HOVER, 20)
+        long = page.evaluate(_HOVER, FRAMES)
+        long_head = page.evaluate(_PRESS, [["ArrowRight", "ArrowLeft"], KEYS])
+    four = "4 layers × 3 heads, 65 tokens"
+    pooled = f"{TOKENS} tokens, pooled to {POOLED} × {POOLED}, {HEADS} heads"
+    return [
+        _row("a frame while hovering", hover, "≤ 16 ms", f"{four}, {FRAMES} frames"),
+        _row(
+            "the same, the processor four times slower", slow, "", f"first picture after {slow_first:.0f} ms"
+        ),
+        _row("another head", head, "≤ 50 ms", f"{four}, key to drawn frame"),
+        _row("another layer", layer, "≤ 100 ms", f"{four}, key to drawn frame"),
+        {
+            "benchmark": "page: first picture of a saved page",
+            "ratio": f"{first:.0f} ms",
+            "aim": "",
+            "detail": f"{digits.stat().st_size / 1e6:.1f} MB from a disk",
+        },
+        {
+            "benchmark": f"page: memory after {CHANGES} changes / after {CHANGES // 5}",
+            "ratio": f"{heap[-1] / heap[0]:.2f}",
+            "aim": "≤ 1.1",
+            "detail": f"{heap[0]:.1f} to {heap[-1]:.1f} MB of scripts",
+        },
+        _row(
+            "a frame while hovering, long text",
+            long,
+            "≤ 16 ms",
+            f"{pooled}, first picture {long_first:.0f} ms",
+        ),
+        _row("another head, long text", long_head, "≤ 50 ms", pooled),
+    ]
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

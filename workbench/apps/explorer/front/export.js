@@ -1,0 +1,198 @@
+// What is taken away: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
+
+import { hue, percent, scaled, unscaled } from "./colour.js";
+import { button, make, viewOf } from "./state.js";
+
+const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
+const SIDE = 720; // of an exported image, in its own units
+const LETTERS = "Arial, Helvetica, sans-serif";
+const VIEWS = { matrix: "matrix", norms: "norms", spectra: "spectrum", membership: "membership" };
+
+/** An element of an SVG; attributes and words only ever as text. */
+function shape(tag, attributes, words = null, ...children) {
+  const found = document.createElementNS(SPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, typeof value === "number" ? Number(value.toFixed(2)) : value);
+  if (words !== null) found.textContent = words;
+  found.append(...children);
+  return found;
+}
+
+/** Words in lines of at most so many letters. */
+function wrapped(words, most) {
+  const lines = [""];
+  for (const word of words.split(" ")) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines;
+}
+
+/** The head view as an SVG: what is locked, not what the pointer is on. */
+export function viewSvg(state, view) {
+  const dark = state.theme === "dark";
+  const [ground, ink, muted] = dark ? ["#14181e", "#e9edf2", "#a3aebb"] : ["#ffffff", "#16191d", "#566070"];
+  const { one, bundle } = state;
+  const colour = `rgb(${hue(state.theme, state.look.direction).join(",")})`;
+  const values = view.values ?? [];
+  const share = (token) => (token < values.length ? scaled(values[token], view.limit, state.scale) : 0);
+  const text = (words, x, y, size, fill = ink, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
+  const body = shape("g", {});
+  let [width, height] = [SIDE, 0];
+  const title = wrapped(view.headline.textContent, 78);
+  const top = 26 + title.length * 22;
+  if (one.grid) {
+    const [rows, columns] = one.grid;
+    const [tall, wide] = one.image ?? one.grid;
+    const unit = (SIDE - 40) / wide;
+    height = tall * unit;
+    const [across, down] = [(wide * unit) / columns, height / rows];
+    if (view.grey) body.append(shape("image", { href: view.grey.toDataURL(), x: 20, y: top, width: wide * unit, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" }));
+    view.patches.forEach((token, i) => {
+      const box = { x: 20 + (i % columns) * across, y: top + Math.floor(i / columns) * down, width: across, height: down };
+      body.append(shape("rect", { ...box, fill: colour, "fill-opacity": share(token) * state.opacity }));
+      if (state.tokens.includes(token)) body.append(shape("rect", { ...box, fill: "none", stroke: "#ffffff", "stroke-width": 4 }), shape("rect", { ...box, fill: "none", stroke: "#111418", "stroke-width": 2 }));
+    });
+  } else {
+    width = Math.max(SIDE, view.text.clientWidth + 40);
+    height = view.text.scrollHeight;
+    const size = parseFloat(view.text.style.fontSize) || 15;
+    for (const [token, chip] of view.tokens) {
+      const box = { x: 20 + chip.offsetLeft, y: top + chip.offsetTop, width: chip.offsetWidth, height: chip.offsetHeight };
+      body.append(shape("rect", { ...box, rx: 3, fill: colour, "fill-opacity": share(token) * 0.9 }));
+      if (state.tokens.includes(token)) body.append(shape("rect", { ...box, rx: 3, fill: "none", stroke: ink, "stroke-width": 2 }));
+      const letters = text(chip.textContent, box.x + box.width / 2, box.y + box.height / 2, size, chip.style.color || ink, { "text-anchor": "middle", "dominant-baseline": "central", textLength: Math.max(1, box.width - 6), lengthAdjust: "spacingAndGlyphs" });
+      letters.style.whiteSpace = "pre";
+      body.append(letters);
+    }
+  }
+  const foot = top + height + 24;
+  const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
+  const ramp = Array.from({ length: 48 }, (_, i) => shape("rect", { x: 20 + i * 5, y: foot, width: 5.2, height: 10, fill: colour, "fill-opacity": ((i + 0.5) / 48) * (one.grid ? state.opacity : 0.9) }));
+  const ticks = [0, 0.5, 1].map((at) => text(at === 0 && state.scale !== "log" ? "0" : percent(unscaled(at, view.limit, state.scale)), 20 + at * 240, foot + 24, 12, muted, { "text-anchor": at ? "middle" : "start" }));
+  const source = text(`attention · ${bundle.model.spec}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
+  return shape(
+    "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
+    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), body, ...names, ...ramp, ...ticks, source,
+  );
+}
+
+/** Lines of a CSV. An apostrophe stands before texts that a spreadsheet would run, as in the library's own files. */
+export function csv(rows) {
+  const cell = (value) => {
+    if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
+    const text = /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+/** What the head view shows, a row for each token; beside a pinned view its numbers and the difference. */
+export function seenRows(state) {
+  const { one } = state;
+  const values = state.shown();
+  const pinned = state.against && viewOf(state.against, state.bundle);
+  const others = pinned && pinned.input === state.input ? state.values(pinned.layer, pinned.head, pinned.tokens.length ? state.tokens : [], pinned.one) : null;
+  const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", "attention"];
+  const asked = state.tokens.length ? state.tokens.join("+") : "all";
+  const rows = [...(values ?? []).keys()].filter((token) => one.real[token]).map((token) => {
+    const start = [one.id, state.layer, state.heads.map(([layer, head_]) => `${layer}.${head_}`).join("+"), asked, state.look.direction, token, one.labels[token], one.kinds[token], values[token]];
+    return others ? [...start, others[token], values[token] - others[token]] : start;
+  });
+  return [others ? [...head, "pinned", "difference"] : head, ...rows];
+}
+
+/** Every metric of every head, with its null distribution where it has one. */
+export function metricRows({ bundle, one }) {
+  const numbers = ["value", "null_mean", "null_low", "null_high", "z"];
+  const rows = bundle.metrics.flatMap((metric) => bundle.layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [
+    one.id, metric.name, metric.unit, layer.index, head, ...numbers.map((number) => (metric.null || number === "value" ? one.metric(metric.name, number, layer, head) : NaN)),
+  ])));
+  return [["input", "metric", "unit", "layer", "head", ...numbers], ...rows];
+}
+
+/** A word of a command as a shell reads it back. */
+function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}
+
+/** The command that draws this view for print; of inputs that came from a path the file does not tell it. */
+export function printCommand(state) {
+  const { inputs = "INPUTS", ...address } = state.one.address ?? {};
+  const parts = { model: state.bundle.model.spec, inputs, ...address, layer: state.layer, head: state.head, token: state.tokens.length ? state.tokens[0] : "all", view: VIEWS[state.tab] ?? "attention" };
+  if (state.bundle.model.random_weights) parts.pretrained = "false";
+  return ["workbench render explorer", ...Object.entries(parts).map(([name, value]) => `-p ${name} ${quoted(String(value))}`)].join(" ");
+}
+
+function download(name, content, type) {
+  const link = make("a");
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+/** The box of what can be taken away. */
+export class Export {
+  constructor(state, view, say) {
+    this.state = state;
+    this.view = view;
+    this.say = say;
+    const name = (ending) => `attention-${state.bundle.model.spec.replace(/[^\w.-]+/g, "-")}-layer${state.layer}-head${state.head}.${ending}`;
+    const svg = () => new XMLSerializer().serializeToString(viewSvg(state, view));
+    this.command = make("textarea", "aw-command");
+    Object.assign(this.command, { readOnly: true, rows: 4 });
+    this.command.setAttribute("aria-label", "command that draws this view for print");
+    this.svg = button("Image, SVG", "The head view, to be edited or printed", () => this.view.values && download(name("svg"), svg(), "image/svg+xml"));
+    this.png = button("Image, PNG", "The head view at twice its size", () => this.view.values && this.raster(svg(), name("png")));
+    const drawn = make("div", "aw-row", null, this.svg, this.png);
+    const numbers = make(
+      "div", "aw-row", null,
+      button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state)), "text/csv")),
+      button("Metrics, CSV", "Every metric of every head, with its null distribution", () => download(name("metrics.csv"), csv(metricRows(state)), "text/csv")),
+    );
+    const print = make("div", "aw-row", null, button("Copy the command", "To be run where the workbench is installed", () => this.copies()));
+    this.box = make(
+      "dialog", "aw-help aw-export", null, make("h2", "", "Export what is seen"), drawn, numbers,
+      make("p", "aw-note", "For print (PDF, SVG, PNG with checked letters, data and provenance), where the workbench is installed:"), this.command, print,
+      button("Close", "Close (Esc)", () => this.box.close()),
+    );
+    this.box.setAttribute("aria-label", "export");
+    this.box.addEventListener("click", (event) => event.target === this.box && this.box.close());
+  }
+
+  get open() {
+    return this.box.open;
+  }
+
+  show() {
+    this.state.set({ hover: null });
+    this.command.value = printCommand(this.state);
+    const nothing = !this.view.values;
+    for (const one of [this.svg, this.png]) one.disabled = nothing;
+    this.box.showModal();
+  }
+
+  async copies() {
+    try {
+      await navigator.clipboard.writeText(this.command.value);
+      this.say("Command copied");
+    } catch {
+      this.command.select();
+      this.say("The browser keeps the clipboard to itself: the command is selected, copy it by a key");
+    }
+  }
+
+  /** An SVG as pixels, by the browser itself. */
+  raster(svg, name) {
+    const image = new Image();
+    image.onload = () => {
+      const canvas = make("canvas");
+      const [width, height] = [image.width * 2, image.height * 2];
+      Object.assign(canvas, { width, height });
+      canvas.getContext("2d").drawImage(image, 0, 0, width, height);
+      canvas.toBlob((blob) => blob && download(name, blob, "image/png"));
+    };
+    image.onerror = () => this.say("The browser cannot draw this image; take the SVG");
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  }
+}

@@ -1,0 +1,91 @@
+// Membership: how strongly every token belongs to the head among all heads of its layer (Π of Wu et al. 2025).
+
+import { fresh, mosaic, palette, percent } from "./colour.js";
+import { arranged, tint } from "./grid.js";
+import { button, make, readable } from "./state.js";
+
+export class Membership {
+  constructor(state, tip) {
+    this.state = state;
+    this.tip = tip;
+    this.reads = make("p", "aw-reads");
+    this.map = make("canvas", "aw-effects");
+    this.map.setAttribute("role", "img");
+    this.heads = make("div", "aw-most");
+    this.tokens = make("div", "aw-most");
+    this.note = make("p", "aw-note", "Π of every token over the heads of the layer, which add up to 1 (Wu et al. 2025, eq. 10): of token statistics attention as the layer computes it, of any other from the subspaces that its value projections read. An even share is the null: heads that no token belongs to more than to another.");
+    this.element = make("div", "aw-norms", null, this.reads, this.map, this.heads, this.tokens, this.note);
+    this.map.addEventListener("pointermove", (event) => {
+      const token = this.tokenAt(event);
+      if (token === null) return tip.hide();
+      tip.show(event, readable(state.one.labels[token]), percent(this.shares[token]));
+    });
+    this.map.addEventListener("pointerleave", () => tip.hide());
+    this.map.addEventListener("click", (event) => {
+      const token = this.tokenAt(event);
+      if (token !== null) state.set({ tokens: [token], hover: null });
+    });
+  }
+
+  tokenAt(event) {
+    if (!this.shown) return null;
+    const box = this.map.getBoundingClientRect();
+    const { columns, rows, tokens } = this.shown;
+    const [x, y] = [Math.floor(((event.clientX - box.left) / box.width) * columns), Math.floor(((event.clientY - box.top) / box.height) * rows)];
+    return x >= 0 && x < columns && y >= 0 && y < rows ? tokens[y * columns + x] ?? null : null;
+  }
+
+  draw(width, height) {
+    const { state } = this;
+    const { one, card } = state;
+    const all = one.membership(card);
+    const key = [state.input, state.layer, state.head, state.theme, state.tokens.join(), width, height].join();
+    if (this.drawn === key) return; // no hover changes it
+    this.drawn = key;
+    for (const part of [this.map, this.heads, this.tokens]) part.hidden = !all;
+    this.shown = null;
+    if (!all) {
+      this.reads.textContent = `None in this file: layer ${state.layer} has no value projections whose subspaces are known, or a single head.`;
+      return;
+    }
+    const known = [...one.real.keys()].filter((token) => Number.isFinite(all[0][token]) && (!one.grid || one.kinds[token] === "patch"));
+    const means = all.map((row) => known.reduce((sum, token) => sum + row[token], 0) / known.length);
+    const own = Math.min(state.head, all.length - 1);
+    this.shares = all[own];
+    const order = [...known].sort((a, b) => this.shares[b] - this.shares[a]);
+    const what = one.grid ? "patches" : "tokens";
+    const most = known.filter((token) => all.every((row) => row[token] <= this.shares[token])).length;
+    this.reads.textContent = `Head ${own} holds ${percent(means[own])} of the membership of the ${what} (even: ${percent(1 / all.length)}); ${most} of ${known.length} belong to it most.`;
+    const map = arranged(this.shares, one);
+    const tokens = one.grid ? [...one.kinds.keys()].filter((token) => one.kinds[token] === "patch") : [...one.real.keys()].filter((token) => one.real[token]);
+    const side = Math.min(width, 220);
+    const tall = one.grid ? (side * one.image[0]) / one.image[1] : (side * map.rows) / map.columns;
+    const pen = fresh(this.map, side, tall);
+    const top = this.shares[order[0]];
+    if (pen) {
+      mosaic(pen, map.values, map.columns, map.rows, top, { theme: state.theme, scale: "linear", direction: "from" }, { x: 0, y: 0, width: side, height: tall });
+      this.shown = { columns: map.columns, rows: map.rows, tokens };
+      pen.strokeStyle = palette(state.theme, this.element).getPropertyValue("--ink");
+      pen.lineWidth = 2;
+      for (const token of state.tokens) {
+        const i = tokens.indexOf(token);
+        const [wide, high] = [side / map.columns, tall / map.rows];
+        if (i >= 0) pen.strokeRect((i % map.columns) * wide + 1, Math.floor(i / map.columns) * high + 1, wide - 2, high - 2);
+      }
+    }
+    this.map.setAttribute("aria-label", this.reads.textContent);
+    const row = (name, place, value, limit, chosen, act) => {
+      const bar = make("span", "aw-bar", null, make("i"), make("b"));
+      bar.firstChild.style.width = `${(value / limit) * 100}%`;
+      bar.firstChild.style.backgroundColor = tint(state, 1, "from");
+      bar.lastChild.style.left = `${(1 / all.length / limit) * 100}%`;
+      const found = button("", `${name}: ${percent(value)}`, act, "aw-leader");
+      found.append(make("span", "aw-name", name), make("span", "aw-where", place), bar, make("span", "aw-value", percent(value)));
+      found.setAttribute("aria-pressed", String(chosen));
+      return found;
+    };
+    const largest = Math.max(...means, 1 / all.length);
+    this.heads.replaceChildren(make("h3", "", `Mean over the ${what}, by head (tick: even)`), ...means.map((mean, head) => row(`head ${head}`, "", mean, largest, head === own, () => state.set({ head, more: [] }))));
+    this.tokens.replaceChildren(make("h3", "", "Largest in this head"), ...order.slice(0, 6).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, 1 / all.length), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
+  }
+}

@@ -1,0 +1,87 @@
+// Another model, other inputs, or a text or an image of one's own: what only a kernel can show.
+
+import { button, make } from "./state.js";
+
+const GROUPS = { here: "On this machine", random: "Random weights", hub: "From the hub" };
+
+/** The box in which a person chooses; `ask` hands it to the kernel. */
+export class Open {
+  constructor(models, ask, now) {
+    this.models = models;
+    this.ask = ask;
+    this.now = now;
+    this.find = make("input", "aw-field");
+    Object.assign(this.find, { type: "search", placeholder: "a name, or timm:NAME, hf:FOLDER, file:CHECKPOINT" });
+    this.find.setAttribute("aria-label", "model");
+    this.list = make("div", "aw-models");
+    this.random = make("input");
+    this.random.type = "checkbox";
+    this.inputs = make("input", "aw-field");
+    Object.assign(this.inputs, { placeholder: "bundled:digits, images:FOLDER, text:FILE; empty: what is bundled" });
+    this.inputs.setAttribute("aria-label", "inputs");
+    this.text = make("textarea", "aw-field");
+    Object.assign(this.text, { rows: 3, placeholder: "Type or paste a text, one a line, for a model of texts" });
+    this.text.setAttribute("aria-label", "a text of your own");
+    this.file = make("input");
+    Object.assign(this.file, { type: "file", accept: "image/*" });
+    this.file.setAttribute("aria-label", "an image of your own");
+    this.find.addEventListener("input", () => this.lists());
+    this.find.addEventListener("keydown", (event) => event.key === "Enter" && this.find.value.trim() && this.take({ model: this.find.value.trim() }));
+    this.inputs.addEventListener("keydown", (event) => event.key === "Enter" && this.take({ inputs: this.inputs.value.trim() || null }));
+    this.file.addEventListener("change", async () => {
+      const [file] = this.file.files;
+      if (!file) return;
+      const bytes = await file.arrayBuffer();
+      this.file.value = ""; // the same file again is a choice, too
+      this.take({ image: file.name }, bytes);
+    });
+    const label = make("label", "aw-row", null, this.random, make("span", "", "its architecture with random weights"));
+    this.box = make(
+      "dialog", "aw-help aw-open", null,
+      make("h2", "", "Model"), this.find, this.list, label,
+      make("h2", "", "Inputs"), this.inputs,
+      make("h2", "", "Your own"), this.text,
+      make("div", "aw-row", null, button("Use this text", "Look at this text", () => this.take({ text: this.text.value })), this.file),
+      make("p", "aw-note", "What you hand over stays on the machine of the kernel, in the workbench's cache."),
+      button("Close", "Close (Esc)", () => this.box.close()),
+    );
+    this.box.setAttribute("aria-label", "open another model or input");
+    this.box.addEventListener("click", (event) => event.target === this.box && this.box.close());
+  }
+
+  get open() {
+    return this.box.open;
+  }
+
+  show() {
+    this.find.value = "";
+    this.inputs.value = this.now().inputs;
+    this.lists();
+    this.box.showModal();
+    this.find.focus();
+  }
+
+  take(what, bytes) {
+    this.box.close();
+    this.ask({ ...what, ...(what.model && this.random.checked ? { pretrained: false } : {}) }, bytes);
+  }
+
+  /** The models whose names hold what is typed, in groups. */
+  lists() {
+    const typed = this.find.value.trim().toLowerCase();
+    this.list.replaceChildren();
+    for (const [group, title] of Object.entries(GROUPS)) {
+      const found = this.models.filter((one) => one.group === group && `${one.name} ${one.note}`.toLowerCase().includes(typed));
+      if (!found.length) continue;
+      this.list.append(make("h3", "", title));
+      for (const one of found) {
+        const row = button("", one.note, () => this.take({ model: one.name }), "aw-leader");
+        row.append(make("span", "aw-name", one.name), make("span", "aw-where", one.modality));
+        if (group === "random") row.append(make("span", "aw-badge", "random weights"));
+        row.setAttribute("aria-pressed", String(one.name === this.now().model));
+        this.list.append(row);
+      }
+    }
+    if (!this.list.children.length) this.list.append(make("p", "aw-note", "No name of the catalog holds that; Enter asks the kernel for it."));
+  }
+}
