@@ -85,7 +85,7 @@ def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, mon
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     one = explorer.page(layers=[0])
     assert {"here", "random"} <= {found["group"] for found in one.models}
-    one.open(model="bundled:digits-tost")
+    one.move(model="bundled:digits-tost")
     header = read_bundle(one.content).header
     assert header.model.spec == "bundled:digits-tost"
     assert one.layer == header.layers[-1].index  # of all its layers
@@ -107,7 +107,7 @@ def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, mon
         assert words in one.trouble
         assert one.content == before
     with pytest.raises(InputError, match="shows one bundle"):
-        PageWidget(one.bundle).open(model="bundled:digits-vit")
+        PageWidget(one.bundle).move(model="bundled:digits-vit")
 
 
 @needs_chrome

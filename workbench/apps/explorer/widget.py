@@ -124,7 +124,7 @@ class PageWidget(anywidget.AnyWidget):
 
     ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
     that one, and the page shows it. "Open" in the page takes another model, other inputs, or a text or an image of the
-    person's own; `open` does so in Python. Where that fails, ``trouble`` says why, the page too, and what was shown
+    person's own; `move` does so in Python. Where that fails, ``trouble`` says why, the page too, and what was shown
     stays.
     """
 
@@ -167,7 +167,7 @@ class PageWidget(anywidget.AnyWidget):
         self.observe(self._show, names="index")
         self.on_msg(self._heard)
 
-    def open(self, **changes: Any) -> None:
+    def move(self, **changes: Any) -> None:
         """Show another model (``model=``) or other inputs (``inputs=``): parts of an address of the explorer.
 
         Raises what `Explorer.move` raises; then what was shown stays.
@@ -202,7 +202,7 @@ class PageWidget(anywidget.AnyWidget):
                 changes["inputs"] = keep_text(str(asked["text"]))
             if "image" in asked:
                 changes["inputs"] = keep_image(str(asked["image"]), bytes(buffers[0]) if buffers else b"")
-            self.open(**changes)
+            self.move(**changes)
         except _TOLD as error:
             self.trouble = str(error) or type(error).__name__
 

@@ -6,7 +6,7 @@ import { button, make, viewOf } from "./state.js";
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
 const SIDE = 720; // of an exported image, in its own units
 const LETTERS = "Arial, Helvetica, sans-serif";
-const VIEWS = { matrix: "matrix", norms: "norms", spectra: "spectrum", membership: "membership" };
+const VIEWS = { norms: "norms", spectra: "spectrum", membership: "membership" };
 
 /** An element of an SVG; attributes and words only ever as text. */
 function shape(tag, attributes, words = null, ...children) {
