@@ -509,7 +509,8 @@ def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int]
     except InputError:  # a model whose value projections are not known has none
         return
     real = {place for place, one_real in enumerate(part.card.real) if one_real}
-    for layer, own in rows.groupby("layer"):
+    for layer in rows["layer"].unique():
+        own = rows[rows["layer"] == layer]
         if set(own["token"]) != real:  # the patches before the class token joins them
             continue
         shape = int(own["head"].max()) + 1, len(part.card.labels)

@@ -15,7 +15,7 @@ export class Effect {
     const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode]?.[1] ?? mode, `Without the head: ${ablations[mode]}`]));
     this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => state.set({ ablation }));
     this.kind.hidden = !this.modes.length;
-    this.without = make("h3", "", "Without the head");
+    this.without = make("h3", "", "Taken out");
     this.list = make("div", "aw-most");
     this.title = make("h3");
     this.bars = make("div", "aw-outcomes");
@@ -46,10 +46,9 @@ export class Effect {
     const { prediction } = one;
     const known = prediction && this.modes.length > 0;
     const tokens = state.ablation === "token";
-    this.without.textContent = tokens ? "Without a" : "Without the head";
     this.list.hidden = !known || !tokens;
-    if (known && tokens) this.map.hidden = !one.grid;
     for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
+    if (tokens && !one.grid) this.map.hidden = true; // words have their list
     this.element.children[2].hidden = !known;
     if (!prediction) {
       this.title.textContent = "Prediction";

@@ -55,12 +55,12 @@ export function viewSvg(state, view) {
   } else {
     width = Math.max(SIDE, view.text.clientWidth + 40);
     height = view.text.scrollHeight;
-    const size = parseFloat(view.text.style.fontSize) || 15;
+    const size = (parseFloat(view.text.style.fontSize) || 15) * 0.96; // the letters of the file may be wider
     for (const [token, chip] of view.tokens) {
       const box = { x: 20 + chip.offsetLeft, y: top + chip.offsetTop, width: chip.offsetWidth, height: chip.offsetHeight };
       body.append(shape("rect", { ...box, rx: 3, fill: colour, "fill-opacity": share(token) * 0.9 }));
       if (state.tokens.includes(token)) body.append(shape("rect", { ...box, rx: 3, fill: "none", stroke: ink, "stroke-width": 2 }));
-      const letters = text(chip.textContent, box.x + box.width / 2, box.y + box.height / 2, size, chip.style.color || ink, { "text-anchor": "middle", "dominant-baseline": "central", textLength: Math.max(1, box.width - 6), lengthAdjust: "spacingAndGlyphs" });
+      const letters = text(chip.textContent, box.x + box.width / 2, box.y + box.height / 2, size, chip.style.color || ink, { "text-anchor": "middle", "dominant-baseline": "central" });
       letters.style.whiteSpace = "pre";
       body.append(letters);
     }
