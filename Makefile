@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLAGS ?=
+MINUTES ?= 10
 # Where this is set, every interpreter that starts compiles torch, timm and transformers anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 # which tests run on one worker, and in which order: tests/conftest.py
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup figures test check lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
+.PHONY: help setup figures test check fuzz lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -33,6 +34,9 @@ test: $(READY) ## run every test
 
 check: $(READY) ## run the fast tests: analyses, attention, frames, figures, a capture of every model family
 	@$(BIN)/python -m pytest $(SPREAD) -m "not integration and not e2e" $(FLAGS)
+
+fuzz: $(READY) ## damage files of every kind for MINUTES=10: whatever they hold, an error is one of ours
+	@$(BIN)/python -m tests.fuzz $(MINUTES)
 
 lab: $(READY) ## open the explorer in JupyterLab
 	@$(BIN)/python -P -m workbench explore

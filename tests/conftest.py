@@ -52,6 +52,7 @@ TIERS = {
     "runs/watch/test_notebook.py": "e2e",
     "studies": "integration",
     "test_core_install.py": "e2e",
+    "test_fuzz.py": "integration",
     "test_notebooks.py": "e2e",
     "test_old_files.py": "integration",
     "test_pages.py": "e2e",

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import torch
 
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
-from workbench.analyses.attention_spectrum import kernel_svd, relative_values, singular_values
+from workbench.analyses.attention_matrix import Found, with_null
+from workbench.analyses.attention_spectrum import (
+    SINGULAR_VALUE,
+    kernel_svd,
+    relative_values,
+    singular_values,
+)
 from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
@@ -370,3 +377,33 @@ def test_primal_kernels_of_the_bundled_model_fall_faster_than_chance():
     overall = frame[frame["input"].isna() & frame["layer"].isna() & (frame["metric"] == "effective_rank")]
     assert overall["value"].item() < overall["null_low"].item()
     assert math.isfinite(overall["z"].item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_rounding_of_the_type_that_came_is_no_direction(dtype):
+    """A matrix of rank 2, rounded: beyond two the singular values are rounding, 0 and without vectors."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, 2, generator=generator, dtype=torch.float64) for n in (9, 7))
+    found = kernel_svd((a @ b.T).to(dtype), 4)
+    assert (found.values > 0).tolist() == [True, True, False, False]
+    small = torch.diag(
+        torch.tensor([1.0, 1e-9, 0], dtype=torch.float64)
+    )  # no rounding of float64, one of float32
+    kept = (kernel_svd(small.to(dtype), 3).values > 0).tolist()
+    assert kept == [True, dtype == torch.float64, False]
+
+
+def test_random_queries_and_keys_are_drawn_apart():
+    """The same noise for both would have every query attend to itself most."""
+    group = SimpleNamespace(seeds=torch.tensor([[3, 4]]))
+    operands = torch.ones(1, 2, 5, 3), torch.ones(1, 2, 5, 3)
+    seen = []
+
+    def measure(q, k):
+        seen.append((q, k))
+        return [Found(SINGULAR_VALUE, q.mean((-2, -1)))]
+
+    with_null([Found(SINGULAR_VALUE, torch.zeros(1, 2))], measure, operands, 2, group)
+    drawn = [part for pair in seen for part in pair]
+    assert len(drawn) == 4
+    assert all(not torch.allclose(one, other) for n, one in enumerate(drawn) for other in drawn[:n])

@@ -296,3 +296,25 @@ def test_what_does_not_fit_is_refused(k, v):
     v[1, 2, 3, 1] = math.nan
     with pytest.raises(InputError, match="head_dim 1"):
         eigenvector_test(k, v, SCALE)
+
+
+def test_spans_are_of_the_axes_that_stand_above_rounding():
+    """Three different keys among six tokens have two axes: what lies in the other three counts as outside."""
+    k = normal(3, DIM)[[0, 0, 1, 1, 1, 2]]
+    v = normal(6, 8, seed=2)
+    found = eigenvector_test(k, v, SCALE)
+    assert found.resolved == 2
+    axes = principal_axes(k, SCALE).vectors[:, :2]
+    undone = v * normalisers(k)[:, None]
+    candidate = undone - undone.mean(0)
+    expected = (axes @ axes.mT @ candidate).square().sum() / candidate.square().sum()
+    torch.testing.assert_close(found.span_share[VALUES], expected)
+    assert found.span_isotropic == 2 / 5
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_axes_without_an_eigenvalue_stay_orthogonal_to_the_constant_in_any_precision(precision):
+    axes = principal_axes(normal(3, DIM)[[0, 0, 1, 1, 1, 2]], SCALE)
+    vectors = module._in_precision(axes, getattr(torch, precision))
+    assert vectors.shape == (6, 5)
+    assert vectors.sum(0).abs().max() < 1e-4

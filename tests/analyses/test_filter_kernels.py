@@ -286,3 +286,10 @@ def test_windows_are_fitted_one_by_one():
     share = value(frame, "filter_share", "bilateral", "tokens", layer=None, input=None)
     assert 0 <= share <= 1
     assert math.isfinite(share)
+
+
+def test_a_weight_that_falls_by_more_than_a_percent_has_a_bandwidth(near):
+    mean = float(near.mean())
+    for share, finite in ((0.02, True), (0.005, False)):
+        attn = kernel(near, torch.zeros_like(near), math.sqrt(mean / share))
+        assert math.isfinite(fit_filter(attn, "gaussian", position=near).position) is finite

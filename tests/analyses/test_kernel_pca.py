@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.gram_spectrum import centred_gram, gram_eigenvalues
+from workbench.analyses.gram_spectrum import centred_gram, check_psd_eigenvalues, gram_eigenvalues
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
+from workbench.core.errors import InputError
 
 AXES_TOKENS, AXES_DIM = 9, 4
 AXES_SCALE = AXES_DIM**-0.5
@@ -90,3 +91,22 @@ def test_attention_over_the_values_gives_the_projections_of_the_queries(some_key
                 for j in range(AXES_TOKENS)
             )
     near(attention @ kpca_values(axes).product(), projections, 1e-15)
+
+
+def test_a_pair_of_equal_eigenvalues_is_two_axes_that_are_close():
+    """A square has two equal eigenvalues, a regular tetrahedron three: whichever comes first, each has a neighbour."""
+    square = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
+    assert principal_axes(square, 0.5).close == 2
+    assert principal_axes(square, 0.5, 1).close == 1
+    assert principal_axes(torch.eye(4, dtype=torch.float64), 0.5).close == 3
+    assert principal_axes(square * torch.tensor([1.0, 1.5]), 0.5).close == 0
+
+
+@pytest.mark.parametrize(("least", "refused"), [(-2e-5, True), (-0.5e-5, False)])
+def test_negative_eigenvalues_are_rounding_below_a_share_of_the_largest(least, refused):
+    spectrum = torch.tensor([3.0, 1.0, 3 * least], dtype=torch.float64)
+    if refused:
+        with pytest.raises(InputError, match="times its largest"):
+            check_psd_eigenvalues(spectrum)
+    else:
+        assert check_psd_eigenvalues(spectrum).tolist() == [3.0, 1.0, 0.0]

@@ -8,6 +8,7 @@ import pytest
 import scipy.special
 import timm
 import torch
+from scipy import stats
 
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
@@ -276,3 +277,16 @@ def test_the_frame_of_random_logits_holds_what_is_sampled():
     assert moved["value"].item() == pytest.approx(null_samples.mean())
     assert moved["low"].item() < null_samples.mean() < moved["high"].item()
     assert frame.attrs["provenance"]["seed"] == 3
+
+
+def test_the_intervals_of_a_fit_are_those_of_least_squares():
+    """a/√N + b with Student's t at n − 2 degrees of freedom, from the normal equations."""
+    tokens, values = [2, 4, 9, 16, 30], [0.9, 0.6, 0.5, 0.31, 0.33]
+    design = np.stack([np.array(tokens) ** -0.5, np.ones(5)], 1)
+    best, rest, *_ = np.linalg.lstsq(design, np.array(values), rcond=None)
+    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rest[0] / 3)
+    half = stats.t.ppf(0.975, 3) * errors
+    found = fit_root(tokens, values)
+    np.testing.assert_allclose([found.a, found.b], best)
+    np.testing.assert_allclose([found.a_high - found.a, found.b_high - found.b], half)
+    np.testing.assert_allclose([found.a - found.a_low, found.b - found.b_low], half)

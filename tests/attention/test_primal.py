@@ -314,3 +314,23 @@ def test_the_objective_neither_outlives_training_nor_stops_a_copy():
     layer.eval()(x)
     assert layer.objective is None
     assert math.isclose(layer.log_lam.exp().mean().item(), 1.0)
+
+
+def test_inputs_of_different_lengths_count_by_their_real_tokens(q, k):
+    """The objective as implemented is a mean over all real tokens, and running means skip what is not real."""
+    we, wr = weights(WIDTH)
+    lam = torch.full((RANK,), 0.7, dtype=torch.float64)
+    mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    mask[0, 4:], mask[1, 2] = False, False
+    e, r = primal_scores(q, k, we, wr, causal=True, mask=mask)
+    energy, tokens = 0.0, 0
+    for b in range(BATCH):
+        seen = [i for i in range(TOKENS) if mask[b, i]]
+        for place, i in enumerate(seen):
+            mean_q, mean_k = q[b, :, seen[: place + 1]].mean(1), k[b, :, seen[: place + 1]].mean(1)
+            one_e, one_r = primal_scores(mean_q[None, :, None], mean_k[None, :, None], we, wr)
+            torch.testing.assert_close((e[b, :, i], r[b, :, i]), (one_e[0, :, 0], one_r[0, :, 0]))
+            energy += 0.5 * ((one_e.square() + one_r.square()) * 0.49).sum()
+            tokens += HEADS
+    found = ksvd_loss(e, r, we, wr, lam, mask=mask, convention="as_implemented")
+    torch.testing.assert_close(found, energy / tokens - (we * wr).sum((-2, -1)).mean())

@@ -260,3 +260,12 @@ def test_causal_module_is_causal_and_knows_its_length():
         layer(torch.randn(1, TOKENS + 1, dim))
     with pytest.raises(InputError, match="needs num_tokens"):
         TokenStatisticsAttention(dim, HEADS, causal=True)
+
+
+def test_features_of_almost_no_size_count_as_the_trained_form_clamps_them():
+    """Causal: a running sum of squares below 1e-12 is 1e-12 as implemented, and itself as published."""
+    w = torch.tensor([1e-7, 2.0], dtype=torch.float64).view(1, 2, 1, 1).expand(1, 2, 1, WIDTH)
+    for convention, length in (("as_implemented", WIDTH * 1e-14 / 1e-12), ("as_published", WIDTH)):
+        found = token_membership(w, 0.5, causal=True, convention=convention)
+        expected = softmax([0.5 * length, 0.5 * WIDTH])
+        torch.testing.assert_close(found[0, :, 0], torch.tensor(expected, dtype=torch.float64))

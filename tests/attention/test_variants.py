@@ -1,6 +1,7 @@
 """The one table: what it says of a variant is what the module does."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -71,3 +72,24 @@ def test_unknown_names_and_options_are_refused_with_the_near_ones():
         attention_module("softmax", 15, 3, num_iter=4)
     with pytest.raises(UnknownName, match="symmetry"):
         attention_module("rpc-sym", 15, 3, symmetry="asym")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("rpc-sym", "lambd", math.nan), ("rpc-sym", "lambd", "4"), ("rpc-sym", "lambd", -1.0),
+        ("rpc-sym", "num_iter", 1.5), ("rpc-sym", "num_iter", True), ("rpc-sym", "num_iter", [1, None]),
+        ("rpc-sym", "num_iter", -1), ("primal", "low_rank", 0), ("primal", "low_rank", "many"),
+        ("primal", "rank_multi", 2.5), ("bilateral", "h_p", math.nan), ("bilateral", "h_y", math.inf),
+        ("bilateral", "h_y", "wide"), ("bilateral", "learn_bandwidths", 1), ("softmax", "qkv_bias", "no"),
+        ("softmax", "layer", -1),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_or_range_is_refused_with_what_is_accepted(name, option, value):
+    with pytest.raises(InputError, match=option):
+        build(name, **{option: value})
+
+
+def test_infinite_values_are_accepted_where_they_mean_something():
+    assert build("rpc-sym", lambd=math.inf)
+    assert build("bilateral", h_p=math.inf)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -262,3 +264,16 @@ def test_captures_that_cannot_be_compared():
         )
     with pytest.raises(InputError, match="tolerance"):
         compare(a, a, tolerance=-1)
+
+
+def test_an_array_that_claims_more_than_there_is_names_its_file(tmp_path):
+    """As the header of one says that was written with a wrong shape, or by somebody who means harm: 21.8 TiB."""
+    path = tmp_path / "large.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (3 * 10**12,)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("q.npy", header.getvalue() + bytes(64))
+    with pytest.raises(InputError, match=r"large\.npz: cannot be read as \.npz"):
+        read_qkv(path)

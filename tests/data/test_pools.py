@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from workbench.core.errors import UnknownName
-from workbench.data.pools import digits_split, prepare_digits
+from workbench.data.pools import Unreadable, digits_split, open_pool, prepare_digits
 
 
 def test_train_and_test_are_disjoint_and_together_everything():
@@ -66,3 +67,13 @@ def test_hash_sees_a_changed_pixel_label_or_order():
 def test_unknown_split():
     with pytest.raises(UnknownName, match="did you mean 'test'"):
         digits_split("tests")
+
+
+def test_a_link_that_leads_to_itself_is_one_image_that_cannot_be_read(tmp_path):
+    Image.new("L", (5, 7)).save(tmp_path / "a.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    pool = open_pool(f"images:{tmp_path}")
+    assert list(pool.ids) == ["a.png", "loop.png"]
+    assert pool.read(0).content.shape == (7, 5)
+    with pytest.raises(Unreadable, match="symbolic links"):
+        pool.read(1)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
@@ -135,3 +136,13 @@ def test_parts_merged_by_way_of_their_state_give_the_rows_of_one_run(aggregate, 
     frame = merged.frame()
     pd.testing.assert_frame_equal(frame, whole.frame(), rtol=1e-10)
     assert frame["input"].notna().any() == per_input
+
+
+def test_the_interval_of_a_mean_is_student_s():
+    values = np.array([1.0, 4.0, 2.0, 8.0])
+    moments = Moments({"metric": "eigenvalue"}, (), ranked=False)
+    moments.add(torch.tensor(values).view(4), None)
+    found = moments.statistics()
+    half = stats.t.ppf(0.975, 3) * values.std(ddof=1) / 2
+    assert found["low"].item() == pytest.approx(values.mean() - half)
+    assert found["high"].item() == pytest.approx(values.mean() + half)

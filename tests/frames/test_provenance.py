@@ -21,7 +21,15 @@ def built(**more):
         "inputs": {"spec": "bundled:digits", "n": 5, "seed": 3, "sha256": "cd" * 32},
         "seed": 3,
     }
-    arguments = {"figure": {"caption": "c", "alt": "a < b & 'c'", "sha256": "0"}, "data": {"rows": 1}}
+    figure = {
+        "caption": "c",
+        "alt": "a < b & 'c'",
+        "theme": "paper",
+        "width_px": 312,
+        "height_px": 200,
+        "sha256": "0",
+    }
+    arguments = {"figure": figure, "data": {"rows": 1, "columns": ["value"], "sha256": "1"}}
     return provenance.build_provenance("name", [run, run], {"n": 5, "layers": (0, 1)}, **arguments, **more)
 
 
@@ -131,4 +139,20 @@ def test_a_file_without_it_is_refused(tmp_path, name, content, says):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError, match=says):
+        provenance.read_provenance(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"models": [3]}, "models.0"), ({"notebook": {"name": []}}, "notebook.name"),
+        ({"figure": {}}, "figure.caption"),
+        ({"records": ["x"]}, "records.0"), ({"schema": 1, "parameters": "x"}, "parameters"),
+        ({"runs": {}}, "runs"), ({"versions": {"torch": 2}}, "versions.torch"), ({"git": {"commit": "c"}}, "git.dirty"),
+    ],
+)  # fmt: skip
+def test_a_provenance_that_says_anything_is_refused_with_the_place(tmp_path, change, place):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(built() | change))
+    with pytest.raises(InputError, match=rf"does not hold \({place}"):
         provenance.read_provenance(path)

@@ -85,6 +85,33 @@ def test_truncated_missing_and_other_files(model, tmp_path):
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architecture": []}, "architecture: Input should be"),
+        ({"architecture": {"name": "vit", "depth": "four"}}, "depth of architecture 'vit' must be a whole number"),
+        ({"architecture": {"name": "vit", "patch_size": 0}}, "patch_size of architecture 'vit' must be"),
+        ({"architecture": {"name": "vit", "num_heads": 3.0}}, "num_heads of architecture 'vit' must be"),
+        ({"architecture": {"name": "vit", "embed_dim": 900_000, "num_heads": 1}}, r"does not fit.*that has \d+,"),
+        ({"format": "3"}, "format: Input should be"),
+        ({"preprocessing": {"mean": ["x"], "std": [1], "resize": 8}}, "mean.0: Input should be"),
+        ({"preprocessing": {"characters": 3}}, "characters: Input should be"),
+        ({"preprocessing": {"characters": "ab"}}, "names 2? ?characters"),
+        ({"attention": []}, "attention: Input should be"),
+    ],
+)  # fmt: skip
+def test_metadata_of_any_shape_are_an_error_that_names_the_place(model, tmp_path, changes, said):
+    path = tmp_path / "model.safetensors"
+    about = {
+        "format": 3,
+        "architecture": ARCHITECTURE,
+        "preprocessing": {"mean": [0.0], "std": [1.0], "resize": 8},
+    }
+    write_checkpoint(path, model, about | changes)
+    with pytest.raises(InputError, match=said):
+        workbench.load(f"file:{path}")
+
+
 def test_an_unwritable_place_is_named(model, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MissingResource, match="cannot write"):

@@ -331,8 +331,49 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     about = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(about))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match="Python code that lies beside it, which is never run") as refused:
         load(f"hf:{tmp_path}")
+    assert "trust_remote_code" not in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"model_type": "bert", "hidden_size": "eight"},
+        {"model_type": "bert", "num_attention_heads": [2]},
+        {"model_type": "bert", "num_hidden_layers": {}},
+        {"architecture": "vit_tiny_patch16_224", "model_args": {"depth": "three"}},
+        {"architecture": ["vit"], "num_classes": {}},
+        {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": "none"},
+    ],
+)  # fmt: skip
+def test_a_configuration_that_says_anything_is_an_error_of_one_line(tmp_path, about, pretrained):
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="cannot be loaded") as refused:
+        load(f"hf:{tmp_path}", pretrained=pretrained)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["hf", "timm"])
+def test_pickled_weights_in_a_folder_name_the_safe_way(bert, tmp_path, kind):
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    about = {
+        "architecture": "vit_tiny_patch16_224",
+        "pretrained_cfg": {"architecture": "vit_tiny_patch16_224"},
+    }
+    text = (bert / "config.json").read_text() if kind == "hf" else json.dumps(about)
+    (tmp_path / "config.json").write_text(text)
+    torch.save({"x": Hostile()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(
+        InputError, match=r"pickle that could run code, and are not read.*safetensors"
+    ) as refused:
+        load(f"hf:{tmp_path}")
+    assert "weights_only" not in str(refused.value)
     assert not (tmp_path / "ran").exists()
 
 

@@ -10,11 +10,13 @@ import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import lazy_loader
+from annotated_types import Ge, Gt
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import Accepted, Unbounded, accept
 from workbench.core.plugins import Registry, instance_of
 
 if TYPE_CHECKING:
@@ -44,10 +46,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Option:
-    """What a variant lets a person choose: its default, and what it means."""
+    """What a variant lets a person choose: its default, what it means, and the annotated type of its values."""
 
     default: Any
     help: str
+    kind: Any = Any
 
 
 @dataclass(frozen=True)
@@ -88,19 +91,33 @@ class Variant:
 
 
 # What every variant takes (``AttentionModule``).
-SHARED_OPTIONS = ("qkv_bias", "proj_bias", "causal", "num_tokens", "layer")
+SHARED_OPTIONS = {
+    "qkv_bias": bool, "proj_bias": bool, "causal": bool, "num_tokens": int | None, "layer": Annotated[int, Ge(0)],
+}  # fmt: skip
 
+_Positive = Annotated[float, Gt(0), Accepted("a number above 0")]
+_Unbounded = Annotated[float, Gt(0), Unbounded, Accepted("a number above 0, or infinity")]
+_Weight = Annotated[float, Ge(0), Unbounded, Accepted("a number from 0 up, or infinity")]
+_Count = Annotated[int, Ge(0)]
+_Size = Annotated[int, Ge(1)]
 _RPC = {
-    "lambd": Option(4.0, "weight λ of the sparse part; ∞ leaves nothing sparse"),
+    "lambd": Option(4.0, "weight λ of the sparse part; ∞ leaves nothing sparse", _Weight),
     "convention": Option(
         "as_published",
         "threshold and step: as_published λ/μ, per head; as_implemented λμ, over the full width",
     ),
 }
-_ITERATIONS = "steps of the pursuit; a list gives one number per layer, 0 and beyond its end none"
+_ITERATIONS = (
+    "steps of the pursuit; a list gives one number per layer, 0 and beyond its end none",
+    Annotated[
+        _Count | list[_Count] | tuple[_Count, ...], Accepted("a whole number from 0 up, or a list of them")
+    ],
+)
 _CONTENT = {
-    "h_y": Option(None, "bandwidth of the content at the start; none: head_dim^¼, the usual scale"),
-    "learn_bandwidths": Option(True, "learn the bandwidths, one of each per layer"),
+    "h_y": Option(
+        None, "bandwidth of the content at the start; none: head_dim^¼, the usual scale", _Positive | None
+    ),
+    "learn_bandwidths": Option(True, "learn the bandwidths, one of each per layer", bool),
 }
 
 _TSSA = {
@@ -110,7 +127,7 @@ _TSSA = {
     )
 }
 _PRIMAL_INDEPENDENT = {
-    "low_rank": Option(96, "directions s kept of the kernel"),
+    "low_rank": Option(96, "directions s kept of the kernel", _Size),
     "scores": Option("both", "what the output is made of: both e and r, or e alone (chen2023 Table 8)"),
     "convention": Option(
         "as_published",
@@ -118,7 +135,9 @@ _PRIMAL_INDEPENDENT = {
     ),
 }
 _PRIMAL = _PRIMAL_INDEPENDENT | {
-    "rank_multi": Option(10, "data-dependent weights read this many times s tokens, or all where fewer"),
+    "rank_multi": Option(
+        10, "data-dependent weights read this many times s tokens, or all where fewer", _Size
+    ),
 }
 
 _OWN: dict[str, Variant] = {
@@ -129,21 +148,21 @@ _OWN: dict[str, Variant] = {
         "rpc:RPCAttention",
         ("teo2024",),
         {"symmetry": "sym"},
-        {"num_iter": Option(4, _ITERATIONS), **_RPC},
+        {"num_iter": Option(4, *_ITERATIONS), **_RPC},
     ),
     "rpc-asym": Variant(
         "RPC-Attention, asymmetric",
         "rpc:RPCAttention",
         ("teo2024",),
         {"symmetry": "asym"},
-        {"num_iter": Option(4, _ITERATIONS), **_RPC},
+        {"num_iter": Option(4, *_ITERATIONS), **_RPC},
     ),
     "rpc-sym-asym": Variant(
         "RPC-Attention, symmetric in its robust layers",
         "rpc:RPCAttention",
         ("teo2024",),
         {"symmetry": "sym-asym"},
-        {"num_iter": Option((4,), _ITERATIONS), **_RPC},
+        {"num_iter": Option((4,), *_ITERATIONS), **_RPC},
     ),
     "scaled-free": Variant("Scaled Attention, free S", "scaled:ScaledFree", ("teo2024",)),
     "scaled-alpha": Variant("Scaled Attention, S = α A", "scaled:ScaledAlpha", ("teo2024",)),
@@ -181,7 +200,12 @@ _OWN: dict[str, Variant] = {
         "bilateral:BilateralAttention",
         ("abdullaev2025",),
         {},
-        {"h_p": Option(None, "bandwidth of the positions at the start; none: head_dim^¼"), **_CONTENT},
+        {
+            "h_p": Option(
+                None, "bandwidth of the positions at the start; none: head_dim^¼", _Unbounded | None
+            ),
+            **_CONTENT,
+        },
     ),
     "nonlocal": Variant(
         "non-local self-attention, without positions",
@@ -218,9 +242,14 @@ def attention_module(name: str, dim: int, num_heads: int, **options: Any) -> Att
     """
     variant = find_variant(name)
     accepted = {*variant.options, *SHARED_OPTIONS} - set(variant.fixed)
-    for option in options:
+    for option, value in options.items():
         if option not in accepted:
             raise UnknownName(f"option of attention {name!r}", option, accepted)
+        kind = variant.options[option].kind if option in variant.options else SHARED_OPTIONS[option]
+        try:
+            accept(kind, value)
+        except ValueError as error:
+            raise InputError(f"attention {name!r}: {option} must be {error}; got {value!r}") from None
     defaults = {key: option.default for key, option in variant.options.items()}
     return variant.module(dim, num_heads, **(defaults | options | dict(variant.fixed)))
 

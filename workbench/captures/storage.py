@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import errno
 import json
-import pickle
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 from workbench.core.renamed import new_keys, new_name
+from workbench.core.schema import parsed
 
 if TYPE_CHECKING:
     from workbench.captures.capturing import Capture
@@ -57,7 +58,9 @@ def read_capture(path: str | Path) -> dict[str, Any]:
         if version < FORMAT_VERSION:
             tensors, metadata = _with_new_names(tensors, metadata)
         return _own_fields(source, tensors, metadata)
-    except (KeyError, TypeError, IndexError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(
             f"{source}: its metadata does not describe its tensors ({error}); capture it again"
         ) from error
@@ -298,10 +301,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
                     tensors = {name: file.get_tensor(name) for name in names}
             except SafetensorError as error:
                 raise InputError(f"{path}: not a readable safetensors file ({error})") from error
-        metadata = json.loads(text) if text else None
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
+        metadata = parsed(text) if text else None
+    except InputError:
+        raise
+    # a damaged archive fails in many ways: zlib's and zipfile's own errors, sizes that no memory holds
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError, EOFError, zlib.error,
+            zipfile.BadZipFile, NotImplementedError, SyntaxError) as error:  # fmt: skip
         raise InputError(f"{path}: cannot be read as {suffix} ({error})") from error
     return tensors, metadata if isinstance(metadata, dict) else None
 
@@ -312,7 +317,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: no such file")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # its unpickler fails on damaged files in whatever way they are damaged
         # torch's own message advises weights_only=False: the one thing not to do with an unknown file
         raise InputError(
             f"{path}: not a file of tensors in dicts and tuples, the only one that is read; save dict(cache) of an "

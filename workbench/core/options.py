@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import math
 import operator
 import re
@@ -25,12 +24,17 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Predicate
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.schema import parsed
 
 Options = TypeVar("Options")
 Numbers = None | int | str | Iterable[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
 _MOST = 100_000  # in a range of layers or heads; more would only fill the memory
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
+
+
+class Unbounded:
+    """Marks a number that may be infinite; NaN is none in any case."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def literal(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError:
         return text
 
@@ -161,17 +165,28 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
 
 def _range(limits: tuple[Any, ...]) -> str:
     """The limits in words, e.g. " from 0 to 1"."""
-    least = next((f" from {part.ge:g}" for part in limits if isinstance(part, Ge)), "")
-    above = next((f" above {part.gt:g}" for part in limits if isinstance(part, Gt)), "")
-    most = next((f" to {part.le:g}" for part in limits if isinstance(part, Le) and part.le != math.inf), "")
+    least = next((f" from {_number(part.ge)}" for part in limits if isinstance(part, Ge)), "")
+    above = next((f" above {_number(part.gt)}" for part in limits if isinstance(part, Gt)), "")
+    most = next(
+        (f" to {_number(part.le)}" for part in limits if isinstance(part, Le) and part.le != math.inf), ""
+    )
     return least + above + (most or (" up" if least else ""))
+
+
+def _number(limit: Any) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 @functools.cache
 def _validator(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
-    return TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python
+    config = ConfigDict(strict=True, allow_inf_nan=_may_be_infinite(kind))
+    return TypeAdapter(kind, config=config).validate_python
+
+
+def _may_be_infinite(kind: Any) -> bool:
+    return Unbounded in getattr(kind, "__metadata__", ()) or any(map(_may_be_infinite, get_args(kind)))
 
 
 NullSamples = Annotated[

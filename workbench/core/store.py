@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import jsonable, write_json
+from workbench.core.schema import parsed
 
 LOCK = ".lock"
 LOOK_SECONDS = 0.5
@@ -98,7 +99,7 @@ class RunStore:
         if not self.file.is_file():
             return None
         try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
+            content = parsed(self.file.read_text(encoding="utf-8"))
             if isinstance(content, dict) and self.unversioned is not None:
                 content = {"format": self.unversioned, **content}
             if not isinstance(content, dict) or not isinstance(content.get("format"), int):

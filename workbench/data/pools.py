@@ -414,7 +414,10 @@ def read_image(path: Path) -> np.ndarray:
 def _caption(image: Path) -> str | None:
     """The text beside an image, in a file of its name."""
     beside = image.with_suffix(".txt")
-    return beside.read_text(encoding="utf-8").strip() or None if beside.is_file() else None
+    try:
+        return beside.read_text(encoding="utf-8").strip() or None if beside.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreadable(f"the text beside it, {beside.name}, cannot be read: {error}") from error
 
 
 def _image_files(folder: Path) -> list[str]:
@@ -425,7 +428,12 @@ def _image_files(folder: Path) -> list[str]:
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
     suffix = os.path.splitext(entry.name)[1].lower()
-    return suffix in IMAGE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+    if suffix not in IMAGE_SUFFIXES or entry.name.startswith("."):
+        return False
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself: whoever reads it names it
+        return True
 
 
 def _read_lines(path: Path, prefix: str) -> list[Sample]:

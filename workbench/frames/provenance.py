@@ -17,23 +17,89 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from workbench._version import __version__
 from workbench.core.errors import InputError
 from workbench.core.files import jsonable, sha256_file
 from workbench.core.renamed import new_settings, new_values
+from workbench.core.schema import conforming, parsed
 
 SCHEMA_VERSION = 3
 """2 has new names of options and parameters; 3 says what the parameters were read from."""
 PARAMETERS = "WORKBENCH_PARAMETERS"
 """The variable by which a render tells a kernel the parameters that its notebook runs with."""
+FIGURE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
+"""What a figure may be called, which its files are named after."""
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
 PDF_KEY = "/Workbench"
 HTML_ID = "workbench-provenance"
 SVG_NAMESPACE = "urn:attention-workbench:provenance"
 READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
+
+
+class _Notebook(TypedDict):
+    name: str
+    path: NotRequired[str | None]
+    sha256: NotRequired[str | None]
+    parameters: NotRequired[dict[str, Any]]
+
+
+class _Part(TypedDict):
+    """A model or inputs."""
+
+    spec: NotRequired[str | None]
+    sha256: NotRequired[str | None]
+    checkpoint: NotRequired[str | int | None]
+    n: NotRequired[int | None]
+
+
+class _Record(TypedDict):
+    path: str
+    sha256: str
+
+
+class _Git(TypedDict):
+    commit: str
+    dirty: bool
+
+
+class _Drawing(TypedDict):
+    caption: str
+    alt: str
+    theme: str
+    width_px: float
+    height_px: float
+    sha256: str
+    flaws: NotRequired[list[str] | None]
+
+
+class _Data(TypedDict):
+    rows: int
+    columns: list[str]
+    sha256: str
+
+
+class _Provenance(TypedDict):
+    """What is relied on of a provenance, of any schema."""
+
+    schema: int
+    name: str
+    notebook: _Notebook | None
+    preset: NotRequired[str | None]
+    parameters: dict[str, Any]
+    models: list[_Part]
+    inputs: list[_Part]
+    runs: list[dict[str, Any]]
+    records: list[_Record]
+    versions: dict[str, str | None]
+    git: _Git | None
+    figure: _Drawing
+    data: _Data
+    created: str
 
 
 @cache
@@ -101,14 +167,23 @@ def notebook_parameters() -> tuple[dict[str, Any], str | None]:
 def _tagged_names(path: Path) -> list[str]:
     """Names that the cell tagged "parameters" assigns, less that of the output folder; none where none can be read."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = parsed(path.read_text(encoding="utf-8"))["cells"]
         tagged = [
             "".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", ())
         ]
         names = [
             node for source in tagged for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
         ]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError):
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+    ):
         return []  # to save a figure is what was asked for, whatever the session's file holds
     names.sort(key=lambda name: (name.lineno, name.col_offset))
     return [name.id for name in names if isinstance(name.ctx, ast.Store) and name.id != "out"]
@@ -281,16 +356,22 @@ def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
     try:
         text = readers[suffix](path)
-        content = json.loads(text) if text else None
-    except (ValueError, OSError, SyntaxError) as error:
+        content = parsed(text) if text else None
+    except Exception as error:  # PIL and pypdf fail on damaged files in whatever way they are damaged
         raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or "schema" not in content or "figure" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("schema"), int) or "figure" not in content:
         raise InputError(f"{path} carries no workbench provenance; was it written by save_figure?")
     if content["schema"] > SCHEMA_VERSION:
         raise InputError(
             f"{path} has provenance schema {content['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    return upgraded(content)
+    try:
+        conforming(_Provenance, content)
+        return upgraded(content)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} carries a provenance that does not hold ({error}); save the figure again"
+        ) from error
 
 
 def upgraded(provenance: Mapping[str, Any]) -> dict[str, Any]:

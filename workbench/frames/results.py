@@ -16,6 +16,7 @@ from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write
 from workbench.core.renamed import RENAMED, new_settings
+from workbench.core.schema import conforming, parsed
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import csv_bytes, is_overall, latex_table, without_apostrophes
 
@@ -195,17 +196,21 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
 
     try:
         table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a whole Parquet file: {error}") from error
     metadata = table.schema.metadata or {}
-    schema = int(metadata.get(b"workbench_schema", b"0"))
+    try:
+        schema = int(metadata.get(b"workbench_schema", b"0"))
+        runs = conforming(list[dict[str, Any]], parsed(metadata.get(b"workbench_provenance", b"[]")))
+        frame = table.to_pandas()
+        if "metric" in frame:  # rows of single tokens or pairs have columns of their own
+            frame = conform(frame)
+    except Exception as error:  # pandas believes what the metadata says of the columns
+        raise InputError(f"{path} holds no result: {error}") from error
     if schema > SCHEMA_VERSION:
         raise InputError(
             f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
         )
-    frame, runs = table.to_pandas(), json.loads(metadata.get(b"workbench_provenance", b"[]"))
-    if "metric" in frame:  # rows of single tokens or pairs have columns of their own
-        frame = conform(frame)
     if schema < SCHEMA_VERSION:
         frame, runs = with_new_names(frame), [new_settings(run) for run in runs]
     frame.attrs["provenance"] = shared(runs)
@@ -224,7 +229,7 @@ def _read_text(path: Path) -> pd.DataFrame:
     """A CSV or JSON result; a name such as "NA" or "007" stays a name, and an empty field is null."""
     try:
         if path.suffix == ".json":
-            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = parsed(path.read_text(encoding="utf-8"))
             if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
                 raise ValueError("JSON results are a list with an object for every row")
             frame = pd.DataFrame(rows, columns=None if rows else [*COLUMNS])

@@ -9,11 +9,15 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt, MinLen
+from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 from workbench.core.renamed import RENAMED, new_settings
+from workbench.core.schema import conforming, parsed
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models.source import ImageFormat, Source, require_file, seeded
 
@@ -25,6 +29,51 @@ FORMAT = 3
 """Of checkpoints and of ``model.json``. 2 has new names of attention's options; files of format 1 are read."""
 METADATA_KEY = "workbench"
 """Key of the safetensors metadata whose value is the checkpoint's JSON."""
+
+
+class _Kept(TypedDict):
+    """A line of the table of a run's checkpoints."""
+
+    file: str
+    sha256: str
+
+
+class _About(TypedDict, total=False):
+    """What is relied on of what a checkpoint, or a ``model.json``, says; it may say more, and less."""
+
+    format: int
+    name: str
+    task: str
+    attention: str
+    architecture: dict[str, Any]
+    preprocessing: dict[str, Any]
+    classes: list[str]
+    recipe: dict[str, Any]
+    epoch: int
+    complete: bool
+    checkpoints: list[_Kept]
+
+
+class _Images(TypedDict):
+    """Preprocessing of images."""
+
+    mean: Annotated[list[float], MinLen(1)]
+    std: Annotated[list[Annotated[float, Gt(0)]], MinLen(1)]
+    resize: Annotated[int, Ge(1)]
+
+
+class _Characters(TypedDict):
+    """Preprocessing of characters."""
+
+    characters: Annotated[str, MinLen(1)]
+
+
+class _Sequences(TypedDict, total=False):
+    """Preprocessing of sequences: those of words name them."""
+
+    tokens: str
+    words: list[str]
+    dropped: str
 
 
 def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor], meta: dict[str, Any]) -> str:
@@ -73,8 +122,8 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
             "only files written by `workbench study train` do. For a folder of Hugging Face weights use hf:FOLDER"
         )
     try:
-        meta = json.loads(metadata[METADATA_KEY])
-    except json.JSONDecodeError as error:
+        meta = parsed(metadata[METADATA_KEY])
+    except ValueError as error:
         raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
     return state, upgraded(meta, str(path))
 
@@ -82,12 +131,23 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str, Any]:
     """What a checkpoint or a ``model.json`` says of its model, in today's names.
 
-    Raises InputError for a format that this version does not know.
+    Raises InputError for a format that this version does not know, and for what says no such thing.
     """
+    _held(_About, about, origin)
     version = about.get("format", FORMAT)
     if version > FORMAT:
         raise InputError(f"{origin} has format {version}; this workbench reads up to {FORMAT}: update it")
     return about if version == FORMAT else _with_new_options(about)
+
+
+def _held(kind: Any, said: Any, origin: str) -> Any:
+    try:
+        return conforming(kind, said)
+    except ValueError as error:
+        raise InputError(
+            f"{origin}: what it says of its model does not hold ({error}); take the file as `workbench study train` "
+            "wrote it"
+        ) from error
 
 
 def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +173,7 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 
     state, meta = read_checkpoint(path)
     architecture = meta.get("architecture", {})
+    _check_size(architecture, state, str(path))
     module = build(architecture)
     built = attention_of(architecture)
     if (named := meta.get("attention", built)) != built:
@@ -122,6 +183,22 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         )
     load_weights(module, state, origin=str(path), attention=built)
     return module.eval(), meta
+
+
+def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origin: str) -> None:
+    """Raise InputError for an architecture much larger than the weights, which would only fill the memory."""
+    import torch
+
+    from workbench.models.architectures import build
+
+    held = sum(value.numel() for value in state.values())
+    with torch.device("meta"):
+        wanted = sum(value.numel() for value in build(architecture).state_dict().values())
+    if wanted > 4 * held + 1_000_000:
+        raise InputError(
+            f"{origin} does not fit its architecture: it holds {held:,} weights, and that has {wanted:,}; take the "
+            "file as `workbench study train` wrote it"
+        )
 
 
 def load_weights(
@@ -223,16 +300,16 @@ def load(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
     else:
         meta = read_checkpoint(path)[1]
         with seeded():
-            module = build(meta["architecture"])
+            module = build(meta.get("architecture", {}))
         checkpoint = RANDOM_WEIGHTS
-    about = meta["preprocessing"]
+    about = meta.get("preprocessing", {})
     architecture = meta["architecture"]
     if "characters" in about:
         return _character_model(path, module, checkpoint, meta)
     if architecture["name"] == "sequence":
-        return _sequence_model(module, checkpoint, about)
-    mean, std = tuple(about["mean"]), tuple(about["std"])
-    side = int(about["resize"])
+        return _sequence_model(module, checkpoint, _held(_Sequences, about, str(path)))
+    held = _held(_Images, about, str(path))
+    mean, std, side = tuple(held["mean"]), tuple(held["std"]), held["resize"]
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
     return Source(module, architecture["name"], "image", checkpoint, image, meta=meta)
 
@@ -240,7 +317,12 @@ def load(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
 def _character_model(path: Path, module: Any, checkpoint: str | None, meta: dict[str, Any]) -> Source:
     from workbench.models.tokenizer import SPECIAL, character_tokenizer
 
-    characters, limit = meta["preprocessing"]["characters"], module.max_length
+    characters = _held(_Characters, meta["preprocessing"], str(path))["characters"]
+    limit = getattr(module, "max_length", None)
+    if not hasattr(module, "get_input_embeddings"):
+        raise InputError(
+            f"{path} names characters, and its architecture {meta['architecture']['name']} reads none"
+        )
     has, needs = module.get_input_embeddings().num_embeddings, len(characters) + len(SPECIAL)
     if has != needs:
         raise InputError(
@@ -266,7 +348,7 @@ def _sequence_model(module: Any, checkpoint: str | None, about: dict[str, Any]) 
     limit = module.max_length
     tokenizers: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
         "bytes": lambda: byte_tokenizer(limit),
-        "words": lambda: word_tokenizer(about["words"], about["dropped"], limit),
+        "words": lambda: word_tokenizer(about.get("words", ()), about.get("dropped", ""), limit),
     }
     load = tokenizers.get(about.get("tokens", ""))
     if load is None:

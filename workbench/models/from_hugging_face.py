@@ -16,7 +16,7 @@ from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.whole_module import whole_module
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
-from workbench.models.source import ImageFormat, Source, first_lines, seeded
+from workbench.models.source import ImageFormat, Source, in_our_words, seeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,6 +45,13 @@ def load(
     `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository. ``placing`` are options
     of ``from_pretrained`` that say where its weights go and how its attention runs.
     """
+    with _told(f"hf:{name}"):
+        return _load(name, checkpoint, pretrained, dtype, placing)
+
+
+def _load(
+    name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None, placing: Mapping[str, Any]
+) -> Source:
     AutoConfig = whole_module("transformers").AutoConfig
 
     folder = Path(name).expanduser()
@@ -140,19 +147,26 @@ def fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool]
     """A function that runs a loading step on the folder, or on the cache and then the hub."""
 
     def run(step: Callable[[bool], Any]) -> Any:
-        try:
-            with _quiet_transformers():
-                return step(True) if is_folder else hub.from_cache_or_hub(what, where, step)
-        except WorkbenchError:
-            raise
-        except (SafetensorError, EOFError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{what}: a file of weights cannot be read ({error}); it may be truncated"
-            ) from error
-        except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
-            raise InputError(f"{what} cannot be loaded: {first_lines(error)}") from error
+        with _told(what), _quiet_transformers():
+            return step(True) if is_folder else hub.from_cache_or_hub(what, where, step)
 
     return run
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Generator[None]:
+    """Whatever goes wrong is an `InputError` of one line that names what was loaded."""
+    try:
+        yield
+    except WorkbenchError:
+        raise
+    except (SafetensorError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{what}: a file of weights cannot be read ({error}); it may be truncated"
+        ) from error
+    # transformers believes what a config.json says, and fails where a number is a word in whatever way that ends
+    except Exception as error:
+        raise InputError(f"{what} cannot be loaded: {in_our_words(error)}") from error
 
 
 def _auto_class(config: Any) -> Any:

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
-from workbench.models.source import ImageFormat, Source, first_lines, read_state, require_file, seeded
+from workbench.models.source import (
+    ImageFormat,
+    Source,
+    first_lines,
+    in_our_words,
+    read_state,
+    require_file,
+    seeded,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,9 +61,9 @@ def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     check(name, checkpoint, pretrained)
     place, _, where = name.partition(":")
     if place in _PLACES:
-        architecture, module = _with_configuration(place, where, pretrained)
+        architecture, module, image = _with_configuration(place, where, pretrained)
         checkpoint = None if pretrained else RANDOM_WEIGHTS
-        return Source(module, _family(architecture), "image", checkpoint, _format(module))
+        return Source(module, _family(architecture), "image", checkpoint, image)
     architecture = timm.models.split_model_name_tag(name)[0]
     if checkpoint is not None:
         module = _with_file(architecture, Path(checkpoint).expanduser())
@@ -76,8 +84,8 @@ def _family(architecture: str) -> str:
     return short.get(family, family)
 
 
-def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module]:
-    """A timm model that comes with its configuration, in a folder or on the hub: (architecture, module)."""
+def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module, ImageFormat]:
+    """A timm model with its configuration, in a folder or on the hub: its architecture, itself, and how to feed it."""
     import timm
 
     what = f"timm:{place}:{where}"
@@ -92,14 +100,16 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
             module = hub.download(
                 what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
             )
+        settings: Any = module.pretrained_cfg
+        return settings["architecture"], module, _format(module)
     except FileNotFoundError as error:
         raise InputError(
             f"{what}: expected config.json and model.safetensors in {where} ({error})"
         ) from error
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"{what} cannot be loaded: {first_lines(error)}") from error
-    settings: Any = module.pretrained_cfg
-    return settings["architecture"], module
+    except WorkbenchError:
+        raise
+    except Exception as error:  # timm believes what a config.json says, whatever that is
+        raise InputError(f"{what} cannot be loaded: {in_our_words(error)}") from error
 
 
 def _pretrained(name: str) -> nn.Module:

@@ -110,7 +110,7 @@ def read_torch_file(path: str | Path) -> Any:
             "FILE) or "
             "torch.save(model.state_dict(), FILE)"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # its unpickler fails on damaged files in whatever way they are damaged
         raise InputError(
             f"{path} is not a torch checkpoint, or only a part of one ({type(error).__name__}); copy it again"
         ) from error
@@ -141,6 +141,22 @@ def seeded() -> Generator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+def in_our_words(error: BaseException) -> str:
+    """A library's message on one line, but for those that advise to run what a stranger wrote."""
+    said = str(error)
+    if "trust_remote_code" in said or "auto_map" in said:
+        return (
+            "its config.json asks for Python code that lies beside it, which is never run: take a model whose class is "
+            "in transformers, or build this one in code of your own and hand the module to workbench.capture"
+        )
+    if "weights_only" in said or isinstance(error, pickle.UnpicklingError):
+        return (
+            "its weights are a pickle that could run code, and are not read: save them as model.safetensors where they "
+            "were made, with model.save_pretrained(FOLDER) or safetensors.torch.save_file(model.state_dict(), FILE)"
+        )
+    return first_lines(error) if said.strip() else type(error).__name__
 
 
 def first_lines(error: BaseException) -> str:

@@ -149,3 +149,27 @@ def test_parameters_come_from_yaml_or_json(tmp_path):
         read_parameters(path)
     with pytest.raises(InputError, match="absent"):
         read_parameters(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cells": {}}, {"cells": ["x"]}, {"cells": [{"cell_type": "code"}]}, {"metadata": []},
+        {"cells": [{"cell_type": "code", "source": 3, "metadata": {}}]},
+        {"cells": [{"cell_type": "code", "source": "n = 1", "metadata": {"tags": "parameters"}}]},
+        {"metadata": {"workbench": "render"}}, {"metadata": {"workbench": {"presets": ["quick"]}}},
+        {"metadata": {"workbench": {"presets": {"quick": 3}}}},
+    ],
+)  # fmt: skip
+def test_a_notebook_with_malformed_cells_or_metadata_is_refused_with_the_place(tmp_path, change):
+    path = write_notebook(tmp_path, "one")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=r"one\.ipynb is not a Jupyter notebook: (cells|metadata)"):
+        read_notebook(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "{a: " * 3000, "a: &x [1]\nb: *x\n", "a: 2024-13-45\n"])
+def test_parameters_of_any_depth_and_with_aliases_are_refused(tmp_path, text):
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"p\.yaml"):
+        read_parameters(tmp_path / "p.yaml")

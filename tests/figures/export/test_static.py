@@ -1,6 +1,12 @@
 """Images: printed by one warm Chrome, and refused if they are not publication-ready."""
 
 import io
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
 
 import plotly.graph_objects as go
 import pytest
@@ -10,6 +16,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from tests.browser import needs_chrome
 from workbench.figures.export import ExportFault, ExportJob, WarmChrome, export_static
+from workbench.figures.export.chrome import has_sandbox, without_sandbox
 from workbench.figures.export.static import check_picture, png_scale
 
 FIGURE = (
@@ -125,3 +132,71 @@ def test_a_font_that_is_only_named_is_refused():
     fonts = DictionaryObject({NameObject("/F1"): font})
     with pytest.raises(ExportFault, match="/Arial"):
         check_picture(pdf(fonts, DRAWN), "pdf", 312, 200)
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Counts who asks."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, format, *arguments):
+        """Nothing."""
+
+
+@needs_chrome
+def test_what_is_printed_asks_nobody(browser, tmp_path):
+    """An image in a figure of somebody else's may name any address: it stays out, and is not asked for."""
+    (tmp_path / "image.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        places = [f"http://127.0.0.1:{server.server_address[1]}/seen.png", (tmp_path / "image.svg").as_uri()]
+        images = [
+            {"source": place, "sizex": 1, "sizey": 1, "xref": "paper", "yref": "paper"} for place in places
+        ]
+        figure = {"data": FIGURE["data"], "layout": {"images": images}}
+        browser.images(figure, ["svg", "png"], 312, 200)
+        server.shutdown()
+    assert Counting.asked == []
+
+
+@pytest.mark.parametrize(
+    ("user", "said", "sandboxed"), [(0, "", False), (1000, "", True), (1000, "off", False)]
+)
+def test_chrome_has_a_sandbox_unless_root_starts_it(monkeypatch, user, said, sandboxed):
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setenv("WORKBENCH_SANDBOX", said)
+    assert has_sandbox() is sandboxed
+    assert ("WORKBENCH_SANDBOX=off" in without_sandbox()) is sandboxed
+
+
+def test_chrome_is_given_its_sandbox_and_a_folder_that_is_swept_where_it_was_killed(monkeypatch, tmp_path):
+    import kaleido
+
+    given = {}
+
+    class Browser:
+        def __init__(self, **options):
+            given.update(options)
+
+        async def open(self):
+            assert given["page_generator"].read_text().count("Content-Security-Policy") == 1
+
+        async def close(self):
+            given["closed"] = True
+
+    monkeypatch.setattr(kaleido, "Kaleido", Browser)
+    monkeypatch.setattr("workbench.figures.export.chrome.has_sandbox", lambda: True)
+    monkeypatch.setattr("workbench.figures.export.chrome.find_chrome", lambda: Path("/nowhere/chrome"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    (tmp_path / f".workbench-chrome-{ended.pid}-left").mkdir()
+    with WarmChrome():
+        assert given["enable_sandbox"] is True
+        assert [path.name for path in tmp_path.iterdir()] == [Path(given["tmp_dir"]).name]
+    assert given["closed"]
+    assert list(tmp_path.iterdir()) == []

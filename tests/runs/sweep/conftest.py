@@ -22,6 +22,11 @@ def read(status, name="token-similarity"):
     return read_sweep(status.folder, name)
 
 
+def partly(status, name="token-similarity"):
+    """The same of a sweep that is not whole."""
+    return read_sweep(status.folder, name, allow_partial=True)
+
+
 def same_numbers(one, other, rtol=1e-9):
     """Two frames with the same rows, and numbers as near one another as that."""
     assert one.drop(columns=[*_NUMBERS]).equals(other.drop(columns=[*_NUMBERS]))

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.runs.sweep.conftest import read, same_numbers
+from tests.runs.sweep.conftest import partly, read, same_numbers
 from workbench.core.errors import MissingResource
 from workbench.runs.sweep import merging
 from workbench.runs.sweep.folder import SweepFolder
@@ -43,13 +43,13 @@ def test_a_sweep_that_went_on_is_read_as_it_is_now(run):
     status = run()
     last = parts_of(status)[2]
     last.unlink()  # as if it had been stopped
-    assert any("16 of 21 inputs" in note for note in read(status).attrs["notes"])
+    assert any("16 of 21 inputs" in note for note in partly(status).attrs["notes"])
     run()
     frame = read(status)
     same_numbers(frame, whole)
     assert frame.attrs["provenance"]["inputs"]["n"] == 21
     last.unlink()
-    assert any("16 of 21 inputs" in note for note in read(status).attrs["notes"])
+    assert any("16 of 21 inputs" in note for note in partly(status).attrs["notes"])
 
 
 def test_a_part_that_was_changed_or_damaged_is_never_read_as_it_was(run):
@@ -59,9 +59,9 @@ def test_a_part_that_was_changed_or_damaged_is_never_read_as_it_was(run):
     content = bytearray(held)
     content[60] ^= 255
     parts[1].write_bytes(content)  # as long as it was
-    assert any("1 of 3 shards are missing" in note for note in read(status).attrs["notes"])
+    assert any("1 of 3 shards are missing" in note for note in partly(status).attrs["notes"])
     parts[1].write_bytes(parts_of(other)[1].read_bytes())  # of another plan
-    assert any("1 of 3 shards are missing" in note for note in read(status).attrs["notes"])
+    assert any("1 of 3 shards are missing" in note for note in partly(status).attrs["notes"])
     parts[1].write_bytes(held)
     pd.testing.assert_frame_equal(read(status), before, check_exact=True)
 
@@ -80,7 +80,7 @@ def test_a_part_that_comes_while_others_are_read_is_not_taken_for_an_older_state
     assert len(read(status).attrs["notes"]) == 0
     monkeypatch.undo()
     last.unlink()
-    assert any("16 of 21 inputs" in note for note in read(status).attrs["notes"])
+    assert any("16 of 21 inputs" in note for note in partly(status).attrs["notes"])
 
 
 def test_a_damaged_file_of_what_was_merged_is_written_anew(run, reads):

@@ -1,6 +1,7 @@
 """What a sweep computes, and that planning reads no input."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Unreadable
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import plan as plan_module
+from workbench.runs.sweep import sweep_status
 from workbench.runs.sweep.plan import Plan, Task, make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
@@ -158,3 +160,31 @@ def test_requests_that_cannot_be_run_are_refused_before_anything_runs():
         planned(PAIR, ["token-similarity"], heads="0")
     with pytest.raises(InputError, match="at least one model"):
         planned([], ["token-similarity"])
+
+
+OLD = Path(__file__).parents[2] / "old_files" / "sweep" / "manifest.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shards": [10**12]}, "a sweep of 2,000,000,000,000 tasks is too long"),
+        ({"shards": [-1]}, r"shards\.0: .*greater than or equal to 1"),
+        ({"shards": [1, 1]}, "1 models, and shards of 2"),
+        ({"models": [{"spec": 3}]}, r"models\.0\.spec: .*string"),
+        ({"batch": "2"}, "batch: .*integer"),
+        ({"layers": "0-999999999"}, "no model has 1,000,000,000 layers"),
+        ({"analyses": {}}, "analyses: .*array"),
+    ],
+)
+def test_a_manifest_of_any_shape_is_refused_at_once(tmp_path, change, said):
+    manifest = json.loads(OLD.read_text())
+    manifest["plan"] |= change
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=rf"manifest\.json does not describe a sweep .*{said}"):
+        sweep_status(tmp_path)
+
+
+def test_no_sweep_is_planned_that_could_not_be_read():
+    with pytest.raises(InputError, match="2,000,000 tasks is too long"):
+        Plan((), ("a", "b"), (10**6,), RunSettings())

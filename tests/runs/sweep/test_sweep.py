@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -77,7 +78,7 @@ def test_resuming_computes_what_is_missing_or_damaged_and_nothing_else(run, tmp_
     parts[0].write_bytes(parts[0].read_bytes()[:-100])
     parts[2].unlink()
     before = changed(parts[1])
-    assert "2 of 3" in str(workbench.runs.sweep_status(status.folder))
+    assert "1 of 3 tasks done; 1 damaged; 1 left" in str(workbench.runs.sweep_status(status.folder))
     status = run()
     assert status.done == 3
     assert changed(parts[1]) == before
@@ -159,10 +160,34 @@ def test_a_sweep_is_read_only_with_its_own_options(run):
         analyze_many("gram-spectrum", [(MODEL, "sweep:nowhere")])
 
 
-def test_an_unfinished_sweep_is_read_with_a_note(run):
+def cut(part):
+    part.write_bytes(part.read_bytes()[:-100])
+
+
+def of_another_time(part):  # whole in itself, and not what the manifest says was written
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(
+        pyarrow.parquet.read_table(part), part, compression="none", write_page_checksum=True
+    )
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, of_another_time])
+def test_fewer_inputs_than_the_sweep_was_asked_for_are_read_only_where_that_is_said(run, harm):
     status = run()
-    sorted((status.folder / "parts").rglob("*.parquet"))[1].unlink()
-    frame = read_sweep(status.folder)
+    harm(sorted((status.folder / "parts").rglob("*.parquet"))[1])
+    now = workbench.runs.sweep_status(status.folder)
+    gone = harm is Path.unlink
+    assert (now.done, now.damaged, now.left, now.rows[0]["inputs"]) == (2, 1 - gone, gone + 0, 13)
+    refused = (
+        "1 of 3 shards of token-similarity of .* are missing or damaged.*13 of 21 inputs.*--allow-partial"
+    )
+    with pytest.raises(InputError, match=refused):
+        read_sweep(status.folder)
+    with pytest.raises(InputError, match=refused):
+        analyze_many("token-similarity", [(MODEL, f"sweep:{status.folder}")], n=N)
+    frame = read_sweep(status.folder, allow_partial=True)
+    assert frame.attrs["provenance"]["inputs"]["n"] == 13
     assert any(
         "1 of 3 shards are missing: these are 13 of 21 inputs" in note for note in frame.attrs["notes"]
     )

@@ -8,7 +8,7 @@ import torch
 
 from workbench.core.errors import MissingResource
 from workbench.studies.evaluation import attacks
-from workbench.studies.evaluation.spsa import estimate_gradient, margin
+from workbench.studies.evaluation.spsa import estimate_gradient, margin, spsa
 
 BOUNDED = {
     "noise": {},
@@ -168,3 +168,66 @@ def test_spsa_leaves_alone_what_is_already_wrong(planted):
     pixels, targets = planted.sample(9, noise=0.02)
     wrong = (targets + 1) % 3
     assert torch.equal(attacks.spsa(planted, pixels, wrong, 0.1, steps=3, samples=2), pixels)
+
+
+def test_noise_goes_both_ways_and_another_seed_is_other_noise(planted):
+    pixels, targets = torch.full((4, 1, 9, 9), 0.5), torch.zeros(4, dtype=torch.long)
+    found = attacks.noise(planted, pixels, targets, 0.2, seed=1) - pixels
+    assert found.min() < -0.19
+    assert found.max() > 0.19
+    assert found.mean().abs() < 0.03
+    assert not torch.equal(found, attacks.noise(planted, pixels, targets, 0.2, seed=2) - pixels)
+
+
+def test_one_step_of_pgd_is_its_share_of_the_budget(planted):
+    pixels, targets = planted.sample(6)
+    pixels = pixels.clamp(0.3, 0.7)
+    moved = attacks.pgd(planted, pixels, targets, 0.1, steps=1, step_size=0.15) - pixels
+    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.015))
+    thrice = attacks.pgd(planted, pixels, targets, 0.1, steps=3, step_size=0.15) - pixels
+    assert thrice.abs().max() == pytest.approx(0.045, abs=1e-6)
+
+
+def test_carlini_wagner_keeps_what_it_found_only_where_the_model_is_wrong_then(planted, monkeypatch):
+    pixels, targets = planted.sample(9, noise=0.01)
+    moved = pixels.roll(1, 0)  # images of the class before
+    moved[::2] = pixels[::2] + 1e-5  # moved by rounding alone
+    monkeypatch.setattr(attacks, "_perturb", lambda *given: moved)
+    found = attacks.carlini_wagner(planted, pixels, targets)
+    assert torch.equal(found[::2], pixels[::2])
+    assert torch.equal(found[1::2], moved[1::2])
+
+
+def test_spsa_climbs_as_adam_does_on_its_estimates(planted, monkeypatch):
+    """Adam of torch, with both corrections of its bias, on the same gradients; asked 2 · samples + 1 times a step."""
+    pixels, targets = planted.sample(3, noise=0.01)
+    pixels = pixels.clamp(0.3, 0.7)
+    estimates = [
+        torch.randn(pixels.shape, generator=torch.Generator().manual_seed(step)) for step in range(3)
+    ]
+    rest = iter(estimates)
+    monkeypatch.setattr(
+        "workbench.studies.evaluation.spsa.estimate_gradient", lambda *given, **more: next(rest)
+    )
+    sure = lambda at: torch.stack([at.new_ones(len(at)) * 9 * (targets[: len(at)] == c) for c in range(3)], 1)  # noqa: E731 - never wrong
+    found = spsa(sure, pixels, targets, 0.3, steps=3)
+    x = pixels.clone().requires_grad_()
+    adam = torch.optim.Adam([x], lr=0.01, maximize=True)
+    for estimate in estimates:
+        x.grad = estimate.clone()
+        adam.step()
+    torch.testing.assert_close(found, x.detach(), atol=1e-6, rtol=0)
+
+
+def test_spsa_stays_within_its_budget_where_it_would_go_further(planted):
+    pixels, targets = planted.sample(4, noise=0.01)
+    pixels = pixels.clamp(0.3, 0.7)
+    asked = []
+
+    def model(at):
+        asked.append(len(at))
+        return 99 * torch.nn.functional.one_hot(targets[: len(at)], 3) + planted(at)
+
+    found = spsa(model, pixels, targets, 0.015, steps=4, samples=3)
+    assert (found - pixels).abs().max() == pytest.approx(0.015, abs=1e-6)
+    assert len(asked) == 4 * (1 + 2 * 3)

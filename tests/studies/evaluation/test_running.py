@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate
 from workbench.studies.evaluation.images import PixelModel, open_images
-from workbench.studies.evaluation.protocols import corrupted, photograph_cuts
+from workbench.studies.evaluation.protocols import Request, corrupted, photograph_cuts
 from workbench.studies.evaluation.robustness import DEAR, RUNS, _jobs, make_robustness_record
 from workbench.studies.evaluation.texts import PROSE, open_texts
 from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
@@ -350,3 +351,53 @@ def test_the_dear_attacks_are_left_to_the_models_of_their_paper_unless_asked_for
         assert {spec for spec, name, _ in every if name == protocol} == wanted
     assert {spec for spec, _, _ in asked} == models
     assert {(protocol, n) for _, protocol, n in asked} == {("cw", 7)}
+
+
+def test_what_is_random_in_a_corruption_depends_on_seed_image_and_kind(monkeypatch):
+    drawn = {}
+
+    def corrupt(image, name, severity, rng):
+        drawn.setdefault((name, severity), []).append(rng.random())
+        return image
+
+    monkeypatch.setattr("workbench.studies.evaluation.protocols.corrupt", corrupt)
+    images = SimpleNamespace(pixels=torch.zeros(2, 1, 3, 3), ids=["a", "b"])
+    for seed, name, severity in ((0, "fog", 1), (0, "fog", 2), (0, "snow", 1)):
+        corrupted(images, name, severity, seed)
+    once = drawn.copy()
+    drawn.clear()
+    corrupted(images, "fog", 1, seed=1)
+    numbers = [*once["fog", 1], *once["snow", 1], *drawn["fog", 1]]
+    assert len(set(numbers)) == 6
+    assert once["fog", 2] == once["fog", 1]  # a stronger corruption is more of the same
+
+
+def test_an_image_falls_once_the_nearest_misclassified_one_is_within_the_budget(monkeypatch):
+    pixels = torch.zeros(4, 1, 2, 2)
+    found = pixels + torch.tensor([0.0, 0.05, 0.1, 0.2]).view(4, 1, 1, 1)  # norms 0, 0.1, 0.2, 0.4
+    monkeypatch.setattr(
+        "workbench.studies.evaluation.attacks.carlini_wagner", lambda *given, **settings: found
+    )
+    model = SimpleNamespace(logits=lambda at: torch.stack([at.sum((1, 2, 3)), torch.full((4,), 1e-6)], 1))
+    images = SimpleNamespace(pixels=pixels, targets=torch.ones(4, dtype=torch.long))
+    request = Request((0.0, 0.15, 0.25, 0.5), 0, {})
+    rows = [row for row in PROTOCOLS["cw"].images(model, images, request) if row["metric"] == "accuracy_top1"]
+    assert [(row["epsilon"], row["value"]) for row in rows] == [
+        (0.0, 1.0),
+        (0.15, 0.75),
+        (0.25, 0.5),
+        (0.5, 0.25),
+    ]
+
+
+def test_perplexity_of_what_was_kept_is_that_of_its_own_tokens(monkeypatch):
+    """The first token is foretold by nothing: the n-th likelihood is that of the token after it."""
+    nll, kept = torch.tensor([0.1, 0.2, 0.4, 0.8]), torch.tensor([True, False, True, False, True])
+    monkeypatch.setattr("workbench.studies.evaluation.texts.encode", lambda *given: (torch.arange(5), kept))
+    monkeypatch.setattr("workbench.studies.evaluation.texts.sliding_nll", lambda *given: nll)
+    model = SimpleNamespace(max_length=9, module=None, spec="m")
+    request = Request((0.5,), 0, {"window": 0, "stride": 1})
+    texts = SimpleNamespace(texts=["one two"], ids=["t"])
+    values = {row["metric"]: row["value"] for row in PROTOCOLS["word-swap"].texts(model, texts, request)}
+    assert values["perplexity"] == pytest.approx(math.exp(1.5 / 4))
+    assert values["perplexity_kept"] == pytest.approx(math.exp((0.2 + 0.8) / 2))

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from workbench.core.errors import InputError
@@ -52,3 +53,14 @@ def test_mean_corruption_error_is_the_mean_of_ratios():
     assert left_out == ["blur"]
     assert mean_corruption_error(reference, reference)[0] == 1
     assert math.isnan(mean_corruption_error(errors, dict.fromkeys(errors, 0.0))[0])
+
+
+def test_the_interval_of_a_perplexity_is_student_s_over_texts():
+    """Of the ratio of two sums, linearised: deviations of a text's total from its share, n − 1 of them free."""
+    totals, counts = torch.tensor([2.0, 9.0, 4.0]), torch.tensor([4, 6, 5])
+    mean = 15 / 15
+    deviations = [total - mean * count for total, count in zip(totals.tolist(), counts.tolist(), strict=True)]
+    error = math.sqrt(sum(part**2 for part in deviations) * 3 / 2) / 15
+    half = stats.t.ppf(0.975, 2) * error
+    value, low, high = perplexity(totals, counts)
+    assert (value, low, high) == pytest.approx((math.e, math.exp(1 - half), math.exp(1 + half)))

@@ -1,6 +1,7 @@
 """Words swapped and windows slid, against naive loops."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from workbench.core.errors import InputError
 from workbench.models.architectures import build_lm
-from workbench.studies.evaluation.texts import sliding_nll, swap_words
+from workbench.studies.evaluation.texts import encode, sliding_nll, swap_words
 
 TEXT = "Tea, said the harbour-master, is not a drink: it's 4 o'clock."
 
@@ -94,3 +95,13 @@ def test_a_larger_share_swaps_the_same_words_and_more():
     }
     with pytest.raises(InputError, match="between 0 and 1"):
         swap_words(TEXT, 1.5, np.random.default_rng(0))
+
+
+def test_a_token_is_kept_where_all_of_its_characters_are():
+    spans = [(0, 2), (2, 4), (4, 6), (6, 6)]
+    tokenizer = SimpleNamespace(
+        tokenizer=lambda text, **asked: {"input_ids": [5, 6, 7, 8], "offset_mapping": spans}
+    )
+    ids, whole = encode(tokenizer, "abcdef", np.array([True, True, True, False, False, False]))
+    assert ids.tolist() == [5, 6, 7, 8]
+    assert whole.tolist() == [True, False, False, True]

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -330,3 +331,55 @@ def test_a_place_that_cannot_be_written(small, tmp_path):
         run(tmp_path / "file", small)
     with pytest.raises(MissingResource, match="cannot write"):
         run(tmp_path / "file" / "run", small)
+
+
+@pytest.fixture
+def trainer(small):
+    recipe = dataclasses.replace(
+        small, drop_path=0.5, clip_norm=1e-3, architecture={**small.architecture, "depth": 2}
+    )
+    return Trainer(load_task("digits", limit=24), recipe, seed=3, device="cpu")
+
+
+def test_chance_and_order_of_an_epoch_follow_from_seed_and_epoch_alone(trainer):
+    def drawn(seed, epoch):
+        trainer.seed = seed
+        trainer._seed_everything(epoch)
+        return torch.rand(3).tolist(), np.random.rand(), torch.rand(3, generator=trainer._order).tolist()  # noqa: NPY002 - what an epoch draws from
+
+    one, other, later, again = drawn(0, 1), drawn(1, 1), drawn(0, 2), drawn(0, 1)
+    assert one == again
+    for part in range(3):
+        assert one[part] != other[part]
+        assert one[part] != later[part]
+        assert other[part] != later[part]
+
+
+def test_a_test_runs_the_whole_model_and_an_epoch_drops_its_paths(trainer):
+    first = trainer.evaluate()
+    assert not trainer.module.training
+    assert trainer.evaluate() == first  # no path of it is dropped by chance
+    modes = []
+    trainer.module.blocks[0].register_forward_hook(lambda block, *given: modes.append(block.training))
+    trainer.train_epoch(1)
+    assert modes == [True] * 3
+
+
+def test_a_step_goes_along_a_gradient_that_is_cut_to_its_length(trainer):
+    told = trainer.train_epoch(1)
+    norm = torch.stack([parameter.grad.norm() for parameter in trainer.module.parameters()]).norm()
+    assert told["gradient_norm"] > 0.1  # before it is cut
+    assert norm == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_what_is_watched_of_the_last_layer_is_that_layers(trainer):
+    import workbench
+
+    images = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    found = monitor(trainer.module, {"test": images})["test"]
+    frame = workbench.analyze("token-similarity", model=trainer.module.eval(), inputs=images, null_samples=0)
+    rows = frame[(frame["metric"] == "token_cosine") & frame["layer"].notna()]
+    layers = rows.groupby("layer")["value"].mean()
+    assert layers.index.tolist() == [0, 1]
+    assert found["token_cosine_last"] == pytest.approx(layers[1])
+    assert found["token_cosine_last"] != pytest.approx(layers[0])

@@ -118,7 +118,7 @@ def asked_analyses(names: Sequence[str], typed: Settings) -> tuple[list[tuple[st
 @click.argument("folder", type=click.Path(file_okay=False))
 @json_option
 def status(folder: str, as_json: bool) -> None:
-    """Show how far the sweep in FOLDER is: done, failed, left, and the time that is left.
+    """Show how far the sweep in FOLDER is: done, failed, damaged, left, and the time that is left.
 
     \b
     workbench sweep status sweeps/digits
@@ -140,8 +140,15 @@ def _print_failures(failures: Mapping[str, str]) -> None:
 @analysis_option("Only this analysis. May be repeated. [default: all of the sweep]")
 @model_option("Only this model of the sweep. [default: all]", several=True)
 @out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
-def read(folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: str) -> None:
-    """Write what the sweep in FOLDER has found so far as one tidy result.
+@click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Also of fewer inputs than the sweep was asked for: parts that are missing or damaged are left out.",
+)
+def read(
+    folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: str, allow_partial: bool
+) -> None:
+    """Write what the sweep in FOLDER has found as one tidy result.
 
     \b
     workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet
@@ -152,7 +159,7 @@ def read(folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: st
 
     check_suffix(out)
     check_place(out)
-    frame = read_sweep(folder, analyses or None, model or None)
+    frame = read_sweep(folder, analyses or None, model or None, allow_partial=allow_partial)
     write_frame(frame, out)
     click.echo(f"{len(frame)} rows of {len(provenance_of(frame))} results written to {out}")
     print_notes(frame.attrs["notes"])

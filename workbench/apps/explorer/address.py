@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers
 from workbench.core.renamed import new_values
+from workbench.core.schema import parsed
 
 _VIEWS_OF = {
     "attention-map": "matrix",
@@ -131,8 +131,8 @@ def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
     if not isinstance(address, str):
         return address
     try:
-        return json.loads(address)
-    except json.JSONDecodeError as error:
+        return parsed(address)
+    except ValueError as error:
         raise InputError(
             f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
         ) from error
@@ -154,7 +154,7 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     )
     if parameters.get("view") and parameters.get("model"):  # saved by an explorer
         return {name: value for name, value in parameters.items() if name in FIELDS}
-    if not provenance["models"]:
+    if not provenance["models"] or not provenance["models"][0].get("spec"):
         raise InputError(
             f"{path} shows no layer of a model that could be opened; give a figure of a notebook that loads a model, "
             "or one that the explorer saved"
@@ -162,7 +162,7 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     address: dict[str, Any] = {"model": provenance["models"][0]["spec"]}
     if provenance["inputs"]:
         measured = provenance["inputs"][0]
-        address["inputs"] = measured["spec"]
+        address |= {"inputs": measured["spec"]} if measured.get("spec") else {}
         address |= {name: measured[name] for name in ("n", "seed") if isinstance(measured.get(name), int)}
     for name in ("layer", "head"):
         if chosen := parse_numbers(name, parameters.get(f"{name}s", parameters.get(name))):

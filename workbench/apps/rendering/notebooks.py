@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.options import read_typed
 from workbench.core.renamed import PARAMETERS, new_values
+from workbench.core.schema import conforming, parsed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})
@@ -31,6 +33,32 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "dict": (dict,),
     "None": (type(None),),
 }
+
+
+class _CellMetadata(TypedDict, total=False):
+    tags: list[str]
+
+
+class _Cell(TypedDict):
+    cell_type: str
+    source: str | list[str]
+    metadata: NotRequired[_CellMetadata | None]
+
+
+class _Own(TypedDict, total=False):
+    presets: dict[str, dict[str, Any]] | None
+    render: bool
+
+
+class _Metadata(TypedDict, total=False):
+    workbench: _Own | None
+
+
+class _Stored(TypedDict):
+    """What is relied on of a notebook's file."""
+
+    cells: list[_Cell]
+    metadata: _Metadata
 
 
 @dataclass(frozen=True)
@@ -99,13 +127,13 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        cells, metadata = content["cells"], content["metadata"]
+        content = conforming(_Stored, parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise InputError(f"no notebook at {path}") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise InputError(f"{path} is not a Jupyter notebook: {error}") from error
-    own = metadata.get("workbench") or {}
+    cells: list[Any] = content["cells"]
+    own: dict[str, Any] = {**(content["metadata"].get("workbench") or {})}
     tagged = [cell for cell in cells if "parameters" in (cell.get("metadata") or {}).get("tags", ())]
     if len(tagged) > 1:
         raise InputError(f"{path} has {len(tagged)} cells tagged 'parameters'; keep one")
@@ -152,7 +180,12 @@ def _parameters(source: str, path: Path) -> dict[str, Parameter]:
     """
     try:
         statements = ast.parse(source).body
-    except SyntaxError as error:
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # also null bytes, and a thousand brackets
         raise InputError(f"the parameters cell of {path.name} is not plain Python: {error}") from error
     found: dict[str, Parameter] = {}
     for statement in statements:
@@ -193,7 +226,7 @@ def _pairs(target: ast.expr, value: Any, path: Path) -> list[tuple[str, Any]]:
 def _literal(node: ast.expr, path: Path) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise InputError(
             f"the parameters cell of {path.name} holds {ast.unparse(node)!r}; defaults are literals (numbers, text, "
             "lists, None)"
@@ -210,7 +243,10 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
     if isinstance(annotation, ast.Constant):
         if annotation.value is None:
             return frozenset({"None"})
-        return _annotated(ast.parse(str(annotation.value), mode="eval").body)
+        try:
+            return _annotated(ast.parse(str(annotation.value), mode="eval").body)
+        except SyntaxError:
+            return ANY
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         return _annotated(annotation.left) | _annotated(annotation.right)
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
@@ -322,9 +358,19 @@ def parse_parameters(text: str, source: str) -> dict[str, Any]:
     """
     import yaml
 
+    class Plain(yaml.SafeLoader):
+        """Without aliases: a few lines of them would be a value that fills the memory where it is written out."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it has an alias (*name); write the value out")
+            return super().compose_node(parent, index)
+
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content = yaml.load(text, Plain)  # a SafeLoader
+    except RecursionError:
+        raise InputError(f"{source} is nested too deeply to be parameters") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date such as 2024-13-01 is a ValueError
         raise InputError(f"{source} is not YAML: {error}") from error
     if content is None:
         return {}

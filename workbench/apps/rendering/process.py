@@ -26,7 +26,10 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 import workbench.analyses
 from workbench.apps.rendering.kernels import import_early
+from workbench.core.leftovers import marker
 
+PARTIAL = "partial"
+"""Names the copies of notebooks that run, until they have ended (`core.leftovers`)."""
 START_ATTEMPTS = 2
 # What most notebooks come to need besides: a second and more in every kernel that would import it for itself.
 _IMPORTS = (
@@ -60,7 +63,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
 
     started = time.perf_counter()
     executed = Path(job["executed"])
-    partial = executed.with_name(f".{executed.stem}.{os.getpid()}.ipynb")
+    partial = executed.with_name(f".{executed.stem}.{marker(PARTIAL)}.ipynb")
     reached: list[int] = []
 
     def announce(cell: dict[str, Any], cell_index: int) -> None:

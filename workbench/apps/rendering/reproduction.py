@@ -77,13 +77,13 @@ def reproduce(
         raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
     target = _notebook_to_run(run, trust)
     notebook = read_notebook(target)
-    if out is not None and Path(out).resolve() == path.resolve().parent:
+    if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
         folder = Path(out) if out is not None else Path(scratch)
         report = render(
             [target],
-            parameters={notebook.current(name): value for name, value in run["parameters"].items()},
+            parameters={notebook.current(name): value for name, value in run.get("parameters", {}).items()},
             preset=first.get("preset") or "default",
             theme=first["figure"]["theme"],
             out=folder,
@@ -121,7 +121,7 @@ def _notebook_to_run(run: Mapping[str, Any], trust: bool) -> Path:
         return own
     if not stored:
         raise UnknownName("notebook", name, bundled)
-    path = Path(stored).resolve()
+    path = Path(os.path.realpath(stored))
     if not path.is_file():
         raise InputError(f"the notebook that drew it is gone: no file at {path}")
     if not trust:

@@ -25,6 +25,7 @@ from workbench.core.children import python
 from workbench.core.errors import InputError
 from workbench.core.extras import require
 from workbench.core.files import atomic_write, jsonable, sha256_file
+from workbench.core.leftovers import sweep_leftovers
 from workbench.core.store import locked, set_aside
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
@@ -123,13 +124,14 @@ def render(
     wanted = check_formats(formats)
     look = find_theme(theme).name
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
-    folder = Path(out).resolve()
+    folder = Path(os.path.realpath(out))  # of a link that leads to itself too, which resolve() does not bear
     require("rendering notebooks", "papermill", "ipykernel")
     _check_folder(folder)
     with locked(folder, "render"):
         if restart:
             set_aside(folder, stays=COMMITTED)
         (folder / "notebooks").mkdir(exist_ok=True)
+        sweep_leftovers(folder / "notebooks", "partial")
         return _Render(folder, wanted, look, preset, workers, progress).run(notebooks, values)
 
 

@@ -7,20 +7,39 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import Ge, Le
+from typing_extensions import TypedDict
 
 from workbench.apps.rendering.notebooks import Notebook
 from workbench.core import paths
 from workbench.core.files import sha256_bytes, sha256_file, write_json
 from workbench.core.renamed import new_settings
-from workbench.frames.provenance import dump, versions
+from workbench.core.schema import conforming, matching, parsed
+from workbench.frames.provenance import FIGURE_NAME, dump, versions
 
 REPORT = "report.json"
 SCHEMA = 2  # 2 has new names of parameters; reports of schema 1 are read
-_KINDS = {
-    "name": str, "status": str, "seconds": (int, float), "figures": dict, "error": str, "message": str,
-    "exports": dict, "key": str,
-}  # fmt: skip
+
+
+class _Item(TypedDict):
+    """What is relied on of an outcome in report.json."""
+
+    name: str
+    status: str
+    seconds: float
+    figures: dict[Annotated[str, matching(FIGURE_NAME)], str]
+    error: str
+    message: str
+    exports: dict[str, str]
+    parameters: NotRequired[dict[str, Any]]
+    key: str
+
+
+class _Report(TypedDict):
+    schema: Annotated[int, Ge(1), Le(SCHEMA)]
+    notebooks: dict[str, _Item]
 
 
 @dataclass
@@ -70,17 +89,13 @@ def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
 def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
     """What earlier renders left in report.json: notebook name to its outcome; None for a file that is no report."""
     try:
-        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
-        entries = report["notebooks"]
-        ours = report["schema"] in range(1, SCHEMA + 1) and all(
-            isinstance(item[key], kind) for item in entries.values() for key, kind in _KINDS.items()
-        )
+        report = parsed((out / REPORT).read_text(encoding="utf-8"))
+        conforming(_Report, report)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError):
         return None
-    if not ours:
-        return None
+    entries = report["notebooks"]
     if report["schema"] == SCHEMA:
         return entries
     return {

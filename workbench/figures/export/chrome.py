@@ -25,6 +25,7 @@ MAC = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
 )
+SANDBOX = "WORKBENCH_SANDBOX"
 HOW = "run `make chrome` to fetch one, or install Chromium (Debian, Ubuntu: apt-get install chromium fonts-liberation)"
 
 
@@ -67,6 +68,19 @@ def chrome_version(path: Path) -> str | None:
         return None
     found = re.search(r"[A-Za-z].*?\d+(\.\d+)+", answer.stdout)
     return found.group() if found else answer.stdout.strip() or None
+
+
+def has_sandbox() -> bool:
+    """Whether Chrome runs in its sandbox: unless root starts it, whom it refuses, or ``WORKBENCH_SANDBOX`` is "off"."""
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return not root and os.environ.get(SANDBOX, "").lower() not in ("0", "off", "no", "false")
+
+
+def without_sandbox() -> str:
+    """What to try where a Chrome with its sandbox does not start; nothing where it has none."""
+    if not has_sandbox():
+        return ""
+    return f"; where the system forbids its sandbox, as in many containers, {SANDBOX}=off starts it without"
 
 
 def missing_chrome() -> str:

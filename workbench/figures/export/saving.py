@@ -32,7 +32,7 @@ from workbench.figures.export.static import (
 )
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words
-from workbench.frames.provenance import build_provenance, dump
+from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
 
@@ -281,7 +281,7 @@ def _text(marked: str | None) -> str:
 
 
 def _check_figure(fig: go.Figure, name: str) -> None:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", name):
+    if not isinstance(name, str) or not re.fullmatch(FIGURE_NAME, name):
         raise InputError(
             f"{name!r} is not a figure name; give up to 100 letters, digits, '_' or '-', without folder or suffix"
         )

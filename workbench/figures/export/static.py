@@ -6,6 +6,8 @@ import asyncio
 import atexit
 import io
 import json
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 from workbench.core.errors import MissingResource, WorkbenchError
 from workbench.core.extras import require
 from workbench.core.files import atomic_write
+from workbench.core.leftovers import marker, sweep_leftovers
 from workbench.figures.export import chrome
 from workbench.figures.export.checks import (
     Page,
@@ -33,6 +36,11 @@ STATIC = ("pdf", "svg", "png")
 PRINTING = ("kaleido", "pypdf")  # modules of the extra "figures"
 START_SECONDS = 90.0
 FILE_SECONDS = 90.0
+NO_NETWORK = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "script-src file: 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:\">"
+)
+"""What a figure that is drawn may ask for: nothing that it does not bring. An image in it may name any address."""
 TABS = 2  # of one Chrome; more help only where there are more cores
 
 
@@ -84,6 +92,11 @@ class WarmChrome:
         if path is None:
             raise MissingResource(chrome.missing_chrome())
         self._path = path
+        # a Chrome in a snap has a /tmp of its own
+        place = Path.home() if "snap" in path.parts else Path(tempfile.gettempdir())
+        sweep_leftovers(place, "chrome")
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{marker('chrome')}-", dir=place))
+        """For its profile and the page that it draws in."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True)
         self._thread.start()
@@ -93,7 +106,9 @@ class WarmChrome:
         except BaseException as error:
             self._stop_loop()
             if isinstance(error, Exception):
-                raise MissingResource(f"{path} did not start: {_cause(error)}; {chrome.HOW}") from error
+                raise MissingResource(
+                    f"{path} did not start: {_cause(error)}; {chrome.HOW}{chrome.without_sandbox()}"
+                ) from error
             raise
 
     async def _open(self) -> Any:
@@ -104,8 +119,18 @@ class WarmChrome:
         )  # MathJax would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
         page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
+        page.header = page.header.replace("<head>", f"<head>{NO_NETWORK}")
         page.footer = page.footer.replace("</head>", f"<script>{measuring_script()}</script></head>")
-        browser = kaleido.Kaleido(n=TABS, timeout=FILE_SECONDS, page_generator=page, path=str(self._path))
+        index = self._folder / "index.html"
+        index.write_text(page.generate_index(), encoding="utf-8")
+        browser = kaleido.Kaleido(
+            n=TABS,
+            timeout=FILE_SECONDS,
+            page_generator=index,
+            path=str(self._path),
+            tmp_dir=str(self._folder),
+            enable_sandbox=chrome.has_sandbox(),
+        )
         await browser.open()
         return browser
 
@@ -169,6 +194,7 @@ class WarmChrome:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> WarmChrome:
         return self

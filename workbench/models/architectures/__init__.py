@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import accept
 from workbench.models.architectures.crate import build_crate
 from workbench.models.architectures.lm import build_lm
 from workbench.models.architectures.sequence import build_sequence
@@ -64,8 +65,13 @@ def build(architecture: dict[str, Any]) -> nn.Module:
     if name not in ARCHITECTURES:
         raise UnknownName("architecture", name, ARCHITECTURES)
     builder = ARCHITECTURES[name]
-    accepted = inspect.signature(builder).parameters
-    for option in options:
+    accepted = get_type_hints(builder, include_extras=True)
+    del accepted["return"]
+    for option, value in options.items():
         if option not in accepted:
             raise UnknownName(f"option of architecture {name!r}", option, accepted)
+        try:
+            accept(accepted[option], value)
+        except ValueError as error:
+            raise InputError(f"{option} of architecture {name!r} must be {error}; got {value!r}") from None
     return builder(**options)

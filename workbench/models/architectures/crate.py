@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.options import Numbers
 from workbench.models.architectures.ista import IstaBlock
+from workbench.models.architectures.sizes import Classes, Count, Size
 from workbench.models.architectures.vit import (
     CLASS_TOKEN_FIRST,
     brings_positions,
@@ -26,13 +27,13 @@ from workbench.models.architectures.vit import (
 
 def build_crate(
     *,
-    img_size: int = 16,
-    patch_size: int = 2,
-    in_chans: int = 1,
-    num_classes: int = 10,
-    embed_dim: int = 48,
-    depth: int = 4,
-    num_heads: int = 3,
+    img_size: Size = 16,
+    patch_size: Size = 2,
+    in_chans: Size = 1,
+    num_classes: Classes = 10,
+    embed_dim: Size = 48,
+    depth: Count = 4,
+    num_heads: Size = 3,
     attention: str = "mssa",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,

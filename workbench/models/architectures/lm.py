@@ -16,6 +16,7 @@ from workbench.attention import find_variant
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
+from workbench.models.architectures.sizes import Count, Positive, Size
 from workbench.models.architectures.vit import (
     brings_positions,
     causal_variants,
@@ -29,15 +30,15 @@ from workbench.models.architectures.vit import (
 
 def build_lm(
     *,
-    vocabulary: int = 74,
-    context: int = 128,
-    embed_dim: int = 96,
-    depth: int = 4,
-    num_heads: int = 4,
-    mlp_ratio: float = 4.0,
-    layer_scale: float | None = None,
-    norm_eps: float = 1e-6,
-    pos_embed_std: float | None = None,
+    vocabulary: Size = 74,
+    context: Size = 128,
+    embed_dim: Size = 96,
+    depth: Count = 4,
+    num_heads: Size = 4,
+    mlp_ratio: Positive = 4.0,
+    layer_scale: Positive | None = None,
+    norm_eps: Positive = 1e-6,
+    pos_embed_std: Positive | None = None,
     attention: str = "softmax",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,

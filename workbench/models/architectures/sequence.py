@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
+from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 from workbench.models.architectures.vit import (
     brings_positions,
     install_attention,
@@ -25,15 +26,15 @@ from workbench.models.architectures.vit import (
 
 def build_sequence(
     *,
-    vocabulary: int | None = None,
-    channels: int | None = None,
-    context: int = 512,
-    num_classes: int = 2,
-    embed_dim: int = 64,
-    depth: int = 2,
-    num_heads: int = 2,
-    mlp_ratio: float = 2.0,
-    pos_embed_std: float | None = None,
+    vocabulary: Size | None = None,
+    channels: Size | None = None,
+    context: Size = 512,
+    num_classes: Classes = 2,
+    embed_dim: Size = 64,
+    depth: Count = 2,
+    num_heads: Size = 2,
+    mlp_ratio: Positive = 2.0,
+    pos_embed_std: Positive | None = None,
     attention: str = "softmax",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
+from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 from workbench.models.architectures.vit import (
     brings_positions,
     check_sizes,
@@ -31,17 +32,17 @@ from workbench.models.architectures.vit import (
 
 def build_tost(
     *,
-    img_size: int = 16,
-    patch_size: int = 2,
-    in_chans: int = 1,
-    num_classes: int = 10,
-    embed_dim: int = 48,
-    depth: int = 4,
-    num_heads: int = 3,
-    mlp_ratio: float = 4.0,
+    img_size: Size = 16,
+    patch_size: Size = 2,
+    in_chans: Size = 1,
+    num_classes: Classes = 10,
+    embed_dim: Size = 48,
+    depth: Count = 4,
+    num_heads: Size = 3,
+    mlp_ratio: Positive = 4.0,
     mlp: str = "mlp",
-    cls_attn_layers: int = 2,
-    layer_scale: float = 1.0,
+    cls_attn_layers: Count = 2,
+    layer_scale: Positive = 1.0,
     attention: str = "tssa",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,

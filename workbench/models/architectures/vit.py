@@ -16,6 +16,7 @@ from workbench.attention.residual import BoostedResidual
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Numbers, parse_numbers
 from workbench.models.architectures.ista import IstaBlock
+from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 
 MLPS = ("mlp", "ista")
 """What the second half of a block may be: timm's MLP with its residual, or CRATE's ISTA in the place of both."""
@@ -25,16 +26,16 @@ CLASS_TOKEN_FIRST = "the class token, which stands first, would see no patch"
 
 def build_vit(
     *,
-    img_size: int = 16,
-    patch_size: int = 2,
-    in_chans: int = 1,
-    num_classes: int = 10,
-    embed_dim: int = 48,
-    depth: int = 4,
-    num_heads: int = 3,
-    mlp_ratio: float = 4.0,
+    img_size: Size = 16,
+    patch_size: Size = 2,
+    in_chans: Size = 1,
+    num_classes: Classes = 10,
+    embed_dim: Size = 48,
+    depth: Count = 4,
+    num_heads: Size = 3,
+    mlp_ratio: Positive = 4.0,
     mlp: str = "mlp",
-    pos_embed_std: float = 0.5,
+    pos_embed_std: Positive = 0.5,
     attention: str = "softmax",
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,

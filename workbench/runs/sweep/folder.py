@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import pandas as pd
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, sha256_file
+from workbench.core.schema import conforming, parsed
 from workbench.core.store import RunStore
 from workbench.frames.measurement import STATE, Accumulator
 from workbench.frames.provenance import versions
@@ -31,6 +35,45 @@ FORMAT = 2  # 2 has new names of options and of what was measured; sweeps of for
 MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
 RUNNING = ".running"
 _META = b"workbench_sweep"
+
+
+_Count = Annotated[int, Ge(0)]
+
+
+class _Line(TypedDict):
+    """What the manifest says of a part."""
+
+    sha256: str
+    inputs: _Count
+    skipped: _Count
+    seconds: Annotated[float, Ge(0)]
+
+
+class _Failure(TypedDict):
+    """What it says of a task that was given up."""
+
+    error: str
+
+
+class _Manifest(TypedDict):
+    plan: dict[str, Any]
+    parts: dict[str, _Line]
+    failed: dict[str, _Failure]
+
+
+class _About(TypedDict):
+    """What a part says of itself."""
+
+    format: int
+    plan: str
+    task: list[int]
+    skipped: list[tuple[str, str]]
+    model: dict[str, Any]
+    notes: list[str]
+    batch: _Count
+    seconds: Annotated[float, Ge(0)]
+    told: dict[str, Any]
+    digests: str
 
 
 class DamagedPart(Exception):
@@ -113,16 +156,21 @@ class SweepFolder:
     def read_part(self, plan: Plan, task: Task) -> PartialResult:
         """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
         path = self.part_path(plan, task)
-        table, about = read_table(path)
-        if about.get("plan") != plan.fingerprint or about.get("format", 0) > FORMAT:
-            raise DamagedPart(f"{path} belongs to another plan")
-        if about["format"] < FORMAT:
-            table = with_new_names(table)
-        if about["task"] != [task.model, task.analysis, task.shard]:
-            raise DamagedPart(f"{path} is the part of another task")
-        digests = base64.b64decode(about["digests"])
+        table, said = read_table(path)
+        try:
+            about = conforming(_About, said)
+            digests = base64.b64decode(about["digests"])
+            if about["plan"] != plan.fingerprint or about["format"] > FORMAT:
+                raise DamagedPart(f"{path} belongs to another plan")
+            if about["task"] != [task.model, task.analysis, task.shard]:
+                raise DamagedPart(f"{path} is the part of another task")
+            accumulated = Accumulator.from_state(
+                with_new_names(table) if about["format"] < FORMAT else table, about["told"]
+            )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DamagedPart(f"{path} is not a whole part of a sweep: {error}") from error
         return PartialResult(
-            Accumulator.from_state(table, about["told"]),
+            accumulated,
             about["model"],
             [(name, reason) for name, reason in about["skipped"]],
             [digests[start : start + 32] for start in range(0, len(digests), 32)],
@@ -137,9 +185,10 @@ class SweepFolder:
         Raises `DamagedPart`, also where the file is not the one that the line ``listed`` before tells of.
         """
         path = self.part_path(plan, task)
-        if not path.is_file():
-            raise DamagedPart(f"{path} is not there")
-        content = sha256_file(path)
+        try:
+            content = sha256_file(path)
+        except OSError as error:
+            raise DamagedPart(f"{path} cannot be read: {error.strerror or error}") from error
         if listed is not None and listed["sha256"] == content:
             return listed
         if listed is not None:
@@ -170,15 +219,17 @@ class SweepFolder:
     def take_marks(self) -> set[Task]:
         """Tasks that were begun and neither finished nor failed; their marks are removed."""
         found = set()
-        for mark in [*(self.path / RUNNING).glob("*-*-*")]:
-            found.add(Task(*map(int, mark.name.split("-"))))
-            mark.unlink(missing_ok=True)
+        for mark in [*(self.path / RUNNING).glob("*")]:
+            if re.fullmatch(r"\d+-\d+-\d+", mark.name):
+                found.add(Task(*map(int, mark.name.split("-"))))
+                mark.unlink(missing_ok=True)
         return found
 
 
 def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest in today's words; raises `LookupError` where it is none."""
-    manifest["plan"]["models"], manifest["parts"], manifest["failed"]
+    """The manifest itself; raises `ValueError` where it is none, saying what does not fit."""
+    conforming(_Manifest, manifest)
+    Plan.from_json(manifest["plan"], older=manifest["format"] < FORMAT)
     return manifest
 
 
@@ -224,7 +275,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as opened:
             table = opened.read()
-        about = json.loads(table.schema.metadata[_META])
+        about = parsed(table.schema.metadata[_META])
         return table.to_pandas().reindex(columns=list(STATE)).astype(STATE), about
-    except (OSError, pyarrow.ArrowException, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # pandas believes what the metadata says of the columns
         raise DamagedPart(f"{path} is not a whole part of a sweep: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,23 +31,25 @@ class Merged:
     """Shards without a sound part."""
 
 
-def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
-    """The parts of one model and analysis, merged; None where there is none yet.
+def merged_parts(
+    sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
+) -> Merged | None:
+    """The parts of one model and analysis, merged; None where there is none yet. ``lines`` is the manifest's list.
 
     What they come to is kept in the folder under a hash of all these parts as they lie there, and merged anew when one
     has come, gone or changed. Rows of single inputs are not kept: they are as large as the parts themselves. Raises
     `InputError` where parts were measured with different weights.
     """
-    key = _key(sweep, plan, model, analysis)
+    key = _key(sweep, plan, model, analysis, lines)
     path = sweep.merged_path(plan, model, analysis)
-    with suppress(DamagedPart):
+    with suppress(DamagedPart, LookupError, TypeError, ValueError, AttributeError):  # it is merged anew
         table, about = read_table(path)
         if about["key"] == key:
             return Merged(Accumulator.from_state(table, about["told"]), **about["merged"])
-    merged = _merge(sweep, plan, model, analysis)
+    merged = _merge(sweep, plan, model, analysis, lines)
     keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
-    if keeps and key == _key(sweep, plan, model, analysis):
+    if keeps and key == _key(sweep, plan, model, analysis, lines):
         table, state = merged.accumulated.state()
         plain = {name: value for name, value in vars(merged).items() if name != "accumulated"}
         with suppress(
@@ -57,11 +59,14 @@ def merged_parts(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> M
     return merged
 
 
-def _merge(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> Merged | None:
+def _merge(
+    sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
+) -> Merged | None:
     accumulated, identity = Accumulator(), None
     digests, skipped, missing, notes = [], [], [], {}
     for task in _tasks(plan, model, analysis):
         try:
+            sweep.line_of(plan, task, lines.get(sweep.part_name(plan, task)))
             part = sweep.read_part(plan, task)
         except DamagedPart:
             missing.append(task.shard)
@@ -86,10 +91,14 @@ def _tasks(plan: Plan, model: int, analysis: int) -> list[Task]:
     return [Task(model, analysis, shard) for shard in range(plan.shards[model])]
 
 
-def _key(sweep: SweepFolder, plan: Plan, model: int, analysis: int) -> str:
-    """Hash of the plan and of the content of every part."""
+def _key(sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]) -> str:
+    """Hash of the plan, and of the content of every part and what the manifest says that it is."""
     digest = hashlib.sha256(f"{FORMAT} {plan.fingerprint} {model} {analysis}".encode())
     for task in _tasks(plan, model, analysis):
         path = sweep.part_path(plan, task)
-        digest.update(f"\n{sha256_file(path) if path.is_file() else 'missing'}".encode())
+        content = sha256_file(path) if path.is_file() else "missing"
+        line = lines.get(sweep.part_name(plan, task))
+        digest.update(
+            f"\n{content}{'' if line is None or line['sha256'] == content else ' damaged'}".encode()
+        )
     return digest.hexdigest()

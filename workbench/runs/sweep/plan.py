@@ -7,12 +7,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers
 from workbench.core.renamed import new_settings
+from workbench.core.schema import conforming
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
@@ -20,6 +24,8 @@ from workbench.runs.settings import RunSettings
 
 SHARD = 256
 """Inputs of a shard, about, where nothing else is asked for."""
+MOST_TASKS = 1_000_000
+"""Of a plan; each is a file."""
 _SETTINGS = {
     "seed": "seed", "batch": "batch_size", "layers": "layers", "heads": "heads", "checkpoint": "checkpoint",
     "preprocessing": "preprocessing", "device": "device", "dtype": "dtype",
@@ -33,7 +39,7 @@ class PlannedModel:
 
     spec: str
     inputs: str
-    n: int
+    n: Annotated[int, Ge(1)]
     names: str
 
 
@@ -44,6 +50,22 @@ class PlannedAnalysis:
     label: str
     name: str
     options: Mapping[str, Any]
+
+
+class _SavedPlan(TypedDict):
+    """A plan as the manifest holds it."""
+
+    models: list[PlannedModel]
+    analyses: list[PlannedAnalysis]
+    shards: list[Annotated[int, Ge(1)]]
+    seed: int
+    batch: int
+    layers: str | None
+    heads: str | None
+    checkpoint: str | None
+    preprocessing: str
+    device: str | None
+    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,14 @@ class Plan:
     """Of every run, without its model and inputs."""
     origin: str | None = None
     """The fingerprint of its parts, where an older version planned it."""
+
+    def __post_init__(self) -> None:
+        """Raises `InputError` for more tasks than could be run."""
+        tasks = sum(self.shards) * len(self.analyses)
+        if tasks > MOST_TASKS:
+            raise InputError(
+                f"a sweep of {tasks:,} tasks is too long; {MOST_TASKS:,} is the most: take fewer shards"
+            )
 
     def tasks(self) -> Iterator[Task]:
         """By model, then analysis, then shard, so that a worker keeps its model."""
@@ -109,13 +139,14 @@ class Plan:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any], older: bool = False) -> Plan:
-        """What `as_json` gave, in today's names where an ``older`` version wrote it."""
+        """What `as_json` gave, in today's names where an ``older`` version wrote it; raises `ValueError` for else."""
         origin = _sha256(saved) if older else None
-        saved = new_settings(saved) if older else saved
-        models = tuple(PlannedModel(**model) for model in saved["models"])
-        analyses = tuple(PlannedAnalysis(**analysis) for analysis in saved["analyses"])
-        settings = RunSettings(**{setting: saved[name] for name, setting in _SETTINGS.items()})
-        return cls(models, analyses, tuple(saved["shards"]), settings, origin)
+        read = conforming(_SavedPlan, new_settings(saved) if older else saved)
+        if len(read["shards"]) != len(read["models"]):
+            raise ValueError(f"it has {len(read['models'])} models, and shards of {len(read['shards'])}")
+        named: Mapping[str, Any] = {**read}
+        settings = RunSettings(**{setting: named[name] for name, setting in _SETTINGS.items()})
+        return cls(tuple(read["models"]), tuple(read["analyses"]), tuple(read["shards"]), settings, origin)
 
     @property
     def fingerprint(self) -> str:

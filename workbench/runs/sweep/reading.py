@@ -29,18 +29,24 @@ def read_sweep(
     folder: str | Path,
     analyses: str | Sequence[str] | None = None,
     models: str | Sequence[str] | None = None,
+    *,
+    allow_partial: bool = False,
 ) -> pd.DataFrame:
-    """What a sweep has measured so far: the frames of its models and analyses, under one another.
+    """What a sweep has measured: the frames of its models and analyses, under one another.
 
     ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models. Where the
     sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` says which
-    shards are missing and which inputs were left out, and what else a run would say.
+    inputs could not be read, and what else a run would say.
 
-    Raises `InputError` where the folder holds no sweep or nothing is finished yet, and `UnknownName` for an analysis or
-    a model that it has not got.
+    Where parts are missing or damaged these are fewer inputs than the sweep was asked for, and nothing is read unless
+    ``allow_partial``; the notes then say how many there are.
+
+    Raises `InputError` where the folder holds no sweep, and where parts are missing (with ``allow_partial``: all of
+    them); `UnknownName` for an analysis or a model that it has not got.
     """
     sweep = SweepFolder(folder)
-    plan, _ = sweep.plan()
+    plan, manifest = sweep.plan()
+    lines = manifest["parts"]
     specs = [planned.spec for planned in plan.models]
     wanted = _among(f"model of the sweep {sweep.path}", models, {spec: spec for spec in specs})
     labels = {planned.label: planned.name for planned in plan.analyses}
@@ -50,7 +56,7 @@ def read_sweep(
         for number, label in enumerate(labels):
             if spec not in wanted or label not in chosen:
                 continue
-            frame = _frame(sweep, plan, which, number)
+            frame = _frame(sweep, plan, lines, which, number, allow_partial)
             if frame is None:
                 waiting.append(f"{label} of {spec}")
                 continue
@@ -83,20 +89,16 @@ def sweep_frame(
 ) -> pd.DataFrame:
     """What a sweep has measured of one model, in the place of a run with these settings and options.
 
-    Raises `InputError` where the sweep is another one, saying what it has, or has no part yet; shards that are missing
-    are named in the notes.
+    Raises `InputError` where the sweep is another one, saying what it has, or is not whole.
     """
     if not isinstance(settings.model, str):
         raise InputError(f"{SWEEP}{folder} holds results by the name of their model; give the model's spec")
     sweep = SweepFolder(folder)
-    plan, _ = sweep.plan()
+    plan, manifest = sweep.plan()
     which, number = _planned(sweep, plan, name, settings.model, check_request(name, given), given)
     _check_settings(sweep, plan, which, settings)
-    frame = _frame(sweep, plan, which, number)
-    if frame is None:
-        raise InputError(
-            f"{sweep.path} holds no finished shard of {plan.analyses[number].label} of {settings.model} yet"
-        )
+    frame = _frame(sweep, plan, manifest["parts"], which, number, allow_partial=False)
+    assert frame is not None  # it is whole
     return frame
 
 
@@ -109,16 +111,30 @@ def sweep_inputs(folder: str | Path, model: str) -> str:
     return planned_inputs[model]
 
 
-def _frame(sweep: SweepFolder, plan: Plan, which: int, number: int) -> pd.DataFrame | None:
-    """The frame of one model and analysis; None where no shard is finished."""
-    merged = merged_parts(sweep, plan, which, number)
+def _frame(
+    sweep: SweepFolder, plan: Plan, lines: Mapping[str, Any], which: int, number: int, allow_partial: bool
+) -> pd.DataFrame | None:
+    """The frame of one model and analysis; None where no shard is finished.
+
+    Raises `InputError` where it is not whole and `allow_partial` is not said.
+    """
+    merged = merged_parts(sweep, plan, which, number, lines)
+    planned, shards = plan.models[which], plan.shards[which]
+    missing = shards if merged is None else len(merged.missing)
+    if missing and not allow_partial:
+        raise InputError(
+            f"{missing} of {shards} shards of {plan.analyses[number].label} of {planned.spec} are missing or damaged "
+            f"in {sweep.path}: these would be {merged.inputs if merged else 0} of {planned.n} inputs; run the sweep "
+            "again, which computes the rest, or read what is there with allow_partial=True (workbench sweep read "
+            "--allow-partial)"
+        )
     if merged is None:
         return None
-    planned, notes = plan.models[which], [*merged.notes]
+    notes = [*merged.notes]
     if merged.missing:
         notes.append(
-            f"{len(merged.missing)} of {plan.shards[which]} shards are missing: these are {merged.inputs} of "
-            f"{planned.n} inputs; `workbench sweep run … --out {sweep.path.name}` computes the rest"
+            f"{missing} of {shards} shards are missing: these are {merged.inputs} of {planned.n} inputs; `workbench "
+            f"sweep run … --out {sweep.path.name}` computes the rest"
         )
     if merged.skipped:
         notes.append(skipped_note(merged.skipped))

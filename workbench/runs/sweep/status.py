@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.sweep.folder import SweepFolder
+from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import Plan, Task
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How many tasks of a sweep are done, failed and left."""
+    """How many tasks of a sweep are done, failed, damaged and left."""
 
     folder: Path
     rows: list[dict[str, Any]] = field(repr=False)
-    """One per model and analysis: model, analysis, done, failed, left, inputs, skipped, time left in seconds."""
+    """One per model and analysis: model, analysis, done, failed, damaged, left, inputs, skipped, seconds left."""
     failures: dict[str, str]
     """What went wrong, by task."""
     running: bool
@@ -32,19 +32,25 @@ class SweepStatus:
         return sum(row["failed"] for row in self.rows)
 
     @property
+    def damaged(self) -> int:
+        """Tasks whose part is not what was written; running the sweep again computes them anew."""
+        return sum(row["damaged"] for row in self.rows)
+
+    @property
     def left(self) -> int:
-        """Tasks that are neither."""
+        """Tasks that are none of these."""
         return sum(row["left"] for row in self.rows)
 
     def __str__(self) -> str:
-        total = self.done + self.failed + self.left
-        more = [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.left, "left")) if count]
+        others = {word: getattr(self, word) for word in ("failed", "damaged", "left")}
+        total = self.done + sum(others.values())
+        more = [f"{count} {word}" for word, count in others.items() if count]
         words = "; ".join([f"{self.folder}: {self.done} of {total} tasks done", *more])
         return f"{words} (running)" if self.running else words
 
 
 def sweep_status(folder: str | Path) -> SweepStatus:
-    """The status of the sweep in a folder; reads the manifest and looks which parts are there.
+    """The status of the sweep in a folder; reads the manifest and compares the parts that are there with it.
 
     Raises `InputError` where the folder holds no sweep.
     """
@@ -57,12 +63,16 @@ def sweep_status(folder: str | Path) -> SweepStatus:
         if key not in rows:
             rows[key] = _row(plan, task)
         row, name = rows[key], sweep.part_name(plan, task)
-        line = manifest["parts"].get(name)  # a part of the last few seconds is not in the manifest yet
         if sweep.part_path(plan, task).is_file():
+            try:  # a part of the last few seconds is not in the manifest yet
+                line = sweep.line_of(plan, task, manifest["parts"].get(name))
+            except DamagedPart:
+                row["damaged"] += 1
+                continue
             row["done"] += 1
-            row["seconds"] += [] if line is None else [line["seconds"]]
-            row["inputs"] += 0 if line is None else line["inputs"]
-            row["skipped"] += 0 if line is None else line["skipped"]
+            row["seconds"] += [line["seconds"]]
+            row["inputs"] += line["inputs"]
+            row["skipped"] += line["skipped"]
         elif name in manifest["failed"]:
             row["failed"] += 1
             failures[plan.name(task)] = manifest["failed"][name]["error"]
@@ -72,11 +82,15 @@ def sweep_status(folder: str | Path) -> SweepStatus:
     for row in rows.values():
         known = row.pop("seconds") or every
         row["seconds left"] = (
-            row["left"] * sum(known) / len(known) / max(1, manifest.get("workers", 1)) if known else None
+            (row["left"] + row["damaged"]) * sum(known) / len(known) / max(1, manifest.get("workers", 1))
+            if known
+            else None
         )
     return SweepStatus(sweep.path, [*rows.values()], failures, sweep.store.is_locked())
 
 
 def _row(plan: Plan, task: Task) -> dict[str, Any]:
     named = {"model": plan.models[task.model].spec, "analysis": plan.analyses[task.analysis].label}
-    return named | dict.fromkeys(("done", "failed", "left", "inputs", "skipped"), 0) | {"seconds": []}
+    return (
+        named | dict.fromkeys(("done", "failed", "damaged", "left", "inputs", "skipped"), 0) | {"seconds": []}
+    )

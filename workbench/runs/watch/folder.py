@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import pandas as pd
+from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.renamed import new_settings
+from workbench.core.schema import conforming, matching, parsed
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, read_frame, write_frame
@@ -104,10 +106,22 @@ def _store(folder: str | os.PathLike[str]) -> RunStore:
     return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, upgrade=_upgraded)
 
 
+class _Stored(TypedDict):
+    """What is relied on of ``watch.json``. An analysis is a folder's name."""
+
+    analyses: dict[Annotated[str, matching(r"\w[^/\\]*")], dict[str, Any]]
+    layers: NotRequired[str | None]
+
+
+class _Noted(TypedDict):
+    step: int | None
+    note: str
+
+
 def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """What ``watch.json`` holds in today's words; raises `LookupError` where it describes no watch."""
+    """What ``watch.json`` holds in today's words; raises `ValueError` where it describes no watch."""
+    conforming(_Stored, content)
     analyses = content["analyses"] if content["format"] == FORMAT else new_settings(content["analyses"])
-    analyses.keys()
     # layers were written as Python shows a list
     layers = content.get("layers")
     content |= {"format": FORMAT, "analyses": analyses}
@@ -132,9 +146,9 @@ def _notes(folder: Path) -> list[str]:
     if not path.is_file():
         return []
     notes = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entry = json.loads(line)
+            entry = conforming(_Noted, parsed(line))
         except ValueError:
             continue
         notes.append(entry["note"] if entry["step"] is None else f"step {entry['step']}: {entry['note']}")

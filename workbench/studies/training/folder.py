@@ -131,11 +131,15 @@ class RunFolder:
             state = read_torch_file(path)
         except InputError as error:
             raise InputError(f"{error}. Without it the run cannot go on: begin anew (--restart)") from error
-        load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
-        trainer.load_state_dict(state["trainer"])
-        self.rows = json.loads(state["rows"])
-        self.table = json.loads(state["table"])
-        return int(state["epoch"])
+        try:
+            load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
+            trainer.load_state_dict(state["trainer"])
+            self.rows = json.loads(state["rows"])
+            self.table = json.loads(state["table"])
+            return int(state["epoch"])
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = "" if isinstance(error, InputError) else f"{path} does not hold what this run wrote: "
+            raise InputError(f"{reason}{error}. Begin anew (--restart)") from error
 
     def record(
         self,

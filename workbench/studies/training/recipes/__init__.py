@@ -229,7 +229,7 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"no recipe at {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"recipe {path} is not valid TOML: {error}") from error
     return parse_recipe(table, origin=path.name, attention=attention)
 

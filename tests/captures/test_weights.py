@@ -1,0 +1,65 @@
+"""What is compared of a captured call, and what of two captures."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from workbench.captures.comparison import _relative_difference
+from workbench.captures.families.swin import Windows
+from workbench.captures.records import Call
+from workbench.captures.routes import _given_mask
+from workbench.captures.weights import attention_output, call_weights, check_call
+from workbench.core.errors import IncompleteCapture
+
+INPUTS, HEADS, TOKENS, DIM = 3, 2, 10, 4
+
+
+def call():
+    q, k, v = torch.randn(3, INPUTS, HEADS, TOKENS, DIM, generator=torch.Generator().manual_seed(0))
+    made = Call(q, k, v, 0.5, None, torch.zeros(0))
+    made.head_out = attention_output(call_weights(made), v, "token")
+    return made
+
+
+@pytest.mark.parametrize(
+    "place", [(0, 0), (0, TOKENS - 1), (INPUTS - 1, 0), (INPUTS - 1, 6), (INPUTS - 1, TOKENS - 1)]
+)
+def test_without_weights_the_first_and_the_last_input_are_compared_from_end_to_end(place):
+    right = call()
+    check_call(right, None, "attn")
+    right.head_out[place[0], :, place[1]] += 0.5
+    with pytest.raises(IncompleteCapture):
+        check_call(right, None, "attn")
+
+
+def test_the_size_of_a_difference_is_that_of_the_first():
+    x, y = torch.tensor([4.0, -8.0, 0.0]), torch.tensor([4.0, -8.0, 2.0])
+    assert _relative_difference((x, y)) == 0.25
+    assert _relative_difference((-x, -y)) == 0.25
+    assert _relative_difference((torch.zeros(2), torch.ones(2))) == float("inf")
+
+
+def test_windows_of_an_image_that_is_no_square_are_counted_row_by_row():
+    """Two images of 2 × 3 windows: the fifth window of the second lies in row 1, column 1."""
+    block = SimpleNamespace(
+        args=(torch.zeros(2, 4, 6, 5),), module=SimpleNamespace(window_size=(2, 2), shift_size=(0, 1))
+    )
+    block.module.shift_size = (0, 1)
+    windows = Call(*[torch.zeros(12, 1, 4, 3)] * 3, 1.0, None, torch.zeros(12, 1, 4, 3))
+    visit = SimpleNamespace(parents=[block], calls=[windows])
+    (read,) = Windows().read(visit)
+    assert read.origin.image.tolist() == [0] * 6 + [1] * 6
+    assert read.origin.row.tolist() == [0, 0, 0, 1, 1, 1] * 2
+    assert read.origin.column.tolist() == [0, 1, 2] * 4
+    assert (read.origin.size, read.origin.shift, read.origin.grid) == ((2, 2), (0, 1), (2, 3))
+
+
+def test_a_mask_that_is_longer_than_the_keys_is_cut_to_the_first_of_them():
+    """A cache of fixed length brings a mask for keys that are not there yet."""
+    query, key = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4)
+    mask = torch.arange(24.0).view(1, 1, 3, 8)
+    found = _given_mask("eager", torch.nn.Identity(), query, key, mask, None)
+    assert torch.equal(found, mask[..., :5])
+    biased = _given_mask("eager", torch.nn.Identity(), query, key, mask[..., :5], torch.ones(1, 2, 3, 5))
+    assert torch.equal(biased, (mask[..., :5] + 1).expand(1, 2, 3, 5))
