@@ -13,7 +13,7 @@ Held = TypeVar("Held")
 
 
 def matching(pattern: str) -> Predicate:
-    """Whether a text is all of a pattern: ``Annotated[str, matching("a+")]``."""
+    """A mark of texts that are all of a pattern, beside ``str`` in ``Annotated``."""
     whole = re.compile(pattern)
     return Predicate(lambda text: whole.fullmatch(text) is not None)
 
