@@ -52,7 +52,7 @@ def test_the_null_is_that_of_the_bilateral_filter_and_says_so():
 
 
 def test_single_heads_and_other_frames_are_refused():
-    with pytest.raises(InputError, match="without per_head"):
+    with pytest.raises(InputError, match="leave out per_head"):
         filter_share_figure(shares().assign(input="digits/1"))
     with pytest.raises(InputError, match="holds no values of filter_share"):
         filter_share_figure(study({"metric": "eigenvalue", "value": 1.0, "layer": 0}))

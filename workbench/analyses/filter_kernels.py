@@ -20,7 +20,7 @@ from torch import Tensor
 
 from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
-from workbench.analyses.registry import Analysis, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
@@ -54,7 +54,6 @@ class Options(OfHeads):
         NullSamples,
         "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
     ] = 4
-    single: Single = False
 
 
 FILTER_SHARE = Metric(

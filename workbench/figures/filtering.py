@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS, means_and_heads
-from workbench.figures.marks import Band, Line, Null
+from workbench.figures.levels import NULL_COLUMNS
+from workbench.figures.marks import Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.theme import PAGE, even_choice, theme_of
 
@@ -31,16 +32,18 @@ _COMPARED = "bilateral filter of tokens"  # has both bandwidths, and so gains mo
 def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Share of attention that each fitted kernel explains, by layer: a panel per model.
 
-    Lines are means over heads and inputs, bands their interquartile range where the frame has them one by one; grey,
-    the bilateral filter with its tokens permuted.
+    Lines are means over heads and inputs; the grey band is that of the bilateral filter with its tokens permuted.
 
     Args:
-        frame: the analysis ``filter-kernels`` of one or several models; with ``single`` for the ranges.
+        frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``.
 
     Raises:
-        InputError: the frame holds no such rows, or was made with ``per_head``.
+        InputError: the frame holds no such rows.
     """
-    rows = means_and_heads(rows_of(frame, "filter_share", needs=("layer", "candidate")))
+    rows = rows_of(frame, "filter_share", needs=("layer", "candidate"))
+    rows = rows[rows["input"].isna() & rows["layer"].notna()]
+    if rows.empty:
+        raise InputError("the frame holds single heads; leave out per_head, for means by layer")
     shown = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
     ends = [name for name in NULL_COLUMNS if name in shown]
     shown[ends] = shown[ends].where(shown["quantity"] == _COMPARED)
@@ -49,8 +52,7 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     plot = Plot(shown, color="quantity", panel=SERIES, names={"filter_share": title})
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
-    spread = Band(quantiles=(25, 75), words="IQR over heads and inputs")
-    return plot.add(Null(), spread, Line(words="mean over heads and inputs")).figure("page", height=266)
+    return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page", height=266)
 
 
 _SHOWN = (

@@ -101,9 +101,10 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 _PARTS = {"sparse": "Relative error of S", "low_rank": "Relative error of L"}
+_PAPERS_WEIGHT, _PAPERS_STEPS = 4, 4  # λ and the steps of teo2024
 
 
-def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) -> go.Figure:
+def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     """Error of both parts of planted matrices against the steps of a pursuit: by ADMM, and by attention.
 
     Medians over matrices. Principal attention pursuit has a line with the paper's λ, and a band over all λ: its lower
@@ -111,8 +112,6 @@ def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) ->
 
     Args:
         frame: the result of `workbench.studies.evaluation.planted.pursuit_recovery`.
-        weight: the paper's λ.
-        steps: the paper's number of steps.
 
     Raises:
         InputError: the frame lacks a method, or that λ.
@@ -122,7 +121,7 @@ def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) ->
     over = rows[rows["method"] == "PAP"].groupby(["metric", "steps"])["value"].agg(["min", "max"])
     lines = {
         "PCP by ADMM": rows[rows["method"] == "PCP"],
-        f"PAP, λ = {weight:g}": rows[(rows["method"] == "PAP") & (rows["weight"] == weight)],
+        f"PAP, λ = {_PAPERS_WEIGHT}": rows[(rows["method"] == "PAP") & (rows["weight"] == _PAPERS_WEIGHT)],
     }
     absent = [name for name, part in lines.items() if part.empty]
     if absent:
@@ -138,5 +137,5 @@ def recovery_figure(frame: pd.DataFrame, weight: float = 4.0, steps: int = 4) ->
     return plot.add(
         Band(columns=("min", "max"), words=f"PAP, every λ from {weights.min():g} to {weights.max():g}"),
         Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "finding nothing"),
-        At(steps, f"the paper's {steps} steps"),
+        At(_PAPERS_STEPS, f"the paper's {_PAPERS_STEPS} steps"),
     ).figure("page")  # fmt: skip

@@ -59,14 +59,9 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     )  # fmt: skip
     return plot.add(
         Rule(column="constant", name=_BOUND), pairs,
-        Band(columns=("low", "high"), words="95 % CI over samples"), Line(words=_samples(sampled)),
+        Band(columns=("low", "high"), words="95 % CI over samples"),
+        Line(words="left: largest, right: mean of all samples"),
     ).figure("page")  # fmt: skip
-
-
-def _samples(sampled: pd.DataFrame) -> str:
-    """What the lines are of."""
-    held = sampled.get("null_samples", pd.Series(dtype=float)).dropna().unique()
-    return f"left: largest, right: mean of {f'{held[0]:g} ' if len(held) == 1 else ''}samples"
 
 
 def softmax_sensitivity_figure(measured: pd.DataFrame) -> go.Figure:

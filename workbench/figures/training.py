@@ -27,6 +27,7 @@ _AXES = {
     "phi_norm2": ("‖φ(q)‖², mean over layers", 1, True),
     "phi_norm2_last": ("‖φ(q)‖², last layer", 1, True),
 }
+_BASELINE = "softmax"
 _OTHER = "rpc-sym"  # whose look stands for every variant where each has a panel of its own
 _SCALED = ["value", "low", "high", "floor", "null_low", "null_high"]
 
@@ -35,7 +36,6 @@ def training_curves_figure(
     frame: pd.DataFrame,
     metrics: Sequence[str] = ("accuracy", "loss"),
     split: str = "test",
-    columns: int = 2,
     names: Mapping[str, str] | None = None,
 ) -> go.Figure:
     """A panel per metric against the epoch: median over seeds of each variant, and a band from least to largest.
@@ -47,7 +47,6 @@ def training_curves_figure(
         frame: rows of `training_record` with one model per variant of attention.
         metrics: of the record, one panel each; "error" is 1 - accuracy.
         split: "test" or "train".
-        columns: panels side by side.
         names: what the key says of an attention in the place of its own words.
 
     Raises:
@@ -68,18 +67,15 @@ def training_curves_figure(
         titles[metric] = f"{split.capitalize()} {words}" if words[0].islower() else words
         logs[metric] = log and own["value"].max() > 10 * own["value"].min()
         parts.append(own)
-    plot = (
-        Plot(pd.concat(parts), x="epoch", color="attention", names=names or {})
-        .metric(*metrics)
-        .scale(y_title=titles, y_log=logs)
-    )
-    return plot.add(Band(quantiles=(0, 100), alpha=0.13), Line("median")).figure("page", columns=columns)
+    plot = Plot(pd.concat(parts), x="epoch", color="attention", names=names or {}).metric(*metrics)
+    plot = plot.scale(y_title=titles, y_log=logs).add(Band(quantiles=(0, 100), alpha=0.13), Line("median"))
+    return plot.figure("page", columns=2)
 
 
 def variant_curves_figure(
-    frame: pd.DataFrame, metric: str = "loss", split: str = "test", baseline: str = "softmax", first: int = 0
+    frame: pd.DataFrame, metric: str = "loss", split: str = "test", first: int = 0
 ) -> go.Figure:
-    """A metric against the epoch, a panel per variant with the baseline's curve behind it.
+    """A metric against the epoch, a panel per variant with the curve of softmax attention behind it.
 
     Medians over seeds, bands from least to largest. Losses, perplexities, errors and norms that span more than a decade
     are on logarithmic axes; these hold the medians, and where a band reaches further an arrow says how far.
@@ -88,7 +84,6 @@ def variant_curves_figure(
         frame: rows of `training_record` with one model per variant of attention.
         metric: of the record.
         split: "test" or "train".
-        baseline: the attention that the others are compared with; alone it has a panel of its own.
         first: the epoch to begin with, where the first ones would hide all differences later.
 
     Raises:
@@ -102,11 +97,11 @@ def variant_curves_figure(
     words, factor, log = _AXES[metric]
     rows = rows[rows["epoch"] >= first].assign(value=lambda own: own["value"] * factor)
     medians = rows.groupby(["attention", "epoch"])["value"].median()
-    others = [name for name in order if name != baseline] or order
+    others = [name for name in order if name != _BASELINE] or order
     parts = []
     for name in others:
-        own = rows[rows["attention"].isin([baseline, name])]
-        same = own["attention"].where(own["attention"] == baseline, _OTHER)
+        own = rows[rows["attention"].isin([_BASELINE, name])]
+        same = own["attention"].where(own["attention"] == _BASELINE, _OTHER)
         parts.append(own.assign(panel=look_of(name).label, attention=same))
     title = f"{split.capitalize()} {words}" if words[0].islower() else words
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})

@@ -74,10 +74,10 @@ class Filtered:
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
         over_even = best["psnr"] - psnr["even attention"]
         return [
-            f"The noisy photograph has a PSNR of {psnr['noisy']:.1f} dB. The {made.idxmax()} of scikit-image brings it "
-            f"to {made.max():.1f} dB, {free.idxmax()}, which has no trained weight, to {free.max():.1f} dB (settings "
+            f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {made.idxmax()} of scikit-image "
+            f"{made.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB (settings "
             "chosen by the clean photograph).",
-            f"The attention of {self.model}, mean over heads, brings it to {best['psnr']:.1f} dB at best "
+            f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
             f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} an even mean of "
             "its patches.",
         ]
