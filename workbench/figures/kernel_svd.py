@@ -70,7 +70,7 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     rows = means_and_heads(rows_of(frame, {where["metric"] for where in _BY_LAYER.values()}))
     drawn = rows["metric"].eq(_OF_V).map({True: "permutation", False: "gaussian"})
     rows = rows[rows["null"].isna() | (rows["null"] == drawn)].assign(
-        null="random q, k; last row: V's tokens permuted"
+        null="by row random q and k, random output, permuted V"
     )
     rows = titled(rows.assign(series=series_labels(rows)), _BY_LAYER)
     shown = [*dict.fromkeys(rows["metric"])]
