@@ -138,7 +138,7 @@ def test_what_is_not_drawn_is_counted():
     ]
     fig = claims_figure(pd.concat(rows))
     assert len(shown_claims(pd.concat(rows))) == 6
-    assert "42 further readings" in " ".join(titles(fig)).replace("<br>", " ")
+    assert "42 further interpretations" in " ".join(titles(fig)).replace("<br>", " ")
     assert fig.layout.height < PAGE_HEIGHT
     assert len(marks(fig, "fails")) == 6
 

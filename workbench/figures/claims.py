@@ -161,7 +161,7 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table of claims that `claims_figure` draws.
 
     What was not tested is left out. Where the rest would not fit a page the claims keep one row each, their primary
-    reading or the first that was tested; where these would not, those remain that were tested on every model.
+    interpretation or the first that was tested; where these would not, those remain that were tested on every model.
 
     Args:
         frame: what `claims_figure` takes.
@@ -201,7 +201,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     labels = " ".join(row.label for row in rows)
     below = [_method(shown)]
     left = [f"{count} {words}" for count, words in (
-        (frame[frame["verdict"] != NOT_TESTED][_KEYS].drop_duplicates().shape[0] - len(rows), "further readings"),
+        (len(frame[frame["verdict"] != NOT_TESTED].drop_duplicates(_KEYS)) - len(rows), "further interpretations"),
         (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "not tested on some model"),
     ) if count]  # fmt: skip
     below += [f"In the table: {' and '.join(left)}."] if left else []
@@ -260,12 +260,12 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         looks = {_claimed(first, factor, unit): "<b>{}</b>"} | looks
         # a backslash is as wide as a blank, and no line ends there
         words = first["label"] or f"{first['claim']}: {first['interpretation']}"
+        words = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]].partition(" (")[0], words)
         words = re.sub(r"\([^)]*\)", lambda found: found[0].replace(" ", "\\"), words.replace(" = ", "\\=\\"))
         label = wrap(" ".join([words, *(part.replace(" ", "\\") for part in looks)]), _WHO - 8, _FONT)
         for part, look in looks.items():
             label = label.replace(part.replace(" ", "\\"), look.format(part), 1)
         label = label.replace("\\", " ")
-        label = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]], label)
         for symbol in ("R_c", "J_proj", "1_N"):
             label = label.replace(symbol, symbol.replace("_", "<sub>") + "</sub>")
         lanes = [_lane(row, factor, unit) for row in own.to_dict("records")]
