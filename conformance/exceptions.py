@@ -1,6 +1,7 @@
 """What the general ways of shrinking and of making inputs do not know of single models.
 
-``CLASSES`` names the class of a type's models. ``SMALL`` is a small configuration in full, where parts of a model fit
+``CLASSES`` names the class of a type's models, and ``PARTS`` the part of its configuration that this class is made of,
+where the whole has no forward pass. ``SMALL`` is a small configuration in full, where parts of a model fit
 together in a way of their own. ``FIELDS`` sets fields of its configuration after shrinking, by path
 ("" holds what the configuration is made with). ``INPUTS`` makes its batch of the configuration, or says why there is
 none. ``OWN_WEIGHTS`` keeps a model's weights as they are made. ``DENSE`` says why a capture has another shape than what
@@ -43,7 +44,10 @@ def _pointed_at(size: int) -> Callable[[Any], dict[str, Any]]:
 CLASSES: dict[str, str] = {
     "musicgen": "MusicgenForConditionalGeneration",
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+    "bark": "BarkSemanticModel",
+    "pi0": "PI0Model",
 }
+PARTS: dict[str, str] = {"bark": "semantic_config"}
 FIELDS: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
         "": {
@@ -114,6 +118,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     },
     "timm_wrapper": {"": {"architecture": "vit_tiny_patch16_224"}},
     "timm_backbone": {"": {"backbone": "vit_tiny_patch16_224"}},
+    "efficientnet": {"": {"width_coefficient": 1.0, "depth_coefficient": 1.0}, "hidden_dim": 1280},
 }
 _TEXT = {
     "vocab_size": 99,
@@ -254,7 +259,137 @@ _OMNI_AUDIO = {
     "n_window": 8,
     "output_dim": 32,
 }
+_GROUPED = {**_TEXT, "num_key_value_heads": 2, "head_dim": 8}
+_TIMM = {
+    "model_type": "timm_wrapper",
+    "architecture": "vit_pe_core_tiny_patch16_384",
+    "model_args": {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": [64, 64]},
+}
+_PE_VIDEO = {
+    "vision_config": {**_TIMM, "do_pooling": True, "num_labels": 32, "global_pool": "map"},
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 8,
+}
+_SAM3_VISION = {
+    "model_type": "sam3_vision_model",
+    "backbone_config": {
+        **{key: value for key, value in _VISION.items() if key != "image_size"},
+        "model_type": "sam3_vit_model",
+        "image_size": 64,
+        "pretrain_image_size": 32,
+        "window_size": 4,
+        "global_attn_indexes": [1],
+    },
+    "fpn_hidden_size": 32,
+    "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
+}
+_EDGETAM_VISION = {
+    "backbone_config": {
+        "model_type": "timm_wrapper",
+        "architecture": "repvit_m1",
+        "model_args": {"in_chans": 3, "features_only": True, "out_indices": [0, 1, 2, 3]},
+    },
+    "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+    "fpn_hidden_size": 32,
+}
+_SPEECH_CODEC = {"hidden_size": 16, "num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
+_HGNET = {"model_type": "hgnet_v2", "out_features": ["stage1", "stage2", "stage3", "stage4"]}
 SMALL: dict[str, dict[str, Any]] = {
+    "muse_glimmer_assistant": {
+        **_GROUPED,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "target_layer_ids": [0, 1],
+        "mask_token_id": 98,
+    },
+    "pi0": {
+        "vlm_config": {
+            "text_config": {"model_type": "gemma", **_GROUPED},
+            "vision_config": {"model_type": "siglip_vision_model", **_VISION, "vision_use_head": False},
+            "projection_dim": 32,
+            "image_token_id": 98,
+        },
+        "dit_config": {"model_type": "gemma", **_GROUPED},
+        "chunk_size": 6,
+    },
+    "perception_lm": {
+        "vision_config": {**_TIMM, "do_pooling": False, "num_labels": 0, "global_pool": "map"},
+        "text_config": {"model_type": "llama", **_TEXT},
+        "image_token_id": 98,
+        "video_token_id": 97,
+    },
+    "shieldgemma2": {
+        "text_config": {"model_type": "gemma3_text", **_GROUPED, "sliding_window": 8},
+        "vision_config": {"model_type": "siglip_vision_model", **_VISION},
+        "mm_tokens_per_image": 4,
+        "image_token_index": 98,
+        "boi_token_index": 97,
+        "eoi_token_index": 96,
+        "yes_token_index": 5,
+        "no_token_index": 7,
+    },
+    "nemotron3_5_asr": {
+        "vocab_size": 99,
+        "blank_token_id": 98,
+        "decoder_hidden_size": 32,
+        "num_decoder_layers": 1,
+        "num_prompts": 4,
+        "default_prompt_id": 1,
+        "prompt_intermediate_size": 48,
+        "encoder_config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "subsampling_conv_channels": 16,
+            "num_mel_bins": 16,
+            "max_position_embeddings": 64,
+        },
+    },
+    "sam3_tracker": {
+        "vision_config": _SAM3_VISION,
+        "prompt_encoder_config": {**_SAM_PROMPT, "hidden_size": 32, "image_size": 64},
+        "mask_decoder_config": _SAM2_MASKS,
+    },
+    "edgetam": {
+        "vision_config": _EDGETAM_VISION,
+        "prompt_encoder_config": {**_SAM2_PROMPT, "image_size": 64},
+        "mask_decoder_config": _SAM2_MASKS,
+    },
+    "edgetam_vision_model": _EDGETAM_VISION,
+    "pe_video_encoder": _PE_VIDEO,
+    "pe_video": {
+        "video_config": _PE_VIDEO,
+        "text_config": {"model_type": "modernbert", **_TEXT, "local_attention": 8},
+    },
+    "vibevoice": {
+        "audio_config": _SPEECH_CODEC,
+        "semantic_model_config": {"model_type": "vibevoice_acoustic_tokenizer_encoder", **_SPEECH_CODEC},
+        "text_config": {"model_type": "qwen2", **_TEXT, "num_key_value_heads": 2},
+        "diffusion_head_config": {"num_hidden_layers": 2, "intermediate_size": 48},
+    },
+    "xcodec2": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "encoder_hidden_size": 4,
+        "downsampling_ratios": [2, 2],
+        "quantization_dim": 64,
+        "semantic_model_config": {
+            "model_type": "wav2vec2-bert",
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "feature_projection_input_dim": 16,
+        },
+    },
     "blt": {
         "vocab_size": 99,
         "patcher_config": {**_BLT_LOCAL, "vocab_size": 99, "num_key_value_heads": 4},
@@ -568,7 +703,57 @@ def _heard(config: Any) -> dict[str, Any]:
     }
 
 
+def _seen_after(
+    text: int, image: int, token: int, pixels: tuple[int, ...]
+) -> Callable[[Any], dict[str, Any]]:
+    """Texts after so many tokens that stand for an image."""
+    ids = torch.cat([torch.full((BATCH, image), token), _words(BATCH, text)], dim=1)
+    return lambda config: {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": noise(BATCH, *pixels),
+    }
+
+
 INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
+    "muse_glimmer_assistant": lambda config: {
+        "noise_embeds": noise(BATCH, 4, 32),
+        "context_hidden_states": noise(BATCH, 9, 64),
+    },
+    "pi0": lambda config: {
+        "input_ids": torch.cat([torch.full((BATCH, 16), 98), _words(BATCH, 5)], dim=1),
+        "attention_mask": torch.ones(BATCH, 21).long(),
+        "pixel_values": noise(BATCH, 1, 3, 32, 32),
+        "pixel_attention_mask": torch.ones(BATCH, 1).bool(),
+        "action_embeds": noise(BATCH, 7, 32, seed=2),
+    },
+    "jev": lambda config: {
+        "input_ids": _words(1, LENGTH),
+        "marks": torch.tensor([[5, 11]]),
+        "num_options": torch.tensor([[2, 3]]),
+        "question_type_ids": torch.tensor([[0, 1]]),
+    },
+    "perception_lm": _seen_after(5, 16, 98, (1, 3, 64, 64)),
+    "shieldgemma2": _seen_after(5, 4, 98, (3, 32, 32)),
+    "nemotron3_5_asr": lambda config: {
+        "input_features": noise(BATCH, 64, 16),
+        "attention_mask": torch.ones(BATCH, 64).long(),
+        "decoder_input_ids": _words(BATCH, 1),
+    },
+    "sam3_tracker": _pointed_at(64),
+    "edgetam": _pointed_at(64),
+    "edgetam_vision_model": lambda config: {"pixel_values": noise(BATCH, 3, 64, 64)},
+    "pe_video_encoder": lambda config: {"pixel_values_videos": noise(BATCH, 3, 3, 64, 64)},
+    "pe_video": lambda config: {
+        "input_ids": _words(BATCH, LENGTH),
+        "attention_mask": torch.ones(BATCH, LENGTH).long(),
+        "pixel_values_videos": noise(BATCH, 3, 3, 64, 64),
+    },
+    "vibevoice": lambda config: {"input_ids": _words(BATCH, LENGTH)},
+    "xcodec2": lambda config: {
+        "input_values": noise(BATCH, 1, 48),
+        "input_features": noise(BATCH, 12, 16, seed=2),
+    },
     "gemma4_assistant": _ALL_SHARED,
     "gemma4_unified_assistant": _ALL_SHARED,
     "pix2struct_vision_model": lambda config: {"flattened_patches": _flattened(config)},

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, SMALL
+from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL
 from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import AS_GIVEN, WAYS, Way, shrink
 
@@ -151,6 +151,8 @@ def _transformers_model(name: str) -> Built:
         raise NotBuilt(reason)
     try:
         default = CONFIG_MAPPING[name](**SMALL.get(name, FIELDS.get(name, {}).get("", {})))
+        if name in PARTS:
+            default = getattr(default, PARTS[name])
         cls = model_class(name, default)
     except NotBuilt:
         raise
