@@ -94,7 +94,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "cvt": {"depth": [1, 2, 3]},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_v2": {"": {"num_experts_per_tok": 2}},
-    "bamba": {"attn_layer_indices": [1]},
     "autoformer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
     "informer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
     "time_series_transformer": {"": {"prediction_length": 16, "context_length": 32, "num_time_features": 1}},
@@ -290,6 +289,7 @@ _EDGETAM_VISION = {
     "backbone_config": {
         "model_type": "timm_wrapper",
         "architecture": "repvit_m1",
+        "num_classes": 2,
         "model_args": {"in_chans": 3, "features_only": True, "out_indices": [0, 1, 2, 3]},
     },
     "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
@@ -297,6 +297,22 @@ _EDGETAM_VISION = {
 }
 _SPEECH_CODEC = {"hidden_size": 16, "num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
 _HGNET = {"model_type": "hgnet_v2", "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+_NEMOTRON_H = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 48,
+    "ssm_state_size": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "chunk_size": 8,
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 16,
+}
 SMALL: dict[str, dict[str, Any]] = {
     "muse_glimmer_assistant": {
         **_GROUPED,
@@ -364,6 +380,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "pe_video": {
         "video_config": _PE_VIDEO,
         "text_config": {"model_type": "modernbert", **_TEXT, "local_attention": 8},
+    },
+    "pe_audio_video_encoder": {
+        "audio_config": {
+            **{key: value for key, value in _PE_VIDEO.items() if key != "vision_config"},
+            "dac_config": {"encoder_hidden_size": 8, "downsampling_ratios": [2, 4], "codebook_dim": 16},
+        },
+        "video_config": _PE_VIDEO,
+        **{key: value for key, value in _PE_VIDEO.items() if key != "vision_config"},
     },
     "vibevoice": {
         "audio_config": _SPEECH_CODEC,
@@ -567,6 +591,16 @@ SMALL: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
         "frame_rate": 1500,
     },
+    "bamba": {
+        **_TEXT,
+        "num_key_value_heads": 2,
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+    },
     "zamba": {
         "vocab_size": 99,
         "hidden_size": 64,
@@ -591,21 +625,25 @@ SMALL: dict[str, dict[str, Any]] = {
         "intermediate_size": 48,
         "use_mem_rope": True,
     },
-    "nemotron_h": {
-        "vocab_size": 99,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 48,
-        "ssm_state_size": 16,
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 8,
-        "n_groups": 2,
-        "chunk_size": 8,
-        "n_routed_experts": 4,
-        "moe_intermediate_size": 16,
-        "moe_shared_expert_intermediate_size": 16,
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_omni": {
+        "text_config": _NEMOTRON_H,
+        "vision_config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "patch_size": 8,
+            "image_size": 32,
+            "max_img_size": 64,
+            "num_cls_tokens": 2,
+            "num_registers": 2,
+            "video_temporal_patch_size": 2,
+            "dtype": "float32",
+        },
+        "projector_hidden_size": 48,
+        "vision_hidden_size": 32,
+        "image_token_id": 98,
+        "video_token_id": 97,
     },
     "siglip": {"text_config": _TEXT, "vision_config": _VISION},
     "siglip2": {"text_config": _TEXT, "vision_config": {**_VISION, "num_patches": 16}},
@@ -735,6 +773,11 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
     },
     "perception_lm": _seen_after(5, 16, 98, (1, 3, 64, 64)),
     "shieldgemma2": _seen_after(5, 4, 98, (3, 32, 32)),
+    "nemotron_h_omni": lambda config: {
+        **_seen_after(5, 4, 98, ())(config),
+        "pixel_values": noise(BATCH * 16, 192),
+        "image_grid_hw": torch.tensor([[4, 4]] * BATCH),
+    },
     "nemotron3_5_asr": lambda config: {
         "input_features": noise(BATCH, 64, 16),
         "attention_mask": torch.ones(BATCH, 64).long(),
@@ -744,6 +787,10 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
     "edgetam": _pointed_at(64),
     "edgetam_vision_model": lambda config: {"pixel_values": noise(BATCH, 3, 64, 64)},
     "pe_video_encoder": lambda config: {"pixel_values_videos": noise(BATCH, 3, 3, 64, 64)},
+    "pe_audio_video_encoder": lambda config: {
+        "input_values": noise(BATCH, 1, 96),
+        "pixel_values_videos": noise(BATCH, 12, 3, 64, 64),
+    },
     "pe_video": lambda config: {
         "input_ids": _words(BATCH, LENGTH),
         "attention_mask": torch.ones(BATCH, LENGTH).long(),
@@ -898,6 +945,22 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
         "input_ids": _words(BATCH, 7, config.num_channels),
         "encoder_hidden_states": noise(BATCH, LENGTH, config.cross_hidden_size),
     },
+}
+# Of timm, what is made smaller: how the model is made, and the side of its images.
+TIMM: dict[str, tuple[dict[str, Any], int]] = {
+    "davit_base_fl": (
+        {"depths": (1, 1, 1, 1), "embed_dims": (32, 64, 128, 256), "num_heads": (2, 4, 8, 16)},
+        96,
+    ),
+    "gemma4_vit_167m": ({"img_size": 96, "depth": 2}, 96),
+    "gemma4_vit_167m_enc": ({"img_size": 96, "depth": 2}, 96),
+    "mobilenetv5_300m_enc": ({}, 256),
+    "resnet50x16_clip": ({}, 384),
+    "repvgg_d2se": ({}, 224),
+    "aimv2_1b_patch14_224": ({"depth": 2, "embed_dim": 128, "num_heads": 4}, 224),
+    "vit_5b_patch16_sapiens2": ({"depth": 2, "embed_dim": 128, "num_heads": 4, "img_size": 224}, 224),
+    "sam2_hiera_tiny": ({}, 224),
+    "sam2_hiera_base_plus": ({}, 224),
 }
 # Others make scores of 10 000 and more without norms that adapt, which float32 rounds by a thousandth.
 OWN_WEIGHTS = {"iformer_l2_distilled", "nextvit_small"}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL
+from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL, TIMM
 from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import AS_GIVEN, WAYS, Way, shrink
 
@@ -294,9 +294,11 @@ def _timm_model(name: str) -> Built:
     import timm
 
     failures = []
-    for options in ({"depth": 2}, {"depths": True}, {}):
+    small, side = TIMM.get(name, ({}, 0))
+    ways: tuple[dict[str, Any], ...] = (small,) if side else ({"depth": 2}, {"depths": True}, {})
+    for options in ways:
         try:
-            if "depths" in options:
+            if options.get("depths") is True:
                 with torch.device("meta"):
                     whole = timm.create_model(name)
                 depths = getattr(
@@ -313,9 +315,8 @@ def _timm_model(name: str) -> Built:
             if name not in OWN_WEIGHTS:
                 with_random_weights(model)
             size = model.pretrained_cfg.get("input_size", (3, 224, 224))
+            size = (3, side, side) if side else size
             batch = torch.randn(2, *size, generator=torch.Generator().manual_seed(1))
-            if name.startswith("naflexvit"):
-                batch = batch
             if not is_number(run(model, batch)):
                 model.load_state_dict(state)
                 run(model, batch)
