@@ -1,21 +1,22 @@
 """What the general ways of shrinking and of making inputs do not know of single models.
 
 ``CLASSES`` names the class of a type's models, and ``PARTS`` the part of its configuration that this class is made of,
-where the whole has no forward pass. ``SMALL`` is a small configuration in full, where parts of a model fit
-together in a way of their own. ``FIELDS`` sets fields of its configuration after shrinking, by path
+where the whole has no forward pass. ``SMALL`` is a small configuration in full, where parts of a model fit together in
+a way of their own, and ``TIMM`` the same of timm. ``FIELDS`` sets fields of its configuration after shrinking, by path
 ("" holds what the configuration is made with). ``INPUTS`` makes its batch of the configuration, or says why there is
-none. ``OWN_WEIGHTS`` keeps a model's weights as they are made. ``DENSE`` says why a capture has another shape than what
-ran. ``ELSEWHERE`` says of softmaxes that meet data in a model and are no attention over tokens their last axes, and
-what they are.
+none. ``AROUND`` makes a module that runs the model as it is meant to be run. ``OWN_WEIGHTS`` keeps a model's weights as
+they are made. ``DENSE`` says why a capture has another shape than what ran. ``ELSEWHERE`` says of softmaxes that meet
+data in a model and are no attention over tokens their last axes, and what they are.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conformance.inputs import BATCH, LENGTH, noise
 
@@ -296,7 +297,47 @@ _EDGETAM_VISION = {
     "fpn_hidden_size": 32,
 }
 _SPEECH_CODEC = {"hidden_size": 16, "num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
-_HGNET = {"model_type": "hgnet_v2", "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+_KERNELS = {
+    "reduce_channel": [1, 1, 0],
+    "return_channel": [1, 1, 0],
+    **{
+        f"{direction}{part}ratio": [
+            [size if tall else 1, size if wide else 1],
+            [1, 1],
+            [tall * half, wide * half],
+        ]
+        for direction, tall, wide in (
+            ("vertical_long_to_small_conv_", 1, 0),
+            ("horizontal_small_to_long_conv_", 0, 1),
+            ("symmetric_conv_long_", 1, 1),
+        )
+        for part, size, half in (("long", 7, 3), ("mid", 5, 2), ("short", 3, 1))
+    },
+}
+_MEMORY = {
+    "mask_decoder_config": {**_SAM2_MASKS, "hidden_size": 128},
+    "memory_attention_hidden_size": 128,
+    "memory_attention_num_layers": 2,
+    "memory_attention_feed_forward_hidden_size": 48,
+    "memory_attention_rope_feat_sizes": [8, 8],
+    "memory_encoder_hidden_size": 128,
+    "mask_downsampler_embed_dim": 128,
+    "memory_fuser_embed_dim": 128,
+    "memory_fuser_intermediate_dim": 48,
+}
+_LCNET = {
+    "model_type": "pp_lcnet_v4",
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    "block_configs": [
+        [[3, before, after, stride, False]]
+        for before, after, stride in ((96, 96, 1), (96, 96, 2), (96, 192, 2), (192, 384, 2))
+    ],
+}
+_DETECTOR = {
+    "kernel_list": [3, 2, 2],
+    "scale_factor_list": [1, 2, 4, 8],
+    "intraclass_block_config": _KERNELS,
+}
 _NEMOTRON_H = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -364,6 +405,48 @@ SMALL: dict[str, dict[str, Any]] = {
             "num_mel_bins": 16,
             "max_position_embeddings": 64,
         },
+    },
+    "pp_doclayout_v2": {
+        "num_queries": 20,
+        "decoder_layers": 2,
+        "reading_order_config": {"num_hidden_layers": 2},
+        "class_thresholds": [0.0, 0.0],
+        "class_order": [0, 1],
+    },
+    "uvdoc": {
+        "backbone_config": {
+            "model_type": "uvdoc_backbone",
+            "out_features": [f"stage{stage}" for stage in range(1, 7)],
+        }
+    },
+    "pp_ocrv5_server_det": _DETECTOR,
+    "pp_ocrv6_medium_det": {
+        **_DETECTOR,
+        "backbone_config": _LCNET,
+    },
+    "pp_ocrv6_small_det": {"backbone_config": _LCNET, "layer_list_out_channels": [96, 96, 192, 384]},
+    "sam2_video": {
+        "vision_config": {**_SAM2_VISION, "fpn_hidden_size": 128},
+        "prompt_encoder_config": {**_SAM2_PROMPT, "hidden_size": 128},
+        "image_size": 128,
+        **_MEMORY,
+    },
+    "edgetam_video": {
+        "vision_config": {**_EDGETAM_VISION, "model_type": "edgetam_vision_model", "fpn_hidden_size": 128},
+        "prompt_encoder_config": {**_SAM2_PROMPT, "hidden_size": 128, "image_size": 64},
+        "image_size": 64,
+        "memory_attention_rope_k_sizes": [2, 2],
+        "perceiver_resampler_num_latents": 4,
+        "perceiver_resampler_num_latents_2d": 4,
+        "perceiver_resampler_mlp_intermediate_size": 32,
+        **_MEMORY,
+        "memory_attention_rope_feat_sizes": [4, 4],
+    },
+    "sam3_tracker_video": {
+        "vision_config": {**_SAM3_VISION, "fpn_hidden_size": 128},
+        "prompt_encoder_config": {**_SAM2_PROMPT, "hidden_size": 128, "image_size": 64, "patch_size": 8},
+        "image_size": 64,
+        **_MEMORY,
     },
     "sam3_tracker": {
         "vision_config": _SAM3_VISION,
@@ -753,7 +836,36 @@ def _seen_after(
     }
 
 
+class Followed(nn.Module):
+    """A model that follows an object through two frames: from a point in the first, by memory in the second."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, frames: Tensor) -> list[Tensor]:
+        of_type = sys.modules[type(self.model).__module__]
+        sessions = (each for name, each in vars(of_type).items() if name.endswith("VideoInferenceSession"))
+        height, width = frames.shape[-2:]
+        session = next(sessions)(video=frames, video_height=height, video_width=width, dtype=frames.dtype)
+        number = session.obj_id_to_idx(1)
+        places = frames.shape[-1] * torch.tensor([[[[0.3, 0.6]]]])
+        point = {"point_coords": places, "point_labels": torch.ones(1, 1, 1).int()}
+        session.add_point_inputs(number, 0, point)
+        session.obj_with_new_inputs = [1]
+        return [self.model(session, frame_idx=number).pred_masks for number in range(2)]
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.model.set_attn_implementation(name)
+
+
+AROUND: dict[str, Callable[[nn.Module], nn.Module]] = dict.fromkeys(
+    ("sam2_video", "edgetam_video", "sam3_tracker_video"), Followed
+)
 INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
+    "sam2_video": lambda config: {"frames": noise(2, 3, 128, 128)},
+    "edgetam_video": lambda config: {"frames": noise(2, 3, 64, 64)},
+    "sam3_tracker_video": lambda config: {"frames": noise(2, 3, 64, 64)},
     "muse_glimmer_assistant": lambda config: {
         "noise_embeds": noise(BATCH, 4, 32),
         "context_hidden_states": noise(BATCH, 9, 64),
@@ -958,7 +1070,10 @@ TIMM: dict[str, tuple[dict[str, Any], int]] = {
     "resnet50x16_clip": ({}, 384),
     "repvgg_d2se": ({}, 224),
     "aimv2_1b_patch14_224": ({"depth": 2, "embed_dim": 128, "num_heads": 4}, 224),
-    "vit_5b_patch16_sapiens2": ({"depth": 2, "embed_dim": 128, "num_heads": 4, "img_size": 224}, 224),
+    "vit_5b_patch16_sapiens2": (
+        {"depth": 2, "embed_dim": 128, "num_heads": 4, "num_kv_heads": 2, "img_size": 224},
+        224,
+    ),
     "sam2_hiera_tiny": ({}, 224),
     "sam2_hiera_base_plus": ({}, 224),
 }

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.exceptions import CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL, TIMM
+from conformance.exceptions import AROUND, CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL, TIMM
 from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import AS_GIVEN, WAYS, Way, shrink
 
@@ -200,7 +200,7 @@ def _of_size(name: str, cls: type[nn.Module], default: Any, way: Way) -> tuple[n
         if size > LARGEST:
             raise ValueError(f"{size / 1e6:.0f} million parameters")
     torch.manual_seed(SEED)
-    return cls(config).float().eval(), config
+    return AROUND.get(name, lambda model: model)(cls(config).float().eval()), config
 
 
 def _batch_for(name: str, model: nn.Module, config: Any) -> Batch:
@@ -309,7 +309,7 @@ def _timm_model(name: str) -> Built:
                 options = {"depths": (2,) * depths}
             torch.manual_seed(SEED)
             model = timm.create_model(name, num_classes=7, **options).eval()
-            if sum(p.numel() for p in model.parameters()) > 4 * LARGEST:
+            if not side and sum(p.numel() for p in model.parameters()) > 4 * LARGEST:
                 raise ValueError(f"{sum(p.numel() for p in model.parameters()) / 1e6:.0f} million parameters")
             state = copy.deepcopy(model.state_dict())
             if name not in OWN_WEIGHTS:
