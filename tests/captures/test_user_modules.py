@@ -456,6 +456,29 @@ def test_capture_inside_inference_mode_gives_ordinary_tensors(x: Tensor):
     record.q.add_(1)
 
 
+class Written(Functional):
+    """The same attention in plain operations."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1)
+        )
+        return x + ((q @ k.mT / 3).softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("attention", [Functional, Written])
+def test_a_model_that_enters_inference_mode_itself_gives_ordinary_tensors(
+    x: Tensor, attention: type[nn.Module]
+):
+    model = Stack(attention()).eval()
+    expected = capture(model, x)
+    model.forward = torch.inference_mode()(model.forward)  # as models that follow objects through a video do
+    captured = capture(model, x)
+    for one, other in zip(captured, expected, strict=True):
+        assert all(torch.equal(getattr(one, site), getattr(other, site)) for site in ("q", "k", "v", "attn"))
+        assert not any(getattr(one, site).is_inference() for site in ("q", "k", "v", "attn", "head_out"))
+
+
 def test_training_mode_is_the_callers(x: Tensor):
     model = Stack(nn.TransformerEncoderLayer(WIDTH, HEADS, 11, 0.5, batch_first=True)).train()
     state = copy.deepcopy(torch.get_rng_state())

@@ -593,7 +593,8 @@ class Keeper:
         kept = {}
         for name, tensor in tensors.items():
             address = _address(tensor)
-            if self.copy or address in self.owned or tensor.untyped_storage().nbytes() > needed[address]:
+            own = address in self.owned or tensor.untyped_storage().nbytes() > needed[address]
+            if self.copy or own or tensor.is_inference():  # those of inference mode have no versions
                 kept[name] = _compact(tensor)
             else:
                 kept[name] = tensor
@@ -606,7 +607,7 @@ class Keeper:
 
     def keep_briefly(self, tensor: Tensor) -> Tensor:
         """A tensor needed for a while only: noted, or copied in copy mode."""
-        if self.copy:
+        if self.copy or tensor.is_inference():
             return _compact(tensor)
         self.note(tensor)
         return tensor
@@ -636,6 +637,12 @@ def _footprint(tensor: Tensor) -> int:
 
 
 def _compact(tensor: Tensor) -> Tensor:
+    if tensor.is_inference():
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):  # an ordinary tensor, of a model that enters that mode
+            return tensor.clone(memory_format=torch.contiguous_format)
     return dense(tensor).clone(memory_format=torch.contiguous_format).expand(tensor.shape)
 
 
