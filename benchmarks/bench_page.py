@@ -11,13 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tests.apps.explorer.browser import chromium
+from tests.apps.explorer.pooled import pooled_text
 from workbench.apps.explorer import Explorer
-from workbench.apps.explorer.bundle import POOLED, Bundle, Header, InputCard, LayerCard, ModelCard
+from workbench.apps.explorer.bundle import POOLED
 from workbench.apps.explorer.page import page_html
-from workbench.apps.explorer.sentences import SENTENCES
 from workbench.figures.export.chrome import find_chrome
 
 FRAMES, KEYS, CHANGES = 120, 60, 1000
@@ -47,26 +45,6 @@ _PRESS = """async ([keys, count]) => {
   }
   return times;
 }"""
-
-
-def long_text() -> Bundle:
-    """Random attention of one layer among so many tokens that it is pooled."""
-    rng = np.random.default_rng(0)
-    attn = (rng.random((HEADS, POOLED, POOLED)) ** 8).astype(np.float16)
-    card = InputCard(
-        id="long", labels=[f"w{i}" for i in range(TOKENS)], kinds=["word"] * TOKENS, real=[True] * TOKENS,
-        grid=None, image=None,
-    )  # fmt: skip
-    header = Header(
-        format="attention-bundle", bundle_schema=2, version="0", left_out=[], sites=["attn"], inputs=[card],
-        model=ModelCard(
-            spec="long", checkpoint=None, family="none", modality="text", parameters=0, random_weights=True
-        ),
-        layers=[LayerCard(index=0, path="", heads=HEADS, without="", pooled=True)],
-        metrics=[], sentences=SENTENCES, notes=[],
-        max_error={f"inputs.0.layers.0.attn_{name}": 0.0 for name in ("mean", "max")},
-    )  # fmt: skip
-    return Bundle(header, {f"inputs.0.layers.0.attn_{name}": attn for name in ("mean", "max")})
 
 
 def _open(browser: Any, file: Path, rate: int = 1) -> tuple[Any, Any, float]:
@@ -114,7 +92,7 @@ def run() -> list[dict[str, str]]:
         slow = page.evaluate(_HOVER, FRAMES)
         page.close()
         text = Path(scratch) / "long.html"
-        text.write_text(page_html(long_text(), "long"), encoding="utf-8")
+        text.write_text(page_html(pooled_text(TOKENS, HEADS), "long"), encoding="utf-8")
         page, tools, long_first = _open(browser, text)
         page.evaluate(_HOVER, 20)
         long = page.evaluate(_HOVER, FRAMES)

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from tests.apps.explorer.browser import chromium
+from tests.apps.explorer.pooled import pooled_text
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer import page as pages
-from workbench.apps.explorer.bundle import Bundle, read_bundle
+from workbench.apps.explorer.bundle import POOLED, Bundle, read_bundle
 from workbench.core.errors import InputError
 
 HOSTILE = '<img src=x onerror="window.hurt = 1"></script><script>window.hurt = 2</script>'
@@ -220,6 +221,22 @@ def _a_slow_machine_answers(page, saved):
     tools.send("Emulation.setCPUThrottlingRate", {"rate": 1})
 
 
+def _a_long_text_is_coloured_where_it_is_seen(page, folder):
+    """2000 tokens, pooled: what is in view has its colour, and the end of the text when it is scrolled there."""
+    bundle = pooled_text(2000, 2)
+    (folder / "long.html").write_text(pages.page_html(bundle, "long", "#layer=0&head=1&token=0&scale=linear"))
+    page.goto((folder / "long.html").as_uri())
+    page.wait_for_function(SAYS, arg="means of 3.9 × 3.9 tokens")
+    row = bundle.attention(0)[1, 0].astype(float)
+    colour = "token => document.querySelector(`.aw-text [data-token='${token}']`).style.backgroundColor"
+    token = next(t for t in range(1999, 0, -1) if row[t * POOLED // 2000] > 0.1 * row.max())  # near the end
+    assert page.evaluate(colour, token) == ""
+    page.eval_on_selector(".aw-stage", "stage => { stage.scrollTop = stage.scrollHeight; }")
+    page.wait_for_function(f"token => ({colour})(token) !== ''", arg=token)
+    alpha = float(re.findall(r"[\d.]+", page.evaluate(colour, token))[-1])
+    assert alpha == pytest.approx(0.9 * row[token * POOLED // 2000] / row.max(), abs=0.011)
+
+
 def _a_pinned_view_stands_beside_another(page, bundle):
     """A pin of head 1 of layer 2, then head 0 of layer 1: their difference, in the drawn colours too."""
     page.keyboard.press("m")
@@ -321,6 +338,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.wait_for_function("() => location.hash.includes('input=1')")
 
         _a_slow_machine_answers(page, saved)
+        _a_long_text_is_coloured_where_it_is_seen(page, tmp_path)
 
         # a text: every token, whole and in order, and behind each its attention
         words = bundle_of(text[1].read_text())

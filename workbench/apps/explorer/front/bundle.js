@@ -43,6 +43,14 @@ class Maps {
     return HALF[this.bits[(head * this.rows + query) * this.columns + key]];
   }
 
+  /** A head's whole matrix, row by row. */
+  matrix(head) {
+    const size = this.rows * this.columns;
+    const found = new Float32Array(size);
+    for (let i = 0; i < size; i++) found[i] = HALF[this.bits[head * size + i]]; // a callback for each takes three times as long
+    return found;
+  }
+
   /** Attention of one query to every token. */
   from(head, token) {
     const start = (head * this.rows + this.rowOf(token)) * this.columns;
@@ -85,8 +93,9 @@ class Maps {
 
   /** What the queries would give each real key that they may see, on average. */
   even(queries, real) {
-    const keys = [...real.keys()].filter((key) => real[key]);
-    const seen = (query) => (this.causal ? keys.filter((key) => key <= query) : keys).length || 1;
+    let count = 0;
+    const upTo = Array.from(real, (one) => (count += one ? 1 : 0)); // real keys up to each token
+    const seen = (query) => (this.causal ? upTo[query] : count) || 1;
     return queries.reduce((sum, query) => sum + 1 / seen(query), 0) / queries.length;
   }
 }

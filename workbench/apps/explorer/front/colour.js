@@ -74,7 +74,7 @@ export function unscaled(share, limit, scale) {
 
 /** The share that a fraction of sorted values lies below. */
 export function quantile(values, fraction) {
-  const known = [...values].filter(Number.isFinite).sort((a, b) => a - b);
+  const known = Float64Array.from(values).filter(Number.isFinite).sort();
   if (!known.length) return NaN;
   const place = fraction * (known.length - 1);
   const low = Math.floor(place);

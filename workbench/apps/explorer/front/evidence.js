@@ -89,15 +89,9 @@ export class Evidence {
     const { state } = this;
     const key = [state.input, state.layer, state.head, state.theme, state.scale].join(".");
     if (this.held?.key === key) return this.held;
-    const values = new Float32Array(maps.rows * maps.columns);
+    const values = maps.matrix(state.head);
     let most = 0;
-    for (let query = 0; query < maps.rows; query++) {
-      for (let at = 0; at < maps.columns; at++) {
-        const value = maps.at(state.head, query, at);
-        values[query * maps.columns + at] = value;
-        if (value > most) most = value;
-      }
-    }
+    for (const value of values) if (value > most) most = value;
     const limit = quantile(values.length > 65536 ? values.filter((_, i) => i % 7 === 0) : values, 0.999) || most;
     const canvas = document.createElement("canvas");
     Object.assign(canvas, { width: maps.columns, height: maps.rows });

@@ -9,6 +9,7 @@ import { button, choice, make, readable, viewKey } from "./state.js";
 const LINES = 14; // of one query and head at most
 const FROM = "from {query}: {share} to {key}"; // of a bundle of schema 1, which has no sentences
 const TO = "to {key}: {share} from {query}";
+const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
 const FAINT = 0.015; // attention below which no line is drawn
 
 export class HeadView {
@@ -44,6 +45,7 @@ export class HeadView {
       const pin = event.dataTransfer.getData("text/plain");
       if (state.pins.includes(pin)) state.set({ against: pin });
     });
+    this.stage.addEventListener("scroll", () => this.long && state.tell());
     this.dragged = null;
     globalThis.addEventListener("pointerup", (this.released = () => {
       this.dragged = null;
@@ -89,6 +91,7 @@ export class HeadView {
       const letters = one.labels.every((label) => label.length <= 1); // a model of characters is read as text
       this.text = make("div", `aw-text${letters ? " aw-letters" : ""}`, null, ...places.map(chip), this.lines);
       this.stage.append(this.text);
+      this.long = places.length > LONG;
     }
     this.special.hidden = !this.special.children.length;
   }
@@ -354,7 +357,8 @@ export class HeadView {
   fit() {
     return this.state.measured(this, "words", () => {
       const { clientWidth, clientHeight } = this.stage;
-      for (let size = Math.max(15, Math.min(25, Math.floor(clientWidth / 26))); size >= 14; size--) {
+      const largest = this.long ? 14 : Math.max(15, Math.min(25, Math.floor(clientWidth / 26)));
+      for (let size = largest; size >= 14; size--) {
         this.text.style.fontSize = `${size}px`;
         if (this.text.scrollHeight <= clientHeight) break;
       }
@@ -379,8 +383,12 @@ export class HeadView {
 
   drawWords(values) {
     const { width, height, places } = this.fit();
-    for (const [token, chip] of this.tokens) this.paint(chip, token, values);
     this.follow(places);
+    const { scrollTop, clientHeight } = this.stage;
+    for (const [token, chip] of this.tokens) {
+      const { top, bottom } = places.get(token);
+      if (!this.long || (bottom > scrollTop - clientHeight / 2 && top < scrollTop + clientHeight * 1.5)) this.paint(chip, token, values);
+    }
     const pen = fresh(this.lines, width, height);
     if (!pen || !values) return;
     const { state } = this;
