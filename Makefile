@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # which tests run on one worker, and in which order: tests/conftest.py
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup figures test check fuzz lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -37,6 +37,9 @@ check: $(READY) ## run the fast tests: analyses, attention, frames, figures, a c
 
 fuzz: $(READY) ## damage files of every kind for MINUTES=10: whatever they hold, an error is one of ours
 	@$(BIN)/python -m tests.fuzz $(MINUTES)
+
+mutants: $(READY) ## change one line of the library at a time and see whether its tests notice (an hour; goes on)
+	@$(BIN)/python -m tests.mutants $(FLAGS)
 
 lab: $(READY) ## open the explorer in JupyterLab
 	@$(BIN)/python -P -m workbench explore

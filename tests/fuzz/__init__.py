@@ -22,7 +22,7 @@ JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**7, 2**63, 10**30, -(10**12)]),
     st.floats(), st.text(max_size=6), st.sampled_from(["../../x", "\ud800", "cuda", "auto", "0-999999999", "1e999"]),
     st.lists(st.integers(0, 9), max_size=3), st.just({}), st.just({"name": []}), st.just([[[[[]]]]]),
-)  # fmt: skip
+).map(copy.deepcopy)  # fmt: skip
 Reader = Callable[[Any, Path], None]
 READERS: dict[str, Reader] = {}
 
