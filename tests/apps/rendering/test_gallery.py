@@ -33,6 +33,21 @@ def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(
     assert "second.pdf" not in page
 
 
+def test_small_images_lead_to_the_figures_and_are_found_by_words(folder):
+    (folder / "first.png").write_bytes(b"")
+    page = write_gallery(folder).index.read_text()
+    assert '<img src="first.png" alt="" loading="lazy">' in page
+    assert page.count('<li data-words="') == 2
+    assert 'data-words="first caption of &lt;first&gt;.' in page
+    assert '<a href="#second">' in page
+    for path in folder.glob("second.*"):
+        path.unlink()
+    alone = write_gallery(folder).index.read_text()  # one figure is shown at once
+    assert "<nav" not in alone
+    assert "<script" not in alone
+    assert 'class="many"' not in alone
+
+
 def test_a_file_name_is_no_address(folder):
     for path in folder.glob("first.*"):
         path.rename(folder / path.name.replace("first", "javascript:alert(1)"))

@@ -57,7 +57,8 @@ def write_gallery(
 ) -> Gallery:
     """Write index.html from every figure's NAME.json in a folder; what failed is in `report`, else in report.json.
 
-    The page is one file without scripts: it works from a disk, offline, with a keyboard and a screen reader.
+    The page is one file: small images to choose from, and one figure at a time. It works from a disk, offline, with a
+    keyboard and a screen reader; only its search needs a script.
     Raises `MissingResource` where the folder cannot be written.
     """
     import jinja2
@@ -79,6 +80,7 @@ def write_gallery(
     troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
     page = environment.get_template("gallery.html").render(
         entries=entries,
+        groups=_groups(entries),
         troubles=troubles,
         interrupted=[name for name, item in report.items() if item.get("status") == "interrupted"],
         static=any(entry.image for entry in entries),
@@ -86,6 +88,16 @@ def write_gallery(
     # A name that is no Unicode must not end a render after all its work.
     content = page.encode(errors="replace")
     return Gallery(atomic_write(folder / "index.html", content), unknown)
+
+
+def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
+    """Entries by where their numbers come from, the groups that there are."""
+    found: dict[str, list[Entry]] = {"Measured on models": [], "From committed records": [], "Other data": []}
+    for entry in entries:
+        known = [name for name in ("record", "model") if name in entry.facts]
+        group = {"record": "From committed records", "model": "Measured on models"}
+        found[group[known[0]] if known else "Other data"].append(entry)
+    return {name: members for name, members in found.items() if members}
 
 
 def _entry(path: Path) -> Entry | None:
