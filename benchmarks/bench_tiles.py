@@ -1,0 +1,150 @@
+"""The sums of one layer's attention tile by tile, against fused attention on the same tensors; memory, and growth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from scipy.stats import linregress, t
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.analyses.reductions import OnPatterns, RowDistance, TopKeys
+from workbench.analyses.tiles import Mask, Reduction, reduce_tiles
+from workbench.core.children import python
+from workbench.studies.training.measuring import in_turns, memory_growth, seconds_of
+
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # a layer of a language model of eight billion weights
+TOKENS, ROUNDS = 8192, 1
+GROWTH = (2048, 4096, 8192, 16_384)
+LONGEST, WINDOW = 32_768, 1024
+
+
+def run() -> list[dict[str, Any]]:
+    """Ratios of CPU seconds of one thread, taken in turns; memory of a process of its own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [*_against_fused(), _growth(), _memory()]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _against_fused() -> list[dict[str, Any]]:
+    q, k, v = operands(TOKENS, HEADS, KV_HEADS)
+
+    def fused() -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    ways = {
+        "sums of a layer (entropy, distance, received, patterns, overlap)": (lambda: sums(q, k), "≤ 3×"),
+        "the four largest keys of every query": (lambda: largest(q, k), "≤ 6×"),
+        "head diversity": (lambda: reduce_tiles(q, k, "diversity", mask=Mask(causal=True)), ""),
+    }
+    with torch.no_grad():
+        rounds = in_turns([fused, *(way for way, _ in ways.values())], ROUNDS)
+    seconds, *ours = (median(taken) for taken in rounds)
+    return [
+        {
+            "benchmark": f"{name}, against F.scaled_dot_product_attention",
+            "ratio": f"{taken / seconds:.2f}×",
+            "aim": aim,
+            "detail": f"{HEADS} heads, {KV_HEADS} of keys, width {HEAD_DIM}, {TOKENS} tokens, causal, float32: "
+            f"{taken:.1f} s against {seconds:.1f} s",
+        }
+        for (name, (_, aim)), taken in zip(ways.items(), ours, strict=True)
+    ]
+
+
+def _growth() -> dict[str, Any]:
+    """Slope of log time over log tokens, with its 95 % interval."""
+    seconds = []
+    for tokens in GROWTH:
+        q, k, _ = operands(tokens, 4, 1)
+        seconds.append(seconds_of(lambda q=q, k=k: sums(q, k)))
+    fit = linregress(torch.tensor(GROWTH).double().log(), torch.tensor(seconds).double().log())
+    half = t.ppf(0.975, len(GROWTH) - 2) * fit.stderr
+    times = ", ".join(f"{taken:.2f}" for taken in seconds)
+    return {
+        "benchmark": "the same sums: exponent of time in tokens",
+        "ratio": f"{fit.slope:.2f} ± {half:.2f}",
+        "aim": "2.0 ± 0.1",
+        "detail": f"4 heads, 1 of keys; {', '.join(map(str, GROWTH))} tokens: {times} s; 95 % interval of the slope",
+    }
+
+
+def _memory() -> dict[str, Any]:
+    rises = {tokens: in_process(tokens, HEADS)[0] for tokens in (LONGEST // 4, LONGEST // 2, LONGEST)}
+    return {
+        "benchmark": f"memory of the same sums at {LONGEST} tokens, above q and k",
+        "ratio": f"{rises[LONGEST] / 1e6:.0f} MB",
+        "aim": "≤ 1500 MB",
+        "detail": f"{HEADS} heads, {KV_HEADS} of keys, causal with a window of {WINDOW}; "
+        + ", ".join(f"{rise / 1e6:.0f} MB at {tokens}" for tokens, rise in rises.items()),
+    }
+
+
+def operands(tokens: int, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries, keys and values."""
+    source = torch.manual_seed(0)
+    q, k, v = (
+        torch.randn(1, count, tokens, HEAD_DIM, generator=source) for count in (heads, kv_heads, kv_heads)
+    )
+    return q, k, v
+
+
+def sums(q: Tensor, k: Tensor, window: int | None = None) -> object:
+    """What `attention-map` and `attention-patterns` take of a text's layer, in one pass."""
+    line = torch.arange(q.shape[2], dtype=torch.float64)[:, None]
+    wanted: Sequence[str | Reduction] = (
+        "entropy", "squares", "overlap", "received", RowDistance(line, line),
+        OnPatterns({"previous": _back(1), "first": _first, "own": _back(0)}),
+    )  # fmt: skip
+    return reduce_tiles(q, k, *wanted, mask=Mask(causal=True, window=window))
+
+
+def largest(q: Tensor, k: Tensor) -> object:
+    """The keys that every query attends to most."""
+    return reduce_tiles(q, k, TopKeys(4), mask=Mask(causal=True))
+
+
+def _back(steps: int) -> Callable[[int, range], tuple[Tensor, Tensor]]:
+    def pairs(_: int, rows: range) -> tuple[Tensor, Tensor]:
+        queries = torch.arange(max(rows.start, steps), rows.stop)
+        return queries, queries - steps
+
+    return pairs
+
+
+def _first(_: int, rows: range) -> tuple[Tensor, Tensor]:
+    queries = torch.arange(max(rows.start, 1), rows.stop)
+    return queries, torch.zeros_like(queries)
+
+
+def in_process(tokens: int, heads: int, window: int | None = WINDOW) -> tuple[float, float]:
+    """Bytes by which resident memory rises above the tensors, and CPU seconds, in a process of its own."""
+    command = python("-m", "benchmarks.bench_tiles", str(tokens), str(heads), str(window or 0))
+    # what is freed goes back to the system at once, so that gaps between tensors do not count
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+    return tuple(json.loads(done.stdout))
+
+
+def measure(tokens: int, heads: int, window: int | None) -> tuple[float, float]:
+    """The same in this process, after a short pass that loads what is needed."""
+    sums(*operands(64, heads, heads // 4)[:2])
+    q, k, _ = operands(tokens, heads, heads // 4)
+    start = time.process_time()
+    rise = memory_growth(lambda: sums(q, k, window))
+    return rise, time.process_time() - start
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) or None)))
