@@ -120,7 +120,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         )  # fmt: skip
         level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": EVEN}
         top = Axis(
-            f"Weight, mean<br>of {len(lines) - ('rollout' in lines)} heads", 0, 1.06 * max(*mean, even or 0)
+            f"Mean weight<br>({len(lines) - ('rollout' in lines)} heads)", 0, 1.06 * max(*mean, even or 0)
         )
         panels.append(Panel([bars], x, top, f"layer {layer}", shapes=[] if even is None else [level]))
         cells = go.Heatmap(

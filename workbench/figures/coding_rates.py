@@ -14,10 +14,10 @@ from workbench.figures.marks import Band, Line
 RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
 CHANGE = "change of coding_rate_variational"
 _TITLES = {
-    "coding_rate_variational": "R<sub>c</sub><sup>var</sup> of the outputs (nats)",
+    "coding_rate_variational": "R<sub>c</sub><sup>var</sup> of the outputs",
     CHANGE: "Change of R<sub>c</sub><sup>var</sup> by attention (%)",
-    "coding_rate": "R of the outputs (nats)",
-    "coding_rate_reduction": "ΔR of the outputs (nats)",
+    "coding_rate": "R of the outputs",
+    "coding_rate_reduction": "ΔR of the outputs",
 }
 _SUBSPACES = {"as_implemented": ": its U<sub>k</sub>", "ours": ": value projections as U<sub>k</sub>"}
 

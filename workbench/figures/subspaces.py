@@ -138,8 +138,8 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         x_free=True,
         x_title=titles,
         y_title={
-            COHERENCE[0]: "Mean |cos|, one head",
-            COHERENCE[1]: "Mean |cos|, two heads",
+            COHERENCE[0]: "Mean |cos|,<br>one head",
+            COHERENCE[1]: "Mean |cos|,<br>two heads",
             ANGLE: "Angle − random (°)",
         },
         y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),

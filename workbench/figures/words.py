@@ -39,6 +39,7 @@ _MODEL = re.compile(r"(?:\bbundled:)?\b((?:digits|photos|prose)-[\w-]+)")
 _SPEC = re.compile(r"\b(?:bundled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
 _POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MINUS = re.compile(r"(?<![\w)\]-])-(?=\d)")
 _INDEX = re.compile(r"(?<![\w.])(\w)_([ijknre])\b")
 _LOWERED = str.maketrans("ijknre", "ᵢⱼₖₙᵣₑ")
 
@@ -48,7 +49,7 @@ def in_words(text: str) -> str:
 
     Numbers are written out where they are short enough: 3.61e+03 as 3610, −3.05e−07 as −3.05·10⁻⁷; U_k as Uₖ.
     """
-    text = _SPEC.sub("", text)
+    text = _MINUS.sub("−", _SPEC.sub("", text))
     text = _INDEX.sub(lambda found: found[1] + found[2].translate(_LOWERED), _NAME.sub(_said, text))
     return _POWER.sub(_number, text)
 
