@@ -65,7 +65,7 @@ def build(architecture: dict[str, Any]) -> nn.Module:
     if name not in ARCHITECTURES:
         raise UnknownName("architecture", name, ARCHITECTURES)
     builder = ARCHITECTURES[name]
-    accepted = get_type_hints(builder, include_extras=True)
+    accepted = get_type_hints(getattr(builder, "func", builder), include_extras=True)  # some are partial
     del accepted["return"]
     for option, value in options.items():
         if option not in accepted:
