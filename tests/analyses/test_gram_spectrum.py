@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from workbench.analyses.gram_spectrum import (
     gram_eigenvalues,
     gram_spectrum,
     log_kernel,
+    notes,
     rank_holding,
     spectrum_share,
 )
@@ -347,3 +349,10 @@ def test_permuted_tokens_leave_a_spectrum_as_it_is():
     keys = torch.randn(7, 5, dtype=torch.float64)
     order = torch.randperm(7)
     torch.testing.assert_close(gram_eigenvalues(keys[order], 0.4), gram_eigenvalues(keys, 0.4))
+
+
+def test_spectra_of_equal_keys_are_counted_apart_from_those_too_small_for_a_number():
+    traces = [-math.inf, 1.0, -800.0, -math.inf, 2.0]
+    frame = pd.DataFrame({"metric": "gram_log_trace", "value": traces})
+    told = notes(frame, Options())
+    assert told[0] == "2 of 5 spectra are zero: all keys of the head are equal"

@@ -2,13 +2,21 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from workbench.analyses.robust_components import detection_auc, marked_share, split_of, token_size
+from workbench.analyses.robust_components import (
+    detection_auc,
+    marked_share,
+    split_of,
+    split_of_layer,
+    token_size,
+)
 from workbench.core.errors import InputError
+from workbench.frames.measurement import Counts
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
 
@@ -117,3 +125,15 @@ def test_over_all_permutations_the_auc_is_one_half_and_the_share_that_of_the_are
 @pytest.mark.parametrize("marked", [torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)])
 def test_with_nothing_to_tell_apart_there_is_no_auc(marked):
     assert detection_auc(randn(4), marked).isnan()
+
+
+def test_heads_without_s_are_counted():
+    keys, low_rank, sparse = parts()
+    sparse[0, 1] = 0
+    record = SimpleNamespace(projected_k=keys, low_rank=low_rank, sparse=sparse, extra={"sparse": sparse})
+    layer = SimpleNamespace(
+        record=record, choose_heads=lambda part: part, head_mask=lambda part: None, counts=Counts()
+    )
+    list(split_of_layer(layer, {}))
+    total = BATCH * HEADS
+    assert layer.counts.notes() == [f"1 of {total} heads have S = 0: its evenness is undefined"]

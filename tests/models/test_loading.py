@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.folders import bert_folder, gpt2_folder, vit_folder
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
 from workbench.models import catalog, hub
 from workbench.models.checkpoints import write_checkpoint
 from workbench.models.loading import check_name, load
@@ -380,6 +380,9 @@ def test_pickled_weights_in_a_folder_name_the_safe_way(bert, tmp_path, kind):
 def test_devices_and_types_that_do_not_exist(bert):
     with pytest.raises(InputError, match="device 'gpu'"):
         load(f"hf:{bert}", device="gpu")
+    for device in ("meta", "vulkan", "hpu"):
+        with pytest.raises(WorkbenchError, match=f"device '{device}'.*take 'cpu'"):
+            load(f"hf:{bert}", device=device)
     with pytest.raises(InputError, match="dtype 'int8'"):
         load(f"hf:{bert}", dtype="int8")
     assert load(f"hf:{bert}", device="auto").device.type in ("cpu", "cuda")

@@ -305,6 +305,24 @@ def test_two_renders_do_not_write_into_one_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_copies_that_a_killed_render_left_go_at_the_next_one(tmp_path, monkeypatch):
+    from workbench.apps.rendering.process import PARTIAL
+
+    path, notebooks = write_notebook(tmp_path, "one"), tmp_path / "figures" / "notebooks"
+    notebooks.mkdir(parents=True)
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    left, mine = (
+        notebooks / f".one.workbench-{PARTIAL}-{ended.pid}.ipynb",
+        notebooks / f".one.{ended.pid}.ipynb",
+    )
+    left.touch()
+    mine.touch()
+    monkeypatch.setattr("workbench.apps.rendering.run._Render.run", lambda *given: "rendered")
+    assert render([path], out=tmp_path / "figures", progress=False) == "rendered"
+    assert [item.name for item in notebooks.iterdir()] == [mine.name]
+
+
 def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):
     path = write_notebook(tmp_path, "late", extra="open('started', 'w').close()")
     monkeypatch.chdir(tmp_path)
