@@ -26,7 +26,7 @@ def test_a_cell_is_the_mean_over_inputs_of_its_layer_and_head():
     trace = cells(head_grid_figure(frame, "attention_entropy_share"))
     np.testing.assert_allclose(np.asarray(trace.z), values.mean(axis=0), rtol=1e-12)
     assert trace.customdata[2][4] == [2, 4]
-    assert trace.hovertext[2][4].startswith("layer 2, head 4<br>Relative attention entropy: ")
+    assert trace.hovertext[2][4].startswith("layer 2, head 4<br>Normalised attention entropy: ")
     assert "mean over 2 inputs" in trace.hovertext[0][0]
 
 

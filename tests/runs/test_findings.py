@@ -81,7 +81,7 @@ def test_memberships_tell_the_place_and_the_masks():
     )
     assert workbench.findings(same)[0].startswith("bundled:digits-vit: the place of a patch explains 100%")
     even, agreed = workbench.findings(workbench.analyze("membership", **RUN, masks="ink", null_samples=4))
-    assert "relative entropy of membership" in even
+    assert "normalised entropy of membership" in even
     assert "95 % CI" in even
     assert "masks (ink)" in agreed
     assert "95 % band of permuted patches" in agreed
@@ -328,7 +328,7 @@ def test_attention_maps_tell_entropy_at_both_ends_and_diversity_beside_permuted_
     even, apart, heads = workbench.findings(frame)
     shares = frame[frame["metric"] == "attention_entropy_share"].groupby(["layer", "input"])["value"].mean()
     ends = [mean_interval(shares[layer]).words() for layer in (0, 3)]
-    assert f"relative attention entropy {ends[0]} in layer 0 and {ends[1]} in layer 3" in even
+    assert f"normalised attention entropy {ends[0]} in layer 0 and {ends[1]} in layer 3" in even
     diversity = frame[frame["metric"] == "attention_diversity"]
     above = diversity.groupby("layer")[["value", "null_high"]].mean().diff(axis=1)["null_high"].lt(0).sum()
     assert "95 % band (of one input; its mean is" in apart

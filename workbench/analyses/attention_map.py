@@ -78,7 +78,7 @@ ATTENTION_ENTROPY = Metric(
 )
 ATTENTION_ENTROPY_SHARE = Metric(
     "attention_entropy_share",
-    "Relative attention entropy",
+    "Normalised attention entropy",
     "attention_entropy divided by the log of the number of keys a query may see, mean over queries that "
     "see at least two",
     low=0,
@@ -622,8 +622,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         even = {int(layer): over_inputs(rows).within(0, 1) for layer, rows in of_entropy.groupby("layer")}
         (first, start), (last, end) = min(even.items()), max(even.items())
         sentences.append(
-            f"relative attention entropy {start.words()} in layer {first} and {end.words()} in layer {last}, mean over "
-            f"heads and {unit_of(start).removeprefix('mean over ')}"
+            f"normalised attention entropy {start.words()} in layer {first} and {end.words()} in layer {last}, mean "
+            f"over heads and {unit_of(start).removeprefix('mean over ')}"
         )
     of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]
     if len(of_heads) and of_heads["value"].notna().any():

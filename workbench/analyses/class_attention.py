@@ -96,7 +96,7 @@ CLASS_ATTENTION_SPECIAL = Metric(
 )
 CLASS_ATTENTION_ENTROPY_SHARE = Metric(
     "class_attention_entropy_share",
-    "Relative entropy of class attention",
+    "Normalised entropy of class attention",
     "entropy of class_attention over patches or words, their share scaled to 1, over the log of their number",
     low=0,
     high=1,
@@ -458,7 +458,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How even and wide a head's row is and how different heads are, at both ends of depth; what lies on masks."""
     layered = frame[frame["layer"].notna() & (frame["candidate"].isna() | (frame["candidate"] == HEAD))]
     parts = {
-        "relative entropy": CLASS_ATTENTION_ENTROPY_SHARE,
+        "normalised entropy": CLASS_ATTENTION_ENTROPY_SHARE,
         "relative spread": CLASS_ATTENTION_SPREAD,
         "head diversity": CLASS_ATTENTION_DIVERSITY,
     }

@@ -70,7 +70,7 @@ class TokenOptions:
 
 MEMBERSHIP_ENTROPY_SHARE = Metric(
     "membership_entropy_share",
-    "Relative entropy of membership",
+    "Normalised entropy of membership",
     "−Σ_k Π_jk log Π_jk / log(heads), mean over tokens: 0 where every token belongs to one head, 1 where "
     "to all alike; convention as_published, as_implemented (as ToST is trained) or ours (softmax models: "
     "subspaces of the values)",
@@ -330,7 +330,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         known = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
         even = over_inputs(known).within(0, 1)
         sentences.append(
-            f"relative entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
+            f"normalised entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
             "every token belongs to all heads alike"
         )
         agreement = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna()]

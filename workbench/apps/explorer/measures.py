@@ -65,7 +65,7 @@ MEASURES = {
     ),
     "token_cosine": Measure("Similarity of tokens", "token_cosine", "token-similarity"),
     "membership_entropy_share": Measure(
-        "Relative entropy of membership", "membership_entropy_share", "membership"
+        "Normalised entropy of membership", "membership_entropy_share", "membership"
     ),
 }
 
