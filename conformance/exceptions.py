@@ -118,6 +118,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     },
     "timm_wrapper": {"": {"architecture": "vit_tiny_patch16_224"}},
     "timm_backbone": {"": {"backbone": "vit_tiny_patch16_224"}},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 97},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 97},
     "efficientnet": {"": {"width_coefficient": 1.0, "depth_coefficient": 1.0}, "hidden_dim": 1280},
 }
 _TEXT = {
@@ -354,6 +356,35 @@ _NEMOTRON_H = {
     "moe_intermediate_size": 16,
     "moe_shared_expert_intermediate_size": 16,
 }
+_ERNIE: dict[str, Any] = {
+    **_GROUPED,
+    "moe_intermediate_size": [16, 8],
+    "moe_k": 2,
+    "moe_num_experts": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+}
+_HUNYUAN: dict[str, Any] = {
+    **_GROUPED,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1, 1]},
+}
+_QWEN4: dict[str, Any] = {
+    **_GROUPED,
+    "layer_types": ["linear_attention", "indexed_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "num_experts_per_tok": 2,
+    "num_experts": 4,
+    "hc_lowrank": 8,
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+}
 SMALL: dict[str, dict[str, Any]] = {
     "muse_glimmer_assistant": {
         **_GROUPED,
@@ -406,6 +437,24 @@ SMALL: dict[str, dict[str, Any]] = {
             "max_position_embeddings": 64,
         },
     },
+    "ernie4_5_vl_moe_text": _ERNIE,
+    "ernie4_5_vl_moe": {
+        "text_config": _ERNIE,
+        "vision_config": {"depth": 2, "hidden_size": 32, "num_heads": 4},
+    },
+    "hunyuan_vl": {"text_config": _HUNYUAN, "vision_config": _VISION},
+    "qwen4_exp": {
+        "text_config": _QWEN4,
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 32,
+            "num_heads": 4,
+            "intermediate_size": 48,
+            "out_hidden_size": 32,
+        },
+    },
+    "hunyuan_vl_text": _HUNYUAN,
+    "qwen4_exp_text": _QWEN4,
     "pp_doclayout_v2": {
         "num_queries": 20,
         "decoder_layers": 2,
@@ -859,6 +908,11 @@ class Followed(nn.Module):
         self.model.set_attn_implementation(name)
 
 
+def _read(config: Any) -> dict[str, Any]:
+    """Texts alone, for models whose towers of images and sounds are rows of their own."""
+    return {"input_ids": _words(BATCH, LENGTH), "attention_mask": torch.ones(BATCH, LENGTH).long()}
+
+
 AROUND: dict[str, Callable[[nn.Module], nn.Module]] = dict.fromkeys(
     ("sam2_video", "edgetam_video", "sam3_tracker_video"), Followed
 )
@@ -866,6 +920,11 @@ INPUTS: dict[str, str | Callable[[Any], dict[str, Any]]] = {
     "sam2_video": lambda config: {"frames": noise(2, 3, 128, 128)},
     "edgetam_video": lambda config: {"frames": noise(2, 3, 64, 64)},
     "sam3_tracker_video": lambda config: {"frames": noise(2, 3, 64, 64)},
+    "ernie4_5_vl_moe": _read,
+    "hunyuan_vl": _read,
+    "qwen4_exp": _read,
+    "qwen2_5_omni_thinker": _read,
+    "qwen3_omni_moe_thinker": _read,
     "muse_glimmer_assistant": lambda config: {
         "noise_embeds": noise(BATCH, 4, 32),
         "context_hidden_states": noise(BATCH, 9, 64),

@@ -138,12 +138,13 @@ INPUTS_TOLD = """
 | text | two texts of 12 words, the second padded after 8 |
 | image | two images of noise, 64 pixels wide or four patches; with text, as many places in it as the model wants |
 | audio | two sounds of 4000 samples, or their spectra in 64 frames |
-| video | two clips of up to 4 frames |
+| video | two clips of up to 4 frames; trackers follow a point from one frame to the next |
 | series | two series as long as the configuration's context |
 | to text | and two texts of 7 words for the decoder |
 
 A configuration keeps two layers, and at least one of each kind that it tells apart; widths become 64, heads 4,
 vocabularies 160; where that gives no model that runs, widths are divided by one number, then left as they are.
+Where the towers of images and sounds are rows of their own, a model of several kinds may be given texts alone.
 """
 
 
