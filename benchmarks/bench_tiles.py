@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses.reductions import OnPatterns, RowDistance, TopKeys
+from workbench.analyses.tiled_spectra import Leading, gram_leading
 from workbench.analyses.tiles import Mask, Reduction, reduce_tiles
 from workbench.core.children import python
 from workbench.studies.training.measuring import in_turns, memory_growth, seconds_of
@@ -25,6 +26,7 @@ HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # a layer of a language model of eight b
 TOKENS, ROUNDS = 8192, 1
 GROWTH = (2048, 4096, 8192, 16_384)
 LONGEST, WINDOW = 32_768, 1024
+AXES_TOKENS = 16_384
 
 
 def run() -> list[dict[str, Any]]:
@@ -32,7 +34,7 @@ def run() -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [*_against_fused(), _growth(), _memory()]
+        return [*_against_fused(), _growth(), _memory(), _axes()]
     finally:
         torch.set_num_threads(threads)
 
@@ -88,6 +90,20 @@ def _memory() -> dict[str, Any]:
         "aim": "≤ 1500 MB",
         "detail": f"{HEADS} heads, {KV_HEADS} of keys, causal with a window of {WINDOW}; "
         + ", ".join(f"{rise / 1e6:.0f} MB at {tokens}" for tokens, rise in rises.items()),
+    }
+
+
+def _axes() -> dict[str, Any]:
+    """Leading eigenpairs of one head's Gram matrix, keys having directions of unequal weight, as those of models."""
+    weights = (-3 * torch.linspace(0, 1, 64)).exp() * 2
+    k = torch.randn(AXES_TOKENS, 64, generator=torch.manual_seed(0)) * weights
+    found: list[Leading] = []
+    seconds = seconds_of(lambda: found.append(gram_leading(k, 64**-0.5, 64)))
+    return {
+        "benchmark": "64 leading axes of a head's keys by products in tiles",
+        "ratio": f"{seconds:.0f} s of CPU",
+        "aim": "≤ 60 s on two cores",
+        "detail": f"{AXES_TOKENS} tokens, width 64, float32: {found[0].words()}",
     }
 
 
