@@ -74,6 +74,7 @@ def run() -> list[dict[str, str]]:
         return []
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         digits = Explorer(n=2).save_html(Path(scratch) / "digits.html")
+        size = digits.stat().st_size / 1e6
         page, tools, first = _open(browser, digits)
         page.evaluate(_HOVER, 20)
         hover = page.evaluate(_HOVER, FRAMES)
@@ -110,7 +111,7 @@ def run() -> list[dict[str, str]]:
             "benchmark": "page: first picture of a saved page",
             "ratio": f"{first:.0f} ms",
             "aim": "",
-            "detail": f"{digits.stat().st_size / 1e6:.1f} MB from a disk",
+            "detail": f"{size:.1f} MB from a disk",
         },
         {
             "benchmark": f"page: memory after {CHANGES} changes / after {CHANGES // 5}",
