@@ -13,7 +13,7 @@ from tests.fuzz import READERS
 
 @pytest.mark.parametrize("name", READERS)
 @settings(
-    max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
+    max_examples=3, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
 )
 @given(st.data())
 def test_whatever_a_file_holds_an_error_is_one_of_ours(name, data):

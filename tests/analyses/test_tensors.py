@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from workbench.analyses.tensors import map_heads, map_tokens, standardize
+from workbench.analyses.tensors import check_scale, map_heads, map_tokens, standardize
 from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM = 2, 3, 7, 5
@@ -128,3 +128,22 @@ def test_what_does_not_fit_is_named():
     k[1, 2, 3] = math.inf
     with pytest.raises(InputError, match=r"k of shape .* NaN or infinite"):
         map_tokens(max, {"k": k}, 1.0)
+
+
+def test_a_scale_is_one_number_or_one_for_each_head_with_or_without_two_more_axes():
+    per_head = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    for given in (
+        per_head,
+        per_head[:, None, None],
+        per_head.expand(2, 3),
+        per_head.expand(2, 3)[..., None, None],
+    ):
+        found = check_scale(given, (2, 3), per_head)
+        assert torch.equal(found.expand(2, 3, 1, 1)[1, :, 0, 0], per_head)
+    assert check_scale(torch.full((1, 1), 0.5), (2, 3), per_head).shape == ()
+    for shape in ((5,), (2, 5), (3, 2), (2, 3, 1)):
+        with pytest.raises(InputError, match="does not fit the axes"):
+            check_scale(torch.ones(shape), (2, 3), per_head)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="finite and positive"):
+            check_scale(bad, (2, 3), per_head)

@@ -334,3 +334,11 @@ def test_inputs_of_different_lengths_count_by_their_real_tokens(q, k):
             tokens += HEADS
     found = ksvd_loss(e, r, we, wr, lam, mask=mask, convention="as_implemented")
     torch.testing.assert_close(found, energy / tokens - (we * wr).sum((-2, -1)).mean())
+
+
+def test_weights_may_be_shared_by_all_heads(q, k):
+    we, wr = weights(WIDTH)
+    shared = primal_scores(q, k, we[:1], wr[:1])
+    torch.testing.assert_close(shared, primal_scores(q, k, *(w[:1].expand(HEADS, -1, -1) for w in (we, wr))))
+    with pytest.raises(InputError, match="we and wr must both be"):
+        primal_scores(q, k, we[:2], wr[:2])

@@ -15,7 +15,7 @@ from tests.attention.modules import (
     randn,
 )
 from workbench.attention import attention_module
-from workbench.attention.rpc import principal_component_pursuit, rpc_attention
+from workbench.attention.rpc import RPCAttention, principal_component_pursuit, rpc_attention
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError, UnknownName
 
@@ -189,3 +189,11 @@ def test_observed_parts_add_up():
     assert torch.equal(found.sparse, inside["sparse"])
     rebuilt = softmax_attention(inside["q"], inside["k"], inside["v"], scale=inside["scale"])
     torch.testing.assert_close(rebuilt, output, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_iter": -1}, {"num_iter": [1, 2.5]}, {"lambd": math.nan}, {"lambd": -1.0}]
+)
+def test_each_setting_of_the_pursuit_is_refused_by_itself(options):
+    with pytest.raises(InputError):
+        RPCAttention(6, 2, symmetry="sym", **options)

@@ -302,7 +302,7 @@ def parameters(data: Any, folder: Path) -> None:
     text = data.draw(
         st.one_of(
             st.text(alphabet="abn:1[]{}&*-!?|>'\"\n .#%", max_size=30),
-            st.sampled_from(["[" * 3000, "{a: " * 3000]),
+            st.sampled_from(["[" * 600, "{a: " * 600]),
         )
     )
     literal(text)

@@ -168,7 +168,7 @@ def test_a_notebook_with_malformed_cells_or_metadata_is_refused_with_the_place(t
         read_notebook(path)
 
 
-@pytest.mark.parametrize("text", ["[" * 3000, "{a: " * 3000, "a: &x [1]\nb: *x\n", "a: 2024-13-45\n"])
+@pytest.mark.parametrize("text", ["[" * 600, "{a: " * 600, "a: &x [1]\nb: *x\n", "a: 2024-13-45\n"])
 def test_parameters_of_any_depth_and_with_aliases_are_refused(tmp_path, text):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(InputError, match=r"p\.yaml"):
