@@ -197,3 +197,15 @@ def test_observed_parts_add_up():
 def test_each_setting_of_the_pursuit_is_refused_by_itself(options):
     with pytest.raises(InputError):
         RPCAttention(6, 2, symmetry="sym", **options)
+
+
+def test_the_usual_weight_is_one_over_the_root_of_the_longer_side_and_steps_are_counted():
+    m = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    usual, given = (
+        principal_component_pursuit(m, tol=0, max_iter=3, lambd=lambd) for lambd in (None, 8**-0.5)
+    )
+    torch.testing.assert_close(tuple(usual[:3]), tuple(given[:3]))
+    assert usual.iterations == 3
+    again = principal_component_pursuit(m, tol=0, max_iter=1)
+    assert again.iterations == 1
+    assert not torch.equal(again.low_rank, usual.low_rank)
