@@ -132,7 +132,8 @@ def main(words: list[str]) -> int:
     ]
     known: dict[str, bool] = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
     gone = [one for one in mutants if one.places() != 1]
-    waiting = [one for one in mutants if one.key not in known and one not in gone]
+    keys = {one: one.key for one in mutants}  # of now: whoever edits meanwhile is looked at by the next run
+    waiting = [one for one in mutants if keys[one] not in known and one not in gone]
     if waiting:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         for name in EARLY:
@@ -145,19 +146,19 @@ def main(words: list[str]) -> int:
             target = folder / one.file
             whole = target.read_text(encoding="utf-8")
             target.write_text(one.applied(whole), encoding="utf-8")
-            known[one.key] = fails(folder, one.tests)
+            known[keys[one]] = fails(folder, one.tests)
             target.write_text(whole, encoding="utf-8")
             FOUND.write_text(json.dumps(known))
             print(
-                f"{number} of {len(waiting)} {'noticed ' if known[one.key] else 'SURVIVES'} {one.name}",
+                f"{number} of {len(waiting)} {'noticed ' if known[keys[one]] else 'SURVIVES'} {one.name}",
                 flush=True,
             )
     for one in gone:
         print(f"its line stands there {one.places()} times: {one.name}")
     for one in mutants:
-        if one not in gone and not known[one.key]:
+        if one not in gone and not known[keys[one]]:
             print(f"survives: {one.name}")
-    noticed = sum(known.get(one.key, False) for one in mutants if one not in gone)
+    noticed = sum(known.get(keys[one], False) for one in mutants if one not in gone)
     print(
         f"{noticed} of {len(mutants)} mutants are noticed by the tests of their file ({noticed / len(mutants):.1%})"
     )
