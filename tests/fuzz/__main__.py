@@ -41,11 +41,11 @@ def run(name: str, number: int) -> tuple[int, str]:
     def once(data: Any) -> None:
         nonlocal count
         count += 1
-        started = time.monotonic()
+        started = time.process_time()
         with tempfile.TemporaryDirectory(prefix="workbench-fuzz-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             read(data, Path(folder))
-        assert time.monotonic() - started < SLOW_SECONDS, "it took too long"
+        assert time.process_time() - started < SLOW_SECONDS, "it took too long"
 
     try:
         once()
