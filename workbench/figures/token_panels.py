@@ -104,9 +104,7 @@ def patch_panels(
             if panel is first or isinstance(panel, np.ndarray):  # another map has its largest value elsewhere
                 marks = [go.Scatter(marker=look, **spot) for look in (halo, ring)]
                 drawn[number] = replace(own, traces=[*own.traces, *marks])
-        key = [
-            key_entry(f"gets most of it: {view.names[here]} (counted from 0)", mode="markers", marker=ring)
-        ]
+        key = [key_entry(f"gets most of it: {view.names[here]} (from 0)", mode="markers", marker=ring)]
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
         inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), notes=notes, key=key,
