@@ -38,6 +38,14 @@ def test_a_sweep_and_its_status(tmp_path, capsys):
     assert [(row["done"], row["left"], row["inputs"]) for row in rows] == [(2, 0, 5)] * 2
     assert run("sweep", "status", tmp_path / "a") == 0
     assert "gram-spectrum:max_rank=2" in capsys.readouterr().out
+    next((tmp_path / "a" / "parts").rglob("shard-00001.parquet")).unlink()
+    read = ("sweep", "read", tmp_path / "a", "-o", tmp_path / "a.parquet")
+    assert run(*read) == 2
+    assert "--allow-partial" in capsys.readouterr().err
+    assert not (tmp_path / "a.parquet").exists()
+    assert run(*read, "--allow-partial") == 0
+    said = capsys.readouterr()
+    assert "1 of 2 shards are missing" in said.out + said.err
 
 
 @pytest.mark.parametrize(
