@@ -42,9 +42,9 @@ def recognise_attention(state: Mapping[str, Tensor]) -> dict[str, Recognised]:
 
 def module_variants(module: nn.Module, possible: Iterable[str]) -> tuple[str, ...]:
     """Those of the ``possible`` variants whose class ``module`` has; timm's own attention is softmax."""
-    from timm.layers import Attention
+    from workbench.core.light_timm import timm
 
-    if isinstance(module, Attention):
+    if isinstance(module, timm.layers.Attention):
         return tuple(name for name in possible if name == "softmax")
     return tuple(name for name in possible if VARIANTS[name].module is type(module))
 

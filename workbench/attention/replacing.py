@@ -158,9 +158,9 @@ def _rename(loaded: Any, checkpoint: str | None) -> None:
 
 
 def _is_replaceable(module: nn.Module) -> bool:
-    from timm.layers import Attention
+    from workbench.core.light_timm import timm
 
-    return isinstance(module, (AttentionModule, Attention))
+    return isinstance(module, (AttentionModule, timm.layers.Attention))
 
 
 def _token_count(model: nn.Module) -> int | None:

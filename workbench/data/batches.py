@@ -412,14 +412,14 @@ def _add_images(made: Inputs, model: LoadedModel, images: list[np.ndarray]) -> N
 
 def _resize(image: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channel height width"]:
     """Straight to the model's size, bilinear with antialiasing, values in [0, 1]."""
-    from torchvision.transforms.v2 import functional as transforms
+    from torchvision.transforms import functional as transforms
 
     height, width = expected.size
     if (
         image.dtype == np.uint8
     ):  # through Pillow, as the scripts of saritas2025 do it: eight bits again after resizing
         small = _as_pillow(image, expected.channels).resize((width, height), Image.Resampling.BILINEAR)
-        return transforms.to_dtype(transforms.pil_to_tensor(small), torch.float32, scale=True)
+        return transforms.pil_to_tensor(small).float() * (1 / 255)
     tensor = torch.from_numpy(image)
     tensor = tensor[None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)
     if tensor.shape[0] != expected.channels:

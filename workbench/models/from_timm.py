@@ -29,8 +29,9 @@ _PLACES = ("hf-hub", "hf_hub", "local-dir")
 
 def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
     """Raise `UnknownName` or `InputError` for what `load` will not find; reads no weights and asks no hub."""
-    import timm
     from timm.models import get_pretrained_cfg, split_model_name_tag
+
+    from workbench.core.light_timm import timm
 
     if name.partition(":")[0] in _PLACES:
         if checkpoint is not None:
@@ -56,7 +57,7 @@ def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
 
     ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
     """
-    import timm
+    from workbench.core.light_timm import timm
 
     check(name, checkpoint, pretrained)
     place, _, where = name.partition(":")
@@ -77,7 +78,7 @@ def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
 
 
 def _family(architecture: str) -> str:
-    import timm
+    from workbench.core.light_timm import timm
 
     family = timm.model_entrypoint(architecture).__module__.rpartition(".")[2]
     short = {"vision_transformer": "vit", "swin_transformer": "swin", "swin_transformer_v2": "swinv2"}
@@ -86,7 +87,7 @@ def _family(architecture: str) -> str:
 
 def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module, ImageFormat]:
     """A timm model with its configuration, in a folder or on the hub: its architecture, itself, and how to feed it."""
-    import timm
+    from workbench.core.light_timm import timm
 
     what = f"timm:{place}:{where}"
     if place != "local-dir":
@@ -113,8 +114,9 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
 
 
 def _pretrained(name: str) -> nn.Module:
-    import timm
     from timm.models import get_pretrained_cfg
+
+    from workbench.core.light_timm import timm
 
     config = get_pretrained_cfg(name)
     repo = getattr(config, "hf_hub_id", None)
@@ -141,7 +143,7 @@ def _pretrained(name: str) -> nn.Module:
 
 
 def _with_file(architecture: str, path: Path) -> nn.Module:
-    import timm
+    from workbench.core.light_timm import timm
 
     state = read_state(path)
     overlay: dict[str, Any] = {"state_dict": state}
@@ -158,7 +160,7 @@ def _with_file(architecture: str, path: Path) -> nn.Module:
 
 
 def _format(module: nn.Module) -> ImageFormat:
-    import timm.data
+    from workbench.core.light_timm import timm
 
     config = timm.data.resolve_model_data_config(module)
     channels, height, width = config["input_size"]

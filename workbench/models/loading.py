@@ -401,7 +401,7 @@ def resolve(spec: str) -> tuple[str, str]:
         return "hf", spec
     if path.is_file():
         return "file", spec
-    import timm
+    from workbench.core.light_timm import timm
 
     return ("timm" if timm.is_model(spec) else "hf"), spec
 
@@ -410,7 +410,7 @@ def _is_timm(name: str) -> bool:
     """Whether a hub repository or folder holds one of timm's models, which timm knows best how to build."""
     config = Path(name).expanduser() / "config.json"
     if not config.is_file():
-        import timm
+        from workbench.core.light_timm import timm
 
         return name.startswith("timm/") and timm.is_model(name.removeprefix("timm/").partition(".")[0])
     try:
@@ -516,7 +516,7 @@ def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository)
     """For a name without a scheme that nothing here knows: misspelt if a known one is near, else far away."""
     import difflib
 
-    import timm
+    from workbench.core.light_timm import timm
 
     known = {*catalog.aliases(), *timm.list_models()}
     far = isinstance(error, MissingResource)

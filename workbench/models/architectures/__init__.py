@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.light_timm import timm  # noqa: F401  # before the files here import parts of it
 from workbench.core.options import accept
 from workbench.models.architectures.crate import build_crate
 from workbench.models.architectures.lm import build_lm

@@ -186,7 +186,7 @@ def _out_of_distribution(model: PixelModel, images: Images, request: Request) ->
 
 def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> Tensor:
     """`n` square cuts of the bundled photographs, from random places, each made `size` large: (n, channel, …)."""
-    from torchvision.transforms.v2 import functional as transforms
+    from torchvision.transforms import functional as transforms
 
     files = list(photo_files().values())
     if not files:
