@@ -42,6 +42,7 @@ frame = workbench.analyze("attention-map", model=model, inputs=digits)
 assert len(attention_summary_figure(frame).data) > 2
 assert sum(trace.type == "heatmap" for trace in attention_heatmap_figure(capture).data) == 12
 workbench.save_figure(attention_summary_figure(frame), "maps", data=frame)
+assert "torch._dynamo" not in sys.modules  # the compiler: half of the time that a start would take
 """
 DEMO = """
 import contextlib

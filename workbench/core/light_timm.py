@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +17,17 @@ import torch  # noqa: F401  # whole, before anything stands in for a part of it
 
 
 def _disable(function: Callable[..., Any] | None = None, recursive: bool = True, **reason: Any) -> Any:
-    """What `torch._dynamo.disable` leaves on a function for the compiler to read, should it ever come across it."""
+    """As `torch._dynamo.disable`, which is asked at a call, and only where something has imported it by then."""
     if function is None:
         return partial(_disable, recursive=recursive, **reason)
-    function._torchdynamo_disable = True  # ty: ignore[unresolved-attribute]  # torch's own mark
-    function._torchdynamo_disable_msg = reason.get("reason")  # ty: ignore[unresolved-attribute]  # torch's own mark
-    return function
+
+    @wraps(function)
+    def uncompiled(*args: Any, **kwargs: Any) -> Any:
+        compiler = sys.modules.get("torch._dynamo")
+        called = function if compiler is None else compiler.disable(function, recursive, **reason)
+        return called(*args, **kwargs)
+
+    return uncompiled
 
 
 def _is_compile_supported(device_type: str) -> bool:

@@ -160,9 +160,9 @@ def _with_file(architecture: str, path: Path) -> nn.Module:
 
 
 def _format(module: nn.Module) -> ImageFormat:
-    from workbench.core.light_timm import timm
+    from timm.data import create_transform, resolve_model_data_config
 
-    config = timm.data.resolve_model_data_config(module)
+    config = resolve_model_data_config(module)
     channels, height, width = config["input_size"]
-    transform = timm.data.create_transform(**config, is_training=False)
+    transform = create_transform(**config, is_training=False)
     return ImageFormat((height, width), channels, tuple(config["mean"]), tuple(config["std"]), transform)
