@@ -17,7 +17,7 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -158,6 +158,8 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
             yield from _alternatives(part)
     elif origin is Literal:
         yield from map(repr, get_args(kind))
+    elif isinstance(origin, type) and issubclass(origin, (Mapping, Sequence)):
+        yield "a table" if issubclass(origin, Mapping) else "a list"
     else:
         words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
         yield words.get(kind, "text") + _range(limits)

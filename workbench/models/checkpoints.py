@@ -188,11 +188,30 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origin: str) -> None:
     """Raise InputError for an architecture much larger than the weights, which would only fill the memory."""
     import torch
+    from torch.overrides import TorchFunctionMode
 
     from workbench.models.architectures import build
 
+    class Unfilled(TorchFunctionMode):
+        """What fills weights in place has nothing to do without them, but would take ten times the building."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            scaled = func.__name__ == "mul" and not isinstance(args[1], torch.Tensor)
+            if scaled or func.__name__ in (
+                "uniform_",
+                "normal_",
+                "erfinv_",
+                "mul_",
+                "add_",
+                "clamp_",
+                "fill_",
+                "zero_",
+            ):
+                return args[0] if args else kwargs["tensor"]
+            return func(*args, **(kwargs or {}))
+
     held = sum(value.numel() for value in state.values())
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         wanted = sum(value.numel() for value in build(architecture).state_dict().values())
     if wanted > 4 * held + 1_000_000:
         raise InputError(

@@ -198,7 +198,7 @@ def test_positions_stay_on_the_tokens_while_a_layer_needs_them_there(images, tmp
         ({"attention": "bilatral"}, UnknownName, "did you mean 'bilateral'"),
         ({"attention": "rpc-sym", "attention_options": {"lambds": 3}}, UnknownName, "did you mean 'lambd'"),
         ({"attention": "softmax", "attention_options": {"lambd": 3}}, UnknownName, "'softmax' 'lambd'"),
-        ({"attention": "rpc-sym", "attention_options": [3]}, InputError, "is a table of options"),
+        ({"attention": "rpc-sym", "attention_options": [3]}, InputError, "must be a table, or none"),
         ({"attention": "rpc-sym", "attention_layers": [3]}, InputError, "there is no layer 3"),
         ({"attention": "softmax", "attention_layers": [3]}, InputError, "there is no layer 3"),
         ({"attention": "tssa-causal"}, InputError, "class token, which stands first"),
