@@ -277,3 +277,13 @@ def test_an_array_that_claims_more_than_there_is_names_its_file(tmp_path):
         archive.writestr("q.npy", header.getvalue() + bytes(64))
     with pytest.raises(InputError, match=r"large\.npz: cannot be read as \.npz"):
         read_qkv(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([0.0, 1.0, 1.0], torch.bool), ([0.0, 1.0, -2.0], torch.float32)]
+)
+def test_a_float_mask_is_added_unless_it_holds_nothing_but_zeros_and_ones(tmp_path, values, kind):
+    mask = torch.tensor(values).repeat(TOKENS)[:TOKENS].expand(1, 1, TOKENS, TOKENS).contiguous()
+    held = read_qkv(write(tmp_path / "a.npz", operands(1, HEADS) | {"mask": mask})).layers[0].mask
+    assert held.dtype == kind
+    assert torch.equal(held.to(mask), mask)

@@ -63,7 +63,10 @@ def main(arguments: list[str]) -> int:
     logging.disable()  # libraries tell their own of every damaged file
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     counts, found = dict.fromkeys(names, 0), {}
-    until, number = time.monotonic() + 60 * minutes, 0
+    until, number = (
+        time.monotonic() + 60 * minutes,
+        int(time.time()),
+    )  # other damage every time; a failure names it
     while time.monotonic() < until and len(found) < len(names):
         number += 1
         for name in names:
