@@ -82,7 +82,7 @@ def test_unknown_names_and_options_are_refused_with_the_near_ones():
         ("rpc-sym", "num_iter", -1), ("primal", "low_rank", 0), ("primal", "low_rank", "many"),
         ("primal", "rank_multi", 2.5), ("bilateral", "h_p", math.nan), ("bilateral", "h_y", math.inf),
         ("bilateral", "h_y", "wide"), ("bilateral", "learn_bandwidths", 1), ("softmax", "qkv_bias", "no"),
-        ("softmax", "layer", -1),
+        ("softmax", "layer", -1), ("tssa", "convention", None), ("primal", "scores", ["both"]),
     ],
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_or_range_is_refused_with_what_is_accepted(name, option, value):

@@ -24,9 +24,9 @@ class InputError(WorkbenchError, ValueError):
 class UnknownName(InputError):
     """A name that is not in a known list; the message offers the nearest ones."""
 
-    def __init__(self, kind: str, name: str, choices: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: object, choices: Iterable[str], hint: str = "") -> None:
         known = sorted(choices)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         if near:
             offer = "did you mean " + " or ".join(repr(match) for match in near) + "?"
         else:
