@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.captures.families import FAMILIES
 from workbench.captures import SITES, Capture, capture, compare, read_qkv
+from workbench.captures.storage import write_tensors
 from workbench.core.errors import InputError, MissingResource
 
 LAYERS, BATCH, HEADS, TOKENS, HEAD_DIM = 4, 2, 3, 7, 5
@@ -287,3 +288,10 @@ def test_a_float_mask_is_added_unless_it_holds_nothing_but_zeros_and_ones(tmp_pa
     held = read_qkv(write(tmp_path / "a.npz", operands(1, HEADS) | {"mask": mask})).layers[0].mask
     assert held.dtype == kind
     assert torch.equal(held.to(mask), mask)
+
+
+@pytest.mark.parametrize("version", [99, "2", None])
+def test_a_capture_of_a_newer_format_or_of_none_is_refused(tmp_path, version):
+    path = write_tensors(tmp_path / "a.npz", {}, {"format": "capture", "format_version": version})
+    with pytest.raises(InputError, match="reads formats up to"):
+        read_qkv(path)
