@@ -101,3 +101,9 @@ def test_names_that_have_not_changed_are_kept():
 )
 def test_what_a_table_of_claims_measures_is_said_in_todays_names(old, new):
     assert new_expression(old) == new_expression(new) == new
+
+
+def test_what_is_no_name_stays_as_it_is():
+    assert new_settings({"convention": [[["code"]], 3, "code"]}) == {
+        "convention": [[["code"]], 3, "as_implemented"]
+    }

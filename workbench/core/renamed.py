@@ -113,4 +113,6 @@ def _value(name: str, value: Any) -> Any:
         return new_settings(value)
     if isinstance(value, str):
         return ",".join(new_name(kind, part) for part in value.split(","))
-    return [new_name(kind, part) for part in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return [new_name(kind, part) if isinstance(part, str) else part for part in value]
