@@ -143,8 +143,8 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
         assert 100 in boxes.customdata
     share = rows.groupby("head")["value"].mean()
-    said = f"own formula, as_implemented: largest in head {share.idxmax()}, {share.max():.1%} in the mean over tokens"
-    assert said in explorer.interpretation()
+    largest = f"is largest in head {share.idxmax()}: {share.max():.1%} in the mean over tokens"
+    assert f"Π, as the layer computes it, {largest}" in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
     assert close(plain(made["figure"]), plain(figure))
