@@ -132,7 +132,7 @@ def test_models_stand_under_each_other_in_one_row_with_a_line_for_what_is_publis
 
 def test_what_is_not_drawn_is_counted():
     text = " ".join(titles(claims_figure(claims()))).replace("<br>", " ")
-    assert "In the table: 1 not tested on some model." in text
+    assert "Only in the figure's table: 1 rows not tested at this scale." in text
     rows = [
         claims(interpretation=str(n), primary=n % 8 == 0, claim=f"claim {n // 8}").iloc[:1] for n in range(48)
     ]
@@ -181,3 +181,9 @@ def test_what_is_sampled_without_a_model_has_one_line_and_rows_keep_the_order_of
     assert [word.split()[0] for word in text if word.startswith(("first", "second"))] == ["first", "second"]
     assert text.count("random logits") == 1
     assert text.count("other") == 1
+
+
+def test_what_random_logits_show_is_one_line_of_no_model():
+    both = pd.concat([claims(over="tokens"), claims("bundled:photos-vit", over="tokens")])
+    assert len(shown_claims(both)) == 1
+    assert len(shown_claims(both.assign(over="inputs"))) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbench.figures.words import in_words
+from workbench.figures.words import DEFINED, in_words, with_definitions
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ from workbench.figures.words import in_words
 )
 def test_a_caption_speaks_the_words_of_its_figure(told, said):
     assert in_words(told) == said
+
+
+def test_what_labels_are_short_for_is_said_once():
+    labels = '["Scaled (S free)", "softmax"]'
+    said = with_definitions("Accuracies.", labels)
+    assert said == "Accuracies. " + DEFINED["Scaled (S"] + "."
+    assert with_definitions(said, labels) == said
+    assert with_definitions("Accuracies.", '["softmax"]') == "Accuracies."

@@ -59,7 +59,7 @@ def test_corruptions_and_verdicts_are_counted():
         "Of 3 errors by model and corruption, 1 have a 95 % CI below the baseline's, 1 above;"
     )
     claims = pd.DataFrame({"model": ["x", "x", "y"], "verdict": [HOLDS, HOLDS, UNDECIDED]})
-    assert count_verdicts(claims) == ["x: 2 hold.", "y: 1 are undecided."]
+    assert count_verdicts(claims) == ["x: 2 hold.", "y: 1 is undecided."]
 
 
 def test_growth_of_cost_is_told_by_operator():

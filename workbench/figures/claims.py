@@ -178,7 +178,9 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     if _height(tested) > PAGE_HEIGHT - 120:
         models = tested.groupby("order")["model"].transform("nunique")
         tested = tested[models == models.max()]
-    return tested.drop(columns="order")
+    # what random logits show is of no model, and drawn once
+    again = tested["over"].eq("tokens") & tested.duplicated("order")
+    return tested[~again].drop(columns="order")
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
@@ -202,9 +204,9 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     below = [_method(shown)]
     left = [f"{count} {words}" for count, words in (
         (len(frame[frame["verdict"] != NOT_TESTED].drop_duplicates(_KEYS)) - len(rows), "further interpretations"),
-        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "not tested on some model"),
+        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "rows not tested at this scale"),
     ) if count]  # fmt: skip
-    below += [f"In the table: {' and '.join(left)}."] if left else []
+    below += [f"Only in the figure's table: {' and '.join(left)}."] if left else []
     plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", labels)
     below += [words + "." for symbol, words in _SYMBOLS.items() if symbol in plain]
     return _Chart(rows).figure(rows, " ".join(below))
@@ -344,10 +346,15 @@ def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
 def _method(frame: pd.DataFrame) -> str:
     """Whose mean, over what, with which interval."""
     if _of_pairs(frame):
-        return (
-            "95 % CI: Welch's over seeds, Newcombe's over inputs (one seed a side), paired over kinds; of exponents "
-            "that of the fitted slope."
-        )
+        ways = {
+            "seeds": "Welch's over training seeds",
+            "kinds": "paired over kinds of corruption",
+            "sizes": "of exponents that of the fitted slope",
+        }
+        units = frame["units"].dropna().unique()
+        said = [words for unit, words in ways.items() if unit in units]
+        said += ["Newcombe's over inputs (one seed a side)"] if {*units} - {*ways} else []
+        return f"95 % CI: {', '.join(said)}." if said else ""
     logs = frame["interval"].astype(str).str.contains("log").any()
     kinds = ", ".join(
         dict.fromkeys(null_name(kind).removeprefix("null: ") for kind in frame["null"].dropna())

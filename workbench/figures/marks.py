@@ -344,10 +344,10 @@ class Null(Mark):
             samples = [sample for sample in samples if len(sample.rows)]
             several = self.pooled.get(kind, 1)
             if not any(sample.bounded for sample in samples):
-                many = f" (mean over {several} series)" if several > 1 else ""
+                many = f" (mean of {several} curves)" if several > 1 else ""
                 yield key_entry(null_name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
-            many = f", over {several} series" if several > 1 else ""
+            many = f", over {several} curves" if several > 1 else ""
             entry = as_null(key_swatch(f"{null_name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
@@ -407,35 +407,40 @@ class Published(Mark):
 
 @dataclass(frozen=True)
 class Points(Mark):
-    """Single values in grey over the lines: what was measured beside them, or where a curve ends.
+    """Single values over the lines: what was measured beside them, or where a curve ends.
 
     ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
+    They are grey, or with ``of`` in the colour of the series that shares their value of that column.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
     words: str = ""
     by: tuple[str, ...] = ("metric",)
     symbol: str = "asterisk-open"
+    of: str | None = None
     depth: ClassVar[int] = 5
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         own = self.rows
         for name in self.by if len(own) else ():
             own = own[own[name] == panel[0].rows[name].iloc[0]]
-        if len(own):
-            hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
-            yield go.Scatter(
-                x=own[panel[0].x], y=own["value"], mode="markers", marker=self._marker, name=self.words,
-                text=own.get("words"), cliponaxis=False, hovertemplate=hover,
-            )  # fmt: skip
+        parts = [(GREY, own)]
+        if self.of is not None and len(own):
+            parts = [(one.colour, own[own[self.of] == one.rows[self.of].iloc[0]]) for one in panel]
+        for colour, part in parts:
+            if len(part):
+                hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
+                yield go.Scatter(
+                    x=part[panel[0].x], y=part["value"], mode="markers", marker=self._marker(colour), name=self.words,
+                    text=part.get("words"), cliponaxis=False, hovertemplate=hover,
+                )  # fmt: skip
 
-    @property
-    def _marker(self) -> dict[str, Any]:
-        return {"symbol": self.symbol, "size": 7, "color": GREY, "line": {"color": GREY, "width": 1.2}}
+    def _marker(self, colour: str = GREY) -> dict[str, Any]:
+        return {"symbol": self.symbol, "size": 7, "color": colour, "line": {"color": colour, "width": 1.2}}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows):
-            yield key_entry(self.words, mode="markers", marker=self._marker)
+            yield key_entry(self.words, mode="markers", marker=self._marker())
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def scaling_figure(
         again = now[(now["condition"] == condition) & now["metric"].isin(_COSTS) & now["value"].notna()]
         scale = again["metric"].map({"device_memory": 2.0**-20}).fillna(1.0)
         again = again.assign(size=again["tokens"], value=again["value"] * scale)
+        again = again.assign(attention=again["operator"].map(_plain))
     parts: list[pd.DataFrame] = []
     for sweep in sweeps:
         rows = frame[frame["sweep"] == sweep]
@@ -77,7 +78,9 @@ def scaling_figure(
     return plot.add(
         Line(words=f"median over passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
-        Points(again, "measured in this run", by=("metric", "sweep"), symbol="circle-open"),
+        Points(
+            again, "measured in this run, on this machine", by=("metric", "sweep"), symbol="circle-open", of="attention"
+        ),
     ).figure("page", labels="key")  # fmt: skip
 
 

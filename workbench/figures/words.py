@@ -28,6 +28,12 @@ NAMES = {
 }
 """Names of conventions, sites and nulls, to what figures call them."""
 
+DEFINED = {
+    "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
+    "+ boost": "Boost: a share of the first tokens in every residual connection",
+}
+"""What labels of variants are short for, as a caption says it."""
+
 _VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
              "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
@@ -52,6 +58,16 @@ def in_words(text: str) -> str:
     text = _MINUS.sub("−", _SPEC.sub("", text))
     text = _INDEX.sub(lambda found: found[1] + found[2].translate(_LOWERED), _NAME.sub(_said, text))
     return _POWER.sub(_number, text)
+
+
+def with_definitions(caption: str, labels: str) -> str:
+    """A caption that also says what the labels of its figure are short for, where it does not yet."""
+    short = [
+        words
+        for sign, words in DEFINED.items()
+        if sign in labels and words.partition(":")[0] + ":" not in caption
+    ]
+    return " ".join([caption, *(f"{words}." for words in short)]) if caption else caption
 
 
 def _said(found: re.Match[str]) -> str:

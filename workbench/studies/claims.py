@@ -109,22 +109,31 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
 
 def count_verdicts(claims: pd.DataFrame) -> list[str]:
     """How many claims hold, fail, are undecided or not tested, a sentence for each model of a table of claims."""
-    words = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are undecided", NOT_TESTED: NOT_TESTED}
     counts = pd.crosstab(claims["model"], claims["verdict"])
-    return [
-        f"{model}: {', '.join(f'{row[verdict]} {said}' for verdict, said in words.items() if row.get(verdict))}."
-        for model, row in counts.iterrows()
-    ]
+    return [f"{model}: {', '.join(_told(row))}." for model, row in counts.iterrows()]
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
     """How many rows of a table of claims hold, fail or are undecided, as a caption says it."""
-    words = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are undecided", NOT_TESTED: "are not tested"}
-    counts = claims["verdict"].value_counts()
-    told = [f"{counts[verdict]} {said}" for verdict, said in words.items() if verdict in counts]
+    told = _told(claims["verdict"].value_counts())
     return f"of {len(claims)} comparisons " + " and ".join(
         [", ".join(told[:-1]), told[-1]] if told[1:] else told
     )
+
+
+def _told(counts: pd.Series) -> list[str]:
+    """Numbers of verdicts, e.g. "3 hold", "1 is undecided"."""
+    words = {
+        HOLDS: ("holds", "hold"),
+        FAILS: ("fails", "fail"),
+        UNDECIDED: ("is undecided", "are undecided"),
+        NOT_TESTED: ("is not tested", "are not tested"),
+    }
+    return [
+        f"{counts[verdict]} {said[int(counts[verdict] > 1)]}"
+        for verdict, said in words.items()
+        if counts.get(verdict)
+    ]
 
 
 def _names(options: str) -> list[str]:

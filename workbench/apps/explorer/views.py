@@ -449,7 +449,7 @@ def _read_compare(address: Address, material: Material) -> str:
         else ""
     )
     mean = f"{moved[real].mean():.1%} of that from a query on average"
-    return f"With {names[1]} {one}{mean}, goes to other tokens than with {names[0]} (total variation)."
+    return f"With {names[1]}, {one}{mean}, goes to other tokens than with {names[0]} (total variation)."
 
 
 # ------------------------------------------------------------------------------------------------------ overview
@@ -494,7 +494,7 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Eigenvalues of the centred Gram matrix of one head's keys, in every layer",
+            "Eigenvalues of the centred Gram matrix of the keys, of the head of this number in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(

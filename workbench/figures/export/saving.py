@@ -31,7 +31,7 @@ from workbench.figures.export.static import (
     shared_chrome,
 )
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
-from workbench.figures.words import in_words
+from workbench.figures.words import in_words, with_definitions
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
@@ -108,7 +108,7 @@ def save_figure(
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
     if isinstance(caption, str):
-        caption = in_words(caption)
+        caption = with_definitions(in_words(caption), fig.to_json())
     _check_told(name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
