@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import timm
 import torch
 
 import workbench
 from tests.runs.test_analyze import bert, images, same, texts, vit
-from workbench.analyses.filter_kernels import KERNELS, fit_filter, squared_distances
+from workbench.analyses.filter_kernels import KERNELS, fit_filter, squared_distances, squares_left
 from workbench.analyses.layer import grid_positions
 from workbench.captures import capture
 from workbench.core.errors import InputError, UnknownName
@@ -96,6 +97,27 @@ def test_the_share_is_one_less_what_the_best_kernel_leaves(near, content):
         assert share[name] >= 1 - left / total - 1e-9
         assert share[name] < 1 - 0.8 * left / total
     assert share["bilateral"] >= max(share["gaussian"], share["nlm"])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_of_the_fit_is_that_of_its_differences(near, content, causal):
+    """Central differences of Σ(A − K)², with the kernel written out row by row."""
+    alike = squared_distances(content[0])
+    attn = torch.softmax(torch.randn(TOKENS, TOKENS, generator=torch.manual_seed(3)).double(), -1)
+    visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    visible = visible.tril() if causal else visible
+    arrays = attn.numpy(), visible.numpy(), [near.numpy(), alike.numpy()]
+    at, step = np.array([-1.2, -2.5]), 1e-4
+    left, slopes = squares_left(at, *arrays)
+
+    def by_hand(log_weights):
+        h_p, h_y = np.exp(-log_weights / 2)
+        return float((attn - kernel(near, alike, h_p, h_y, visible)).square().sum())
+
+    assert left == pytest.approx(by_hand(at), rel=1e-12)
+    for place, slope in enumerate(slopes):
+        aside = step * np.eye(2)[place]
+        assert slope == pytest.approx((by_hand(at + aside) - by_hand(at - aside)) / (2 * step), rel=1e-5)
 
 
 def test_what_does_not_depend_on_the_tokens_is_not_explained(near, content):

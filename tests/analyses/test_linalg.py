@@ -82,6 +82,23 @@ def test_a_pair_that_the_start_does_not_see_is_not_missed(always):
     torch.testing.assert_close(found.values[:COUNT], values.flip(0)[:COUNT], rtol=0, atol=1e-8)
 
 
+def test_a_copy_of_the_largest_that_iteration_misses_is_found_after_all(always):
+    """Of three equal values it finds two, and takes the next one for the third."""
+    values = torch.cat([torch.ones(3), 0.95 - 0.3 * torch.arange(37) / 40]).double()
+    assert iterated(torch.diag(values), 5) is None
+    found = leading_eigenpairs(torch.diag(values), 5)
+    torch.testing.assert_close(found.values[:6], values[:6], rtol=0, atol=1e-12)
+
+
+def test_an_equal_pair_beyond_the_last_is_no_missed_one():
+    """Two values on each side of the end are equal: nothing that lies outside is larger, and none was missed."""
+    values = torch.tensor([5.0, 4, 3, 3, 1, 0.5, 0, 0], dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.manual_seed(0))).Q
+    found = iterated(turn * values @ turn.T, 2)
+    assert found is not None
+    torch.testing.assert_close(found.values, values[:3], rtol=0, atol=1e-10)
+
+
 def test_what_does_not_converge_is_decomposed(known, always, monkeypatch):
     matrix, values, _ = known
     monkeypatch.setattr(linalg, "RESTARTS", 1)

@@ -6,7 +6,14 @@ import torch
 from scipy.linalg import subspace_angles
 
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
-from workbench.analyses.value_similarity import QUANTITIES, Quantity, similarities, value_similarity
+from workbench.analyses.value_similarity import (
+    QUANTITIES,
+    Options,
+    Quantity,
+    chosen_quantities,
+    similarities,
+    value_similarity,
+)
 from workbench.core.errors import InputError, UnknownName
 
 TOKENS, KEY_DIM, DIM = 11, 5, 4
@@ -200,6 +207,16 @@ def test_chosen_quantities_come_in_the_order_asked_for(axes, v):
     assert similarities(several, axes, chosen).shape == (3, 1, 3)
     with pytest.raises(UnknownName, match="unknown quantity"):
         similarities(v, axes, [Quantity("MDC")])
+
+
+def test_maxima_come_with_the_smallest_angle_and_means_with_the_mean_one():
+    """The largest cosine is that of the smallest angle."""
+    for statistic, of_angles in (("max", {"min"}), ("mean", {"mean"}), ("both", {"min", "mean"})):
+        chosen = chosen_quantities(Options(statistic=statistic))
+        assert {one.statistic for one in chosen if one.metric == "principal_angle"} == of_angles
+        wanted = {"max", "mean"} if statistic == "both" else {statistic}
+        assert {one.statistic for one in chosen if one.metric in ("MDC", "MOC", "abs_cos")} == wanted
+        assert {"LCKA", "KCKA", "allclose", "span_share"} < {one.metric for one in chosen}
 
 
 def batch(batch=2, heads=3, tokens=TOKENS, seed=0):

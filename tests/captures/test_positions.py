@@ -7,7 +7,7 @@ from tests.attention.modules import randn
 from tests.captures.families import FAMILIES, images, words
 from workbench.attention import replace_attention
 from workbench.captures import capture
-from workbench.captures.positions import NoAdditivePositions, frozen
+from workbench.captures.positions import NoAdditivePositions, frozen, position_path
 from workbench.core.errors import InputError
 from workbench.models.architectures import build
 
@@ -143,6 +143,26 @@ def test_attention_that_brings_its_positions_is_told(attention):
     model = build({"name": "vit", "attention": attention}).eval()
     with pytest.raises(NoAdditivePositions, match=r"positions in the logits of (Bilateral|Alibi)"):
         capture(model, randn(1, 1, 16, 16, dtype=torch.float32), sites=("position",))
+
+
+def language_models():
+    """By the way in which each says that it has ALiBi, and a Falcon that has not."""
+    import transformers as hf
+
+    sizes = {"vocab_size": 20, "num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": 8}
+    bloom = hf.BloomConfig(vocab_size=20, n_head=2, n_layer=1, hidden_size=8)
+    mpt = hf.MptConfig(vocab_size=20, n_heads=2, n_layers=1, d_model=8, max_seq_len=8)
+    yield "ALiBi", hf.BloomModel(bloom)
+    yield "ALiBi", hf.BloomForCausalLM(bloom)
+    yield "ALiBi", hf.MptModel(mpt)
+    yield "ALiBi", hf.FalconModel(hf.FalconConfig(**sizes, alibi=True))
+    yield "rotary positions", hf.FalconModel(hf.FalconConfig(**sizes, alibi=False))
+
+
+def test_alibi_is_told_whichever_way_a_model_says_that_it_has_it():
+    for instead, model in language_models():
+        with pytest.raises(NoAdditivePositions, match=f"has {instead}"):
+            position_path(model, "the model")
 
 
 def test_a_model_of_ones_own_is_told_what_is_looked_for():

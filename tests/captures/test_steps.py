@@ -136,6 +136,25 @@ def test_every_step_is_captured_and_the_loop_gives_what_it_gives():
         steps[3]
 
 
+def test_a_time_is_a_number_or_a_tensor_or_nothing():
+    """One time for all inputs, as a number, in a tensor, one for each input in another argument, or none."""
+
+    class Denoiser(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, hidden_states, timestep=None, t=None):
+            return self.attn(hidden_states, hidden_states, hidden_states)[0]
+
+    model, x = Denoiser().eval(), random(2, 3, 8)
+    calls = [(x, 7), (x, torch.tensor(5)), (x,), (x, torch.zeros(0)), (x, None)]
+    steps = capture_steps(
+        model, lambda: [model(*args) for args in calls] + [model(x, t=torch.tensor([2, 3]))]
+    )
+    assert steps.times == [7.0, 5.0, None, None, None, 2.0]
+
+
 def test_only_the_steps_asked_for_are_kept():
     model, batch = build("sd3")
     steps = capture_steps(model, lambda: loop(model, batch), steps="1-2", layers=[1], sites=("q",))

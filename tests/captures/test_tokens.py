@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 from torch import nn
 
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, fit_tokens, token_info
+from workbench.captures.records import Call
+from workbench.captures.tokens import source_of
 
 
 def test_words_and_padding():
@@ -60,3 +65,30 @@ def test_a_slice_of_tokens():
     tokens = token_info(nn.Identity(), torch.randn(4, 5, 3), token_count=5)
     assert len(tokens[1:3]) == 2
     assert tokens[1:3].mask.shape == (2, 5)
+
+
+class Joint(nn.Module):
+    """A module of two kinds of tokens."""
+
+    def forward(self, hidden_states, encoder_hidden_states, extra=None): ...
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "source"),
+    [(7, 7, "self"), (4, 3, "cross"), (4, 7, "cross"), (7, 4, "cross"), (4, 4, "cross")],
+)
+def test_other_tokens_are_of_the_same_attention_where_queries_and_keys_are_both_together(
+    queries, keys, source
+):
+    """4 tokens and 3 of another kind: joined on one axis they are self attention (MM-DiT)."""
+    call = Call(*(torch.zeros(1, 2, count, 5) for count in (queries, keys, keys)), 1.0, None, torch.zeros(0))
+    given = (torch.randn(1, 4, 10), torch.randn(1, 3, 10))
+    assert source_of(SimpleNamespace(module=Joint(), args=given, kwargs={}), call) == source
+
+
+def test_tokens_of_an_unknown_name_are_others_where_the_keys_are_as_many():
+    x, extra = torch.randn(1, 5, 10), torch.randn(1, 3, 10)
+    for keys, source in ((3, "cross"), (5, "self"), (8, "self")):
+        call = Call(*(torch.zeros(1, 2, count, 4) for count in (5, keys, keys)), 1.0, None, torch.zeros(0))
+        visit = SimpleNamespace(module=Joint(), args=(x, x), kwargs={"extra": extra})
+        assert source_of(visit, call) == source

@@ -1,5 +1,6 @@
 """What is compared of a captured call, and what of two captures."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,14 @@ from workbench.captures.comparison import _relative_difference
 from workbench.captures.families.swin import Windows
 from workbench.captures.records import Call
 from workbench.captures.routes import _given_mask
-from workbench.captures.weights import attention_output, call_weights, check_call
+from workbench.captures.weights import (
+    attention_output,
+    attention_weights,
+    call_weights,
+    check_call,
+    scores_of,
+    softmax_of,
+)
 from workbench.core.errors import IncompleteCapture
 
 INPUTS, HEADS, TOKENS, DIM = 3, 2, 10, 4
@@ -63,3 +71,14 @@ def test_a_mask_that_is_longer_than_the_keys_is_cut_to_the_first_of_them():
     assert torch.equal(found, mask[..., :5])
     biased = _given_mask("eager", torch.nn.Identity(), query, key, mask[..., :5], torch.ones(1, 2, 3, 5))
     assert torch.equal(biased, (mask[..., :5] + 1).expand(1, 2, 3, 5))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_scores_of_grouped_queries_are_their_loop(groups):
+    """Of 4 query heads over 4, 2 or 1 keys' heads, each next one reads the next group's."""
+    source = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 4, 3, DIM, generator=source), torch.randn(2, 4 // groups, 5, DIM, generator=source)
+    found = scores_of(q, k, 0.7)
+    for b, h, i, j in itertools.product(range(2), range(4), range(3), range(5)):
+        assert found[b, h, i, j] == pytest.approx(0.7 * float(q[b, h, i] @ k[b, h // groups, j]), abs=1e-5)
+    torch.testing.assert_close(softmax_of(found, None), attention_weights(q, k, 0.7))

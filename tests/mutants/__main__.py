@@ -1,6 +1,7 @@
 """`make mutants`: the library with one thing wrong at a time, for which a test must fail.
 
     python -m tests.mutants [WORD …]      those whose file, test or line has one of the words; all without
+    python -m tests.mutants --sample 10   so many of all, others with every commit: what a change must pass
 
 `listed.txt` holds them: a file and its tests, then a line as it is and as it is changed. What was found is kept in
 ``.venv/mutants.json`` by the content of file and tests, so that a run goes on where it was stopped, and looks again at
@@ -16,8 +17,10 @@ import importlib
 import json
 import os
 import py_compile
+import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -125,11 +128,18 @@ def fails(folder: Path, tests: tuple[str, ...]) -> bool:
     return True
 
 
+def chosen(words: list[str]) -> list[Mutant]:
+    """Those of the list that are asked for."""
+    mutants = listed()
+    if words[:1] == ["--sample"]:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        return random.Random(head.stdout).sample(mutants, int(words[1]))
+    return [one for one in mutants if not words or any(word in f"{one.name} {one.tests}" for word in words)]
+
+
 def main(words: list[str]) -> int:
     """Run what is not known yet, and print the score; the status is 1 where a mutant survives."""
-    mutants = [
-        one for one in listed() if not words or any(word in f"{one.name} {one.tests}" for word in words)
-    ]
+    mutants = chosen(words)
     known: dict[str, bool] = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
     gone = [one for one in mutants if one.places() != 1]
     keys = {one: one.key for one in mutants}  # of now: whoever edits meanwhile is looked at by the next run

@@ -204,25 +204,35 @@ def _fit(attn: np.ndarray, visible: np.ndarray, distances: Sequence[np.ndarray])
     ]  # even attention is among the kernels: below 0 by rounding
 
 
+def squares_left(
+    log_weights: np.ndarray,
+    attn: Float[np.ndarray, "query key"],
+    visible: Bool[np.ndarray, "query key"],
+    distances: Sequence[Float[np.ndarray, "query key"]],
+) -> tuple[float, np.ndarray]:
+    """Σ(A − K)² with K the normalised kernel of `log_filter_kernel`, and its gradient in the logarithms of the w."""
+    weights = np.exp(log_weights)
+    kernel = log_filter_kernel(distances, weights, visible)
+    kernel -= kernel.max(-1, keepdims=True)
+    np.exp(kernel, out=kernel)
+    kernel /= kernel.sum(-1, keepdims=True)
+    gap = kernel - attn
+    # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
+    pull = gap * kernel
+    slopes = [
+        -2 * weight * (np.vdot(pull, d) - pull.sum(-1) @ np.einsum("qk,qk->q", kernel, d))
+        for weight, d in zip(weights, distances, strict=True)
+    ]
+    return float(np.vdot(gap, gap)), np.array(slopes)
+
+
 def _least_squares(
     attn: np.ndarray, visible: np.ndarray, distances: list[np.ndarray]
 ) -> tuple[np.ndarray, float]:
     """Logarithms of the weights of the distances with the least Σ(A − K)², and that sum."""
 
     def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
-        weights = np.exp(log_weights)
-        kernel = log_filter_kernel(distances, weights, visible)
-        kernel -= kernel.max(-1, keepdims=True)
-        np.exp(kernel, out=kernel)
-        kernel /= kernel.sum(-1, keepdims=True)
-        gap = kernel - attn
-        # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
-        pull = gap * kernel
-        slopes = [
-            -2 * weight * (np.vdot(pull, d) - pull.sum(-1) @ np.einsum("qk,qk->q", kernel, d))
-            for weight, d in zip(weights, distances, strict=True)
-        ]
-        return float(np.vdot(gap, gap)), np.array(slopes)
+        return squares_left(log_weights, attn, visible, distances)
 
     def search(start: Sequence[float] | np.ndarray, free: Sequence[int]) -> tuple[np.ndarray, float]:
         """From one start, with the distances that are not ``free`` left as they are."""

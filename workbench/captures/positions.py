@@ -20,6 +20,7 @@ from workbench.core.errors import InputError
 
 POSITION = "position"
 _RMS = ("RmsNorm", "RMSNorm")
+_ALIBI = ("build_alibi_tensor", "build_mpt_alibi_tensor")  # what models of transformers make its biases by
 
 
 class NoAdditivePositions(InputError):
@@ -75,6 +76,9 @@ _TAKE = "take a model that does: ViT or DeiT, GPT-2, BERT or one of its descenda
 
 def positions_instead(model: nn.Module) -> str | None:
     """What tells tokens apart where it is not an embedding added to them; None where nothing else was found."""
+    made = any(hasattr(child, own) for child in model.modules() for own in _ALIBI)
+    if made or getattr(getattr(model, "config", None), "alibi", False):
+        return "ALiBi"  # before what modules are called: Falcon builds its rotation, and leaves it unused
     for path, child in model.named_modules():
         held = {*child._modules, *child._parameters}
         for name, what in OTHER_POSITIONS.items():
@@ -85,8 +89,7 @@ def positions_instead(model: nn.Module) -> str | None:
         if isinstance(child._modules.get("pos_embed"), nn.Module):
             maker = type(child._modules["pos_embed"]).__name__
             return f"positions that a module makes of the coordinates ({maker})"
-    config = getattr(model, "config", None)
-    return "ALiBi" if getattr(config, "alibi", False) or hasattr(model, "build_alibi_tensor") else None
+    return None
 
 
 def frozen(

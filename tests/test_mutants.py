@@ -1,0 +1,42 @@
+"""The list of `make mutants` fits the library: every line stands once in its file, and its tests are there."""
+
+import re
+
+import pytest
+
+from tests.mutants.__main__ import LISTED, ROOT, chosen, listed
+
+
+def test_every_line_that_is_changed_stands_once_in_its_file():
+    mutants = listed()
+    assert len(mutants) == LISTED.read_text(encoding="utf-8").count("\n- ") >= 150
+    assert [one.name for one in mutants if one.places() != 1] == []
+    assert [one.name for one in mutants if one.old == one.new] == []
+    assert len(set(mutants)) == len(mutants)
+
+
+def test_a_change_touches_its_line_alone():
+    one = listed()[0]
+    before = (ROOT / one.file).read_text(encoding="utf-8")
+    after = one.applied(before)
+    changed = [pair for pair in zip(before.split("\n"), after.split("\n"), strict=True) if pair[0] != pair[1]]
+    ((old, new),) = changed
+    assert (old.strip(), new.strip()) == (one.old, one.new)
+    compile(after, one.file, "exec")
+
+
+def test_every_test_of_the_list_is_there():
+    for name in sorted({test for one in listed() for test in one.tests}):
+        path, _, function = name.partition("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^def {function or 'test_'}", text, re.MULTILINE), name
+
+
+def test_a_sample_is_of_the_list():
+    sample = chosen(["--sample", "7"])
+    assert len({*sample}) == 7
+    assert {*sample} <= {*listed()}
+    assert chosen(["--sample", "7"]) == sample
+    with pytest.raises(ValueError, match="arger"):
+        chosen(["--sample", "1000"])
+    assert {one.file for one in chosen(["tssa"])} == {"workbench/attention/tssa.py"}
