@@ -10,8 +10,8 @@ from benchmarks.bench_spectrum import interleaved
 from workbench.analyses.gram_spectrum import centred_gram
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.null_values import NULLS
-from workbench.analyses.tensors import map_tokens
 from workbench.analyses.value_similarity import value_similarity
+from workbench.core.operands import map_tokens
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels
 NULL_SAMPLES = 20

@@ -14,9 +14,9 @@ from workbench.papers.published import PAPERS
 PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "analyses/attention_matrix", "analyses/layer", "analyses/linalg", "analyses/null_values",
-    "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/segmentation", "analyses/tensors",
-    "analyses/tiles", "attention/__init__", "attention/base", "attention/positions", "attention/recognition",
-    "attention/replacing",
+    "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/segmentation", "analyses/tiles",
+    "attention/__init__", "attention/base", "attention/positions", "attention/recognition", "attention/replacing",
+    "core/operands",
 }  # fmt: skip
 OWN_FUNCTIONS = {
     "attention_map": {"attention_report", "head_output_norm", "map_diversity", "maps_of_rows", "permuted_heads"},
@@ -24,7 +24,7 @@ OWN_FUNCTIONS = {
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },
-    "filter_kernels": {"squared_distances"},
+    "filter_kernels": {"squared_distances", "squares_left"},
     "gram_spectrum": {"check_psd_eigenvalues"},
     "membership": {"own_convention"},
     "position_logits": {"shuffled_orders", "terms_of_layer", "within_rows"},
@@ -37,11 +37,17 @@ OWN_FUNCTIONS = {
 }  # fmt: skip
 # What `analyze` calls; sources stand beside their metrics.
 RUN = {"across", "findings", "measure", "notes", "pair_rows", "perturb", "token_findings", "token_rows"}
-ANY_SHAPE = {  # of `workbench.analyses.tensors`: they check shapes, whatever they are
-    "check_mask", "check_scale",
+ANY_SHAPE = {  # of `workbench.core.operands`: they check shapes, whatever they are
+    "check_axes", "check_finite", "check_mask", "check_scale", "nonfinite_count",
 }  # fmt: skip
 SOURCE = re.compile("|".join([*PAPERS, r"\(?(19|20)\d\d\)?[;:,.) ]"]))
-MODULES = sorted(path for part in ("analyses", "attention") for path in (PACKAGE / part).glob("*.py"))
+MODULES = sorted(
+    [
+        *(PACKAGE / "analyses").glob("*.py"),
+        *(PACKAGE / "attention").glob("*.py"),
+        PACKAGE / "core" / "operands.py",
+    ]
+)
 
 
 def _functions(path: Path) -> list[ast.FunctionDef]:

@@ -326,7 +326,7 @@ def test_attention_that_is_not_the_kernels_is_spoken_of():
 
 @pytest.mark.parametrize("how", ["per-token", "per-feature"])
 def test_standardised_keys_are_named_in_every_row(how, qkv):
-    from workbench.analyses.tensors import standardize
+    from workbench.core.operands import standardize
 
     for name in ("value-similarity", "eigenvector-test", "gram-spectrum"):
         plain, frame = (

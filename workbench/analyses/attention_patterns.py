@@ -21,7 +21,6 @@ from annotated_types import Gt, Le
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -33,6 +32,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, RowSquares
 from workbench.analyses.registry import Analysis, OfMaps
 from workbench.analyses.tiles import Operands, count_tiled, report_broken, tiled_operands
+from workbench.core import operands
 from workbench.core.null_distributions import ROUNDING, Null
 from workbench.core.operands import check_axes, checked
 from workbench.frames.estimate import over_inputs, unit_of
@@ -177,7 +177,7 @@ def _rows(
     attn: Tensor, visible: Tensor | None, queries: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights on visible keys, which keys those are, the real queries, and the heads that are no attention."""
-    check_axes("attn", attn, tensors.ATTENTION)
+    check_axes("attn", attn, operands.ATTENTION)
     attn = attn.double()
     seen = visible_keys(visible, attn)
     asking = torch.ones(attn.shape[:-1], dtype=torch.bool, device=attn.device)

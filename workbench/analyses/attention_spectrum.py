@@ -34,10 +34,9 @@ from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.analyses.null_values import null_values
 from workbench.analyses.registry import Analysis, OfValues, Single
-from workbench.analyses.tensors import map_heads, stack_heads
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked, map_heads, stack_heads
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -32,6 +31,7 @@ from workbench.analyses.membership import placed_share
 from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.captures import LayerRecord
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, checked
 from workbench.core.options import NullSamples, ranges
@@ -167,7 +167,7 @@ def attention_rollout(
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
     for number, attn in reversed(list(enumerate(maps))):
-        check_axes("maps", attn, tensors.ATTENTION)
+        check_axes("maps", attn, operands.ATTENTION)
         if attn.shape[-2:] != (row.shape[-1],) * 2:
             raise InputError(
                 f"rollout multiplies maps of the same tokens; number {number} of shape {tuple(attn.shape)} does not "

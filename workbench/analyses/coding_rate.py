@@ -17,12 +17,12 @@ from annotated_types import Gt
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.membership import memberships, own_convention
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.captures import first_norm
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
 from workbench.core.operands import check_axes, check_finite, checked
@@ -163,7 +163,7 @@ def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     check_axes("tokens", x, ("token", "width"))
     real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
     if mask is not None:
-        real = tensors.check_mask(mask, x.shape[:-1]).to(x.device)
+        real = operands.check_mask(mask, x.shape[:-1]).to(x.device)
         x = torch.where(real[..., None], x, 0.0)
     check_finite("tokens", x, ("token", "width"))
     return x.double(), real

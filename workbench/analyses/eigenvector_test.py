@@ -23,11 +23,10 @@ from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.registry import Analysis, OfValues, Standardize
-from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
-from workbench.core.operands import checked
+from workbench.core.operands import checked, map_tokens, stack_heads
 from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric

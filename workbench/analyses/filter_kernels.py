@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float
 from scipy.optimize import minimize
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
+from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
@@ -141,7 +141,7 @@ def fit_filter(
     if kernel not in KERNELS:
         raise UnknownName("filter", kernel, KERNELS)
     check_finite("attn", attn, ("query", "key"))
-    tensors.check_token_count("attention", attn.shape[-1])
+    operands.check_token_count("attention", attn.shape[-1])
     given = {"position": position, "content": content}
     distances = []
     for name in KERNELS[kernel]:

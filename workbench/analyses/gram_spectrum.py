@@ -19,11 +19,11 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.attention_matrix import groups_of, noise_like
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
@@ -132,15 +132,15 @@ def log_kernel(
     """
     _check_keys(k)
     k = k.double()
-    scores = (k @ k.mT) * tensors.check_scale(scale, k.shape[:-2], k)
+    scores = (k @ k.mT) * operands.check_scale(scale, k.shape[:-2], k)
     log_normaliser = scores.logsumexp(-1)
     return scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
 
 
 def _check_keys(k: Tensor) -> None:
-    check_axes("k", k, tensors.TOKENS)
-    check_finite("k", k, tensors.TOKENS)
-    tensors.check_token_count("k", k.shape[-2])
+    check_axes("k", k, operands.TOKENS)
+    check_finite("k", k, operands.TOKENS)
+    operands.check_token_count("k", k.shape[-2])
 
 
 @checked
@@ -161,11 +161,11 @@ def factored_gram(
     """
     if mask is None:
         _check_keys(k)
-        gram, log_factor, _ = raw_gram(k, tensors.check_scale(scale, k.shape[:-2], k))
+        gram, log_factor, _ = raw_gram(k, operands.check_scale(scale, k.shape[:-2], k))
         return Factored(_symmetric(gram), log_factor)
     k, mask = _check_masked(k, mask)
     k = k.double()
-    scores = (k @ k.mT) * tensors.check_scale(scale, k.shape[:-2], k)
+    scores = (k @ k.mT) * operands.check_scale(scale, k.shape[:-2], k)
     pairs = mask[..., :, None] & mask[..., None, :]
     log_normaliser = scores.masked_fill(~mask[..., None, :], -math.inf).logsumexp(-1)
     log_k = scores - (log_normaliser[..., :, None] + log_normaliser[..., None, :])
@@ -179,10 +179,10 @@ def factored_gram(
 
 def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Keys with padding set to 0 (it may hold anything) and the mask in full."""
-    check_axes("k", k, tensors.TOKENS)
-    mask = tensors.check_mask(mask, k.shape[:-1])
+    check_axes("k", k, operands.TOKENS)
+    mask = operands.check_mask(mask, k.shape[:-1])
     clean = torch.where(mask[..., None], k, 0)
-    check_finite("k", clean, tensors.TOKENS)
+    check_finite("k", clean, operands.TOKENS)
     return clean, mask
 
 
@@ -267,9 +267,9 @@ def gram_spectrum(
         k, mask = _check_masked(k, mask)
     if mask is None or mask.all():
         _check_keys(k)
-        return _spectrum(k, tensors.check_scale(scale, k.shape[:-2], k))
+        return _spectrum(k, operands.check_scale(scale, k.shape[:-2], k))
     flat, masks = k.reshape(-1, *k.shape[-2:]), mask.reshape(-1, mask.shape[-1])
-    scales = tensors.check_scale(scale, k.shape[:-2], k).expand(*k.shape[:-2], 1, 1).reshape(-1, 1, 1)
+    scales = operands.check_scale(scale, k.shape[:-2], k).expand(*k.shape[:-2], 1, 1).reshape(-1, 1, 1)
     values = torch.full(masks.shape, math.nan, dtype=torch.float64, device=k.device)
     factors = torch.empty(len(flat), dtype=torch.float64, device=k.device)
     patterns, which = masks.unique(dim=0, return_inverse=True)
@@ -288,7 +288,7 @@ def _spectrum(k: Tensor, scale: Tensor) -> Factored:
         return whole._replace(values=check_psd_eigenvalues(whole.values, noise=tokens * EPSILON))
     keys = k.reshape(-1, *k.shape[-2:])
     scales = scale.expand(*batch, 1, 1).reshape(-1, 1, 1)
-    parts = tensors.map_heads(_matrix_spectrum, keys, scales)
+    parts = operands.map_heads(_matrix_spectrum, keys, scales)
     values = torch.stack([values for values, _ in parts]).reshape(*batch, tokens)
     log_factor = torch.stack([log_factor for _, log_factor in parts]).reshape(batch)
     # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this

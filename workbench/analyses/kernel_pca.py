@@ -1,6 +1,6 @@
 """Kernel PCA of one head's keys: the axes of their centred Gram matrix, and the values of the tokens on these.
 
-The matrix is that of `workbench.analyses.gram_spectrum`. Tokens are real: `tensors.map_tokens` cuts a batch into heads.
+The matrix is that of `workbench.analyses.gram_spectrum`. Tokens are real: `map_tokens` cuts a batch into heads.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from workbench.analyses import tensors
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.captures.records import SITES
-from workbench.core import null_distributions
+from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.measurement import Counts
@@ -407,7 +406,7 @@ def chosen_keys(
     whole = layer.site("k")
     k = layer.choose_heads(whole)
     real = layer.head_mask(k, padding)
-    return tensors.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
+    return operands.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
 
 
 def standardize_column(standardize: str) -> dict[str, Any]:

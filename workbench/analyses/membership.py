@@ -18,13 +18,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import checked
 from workbench.core.options import NullSamples
@@ -128,7 +128,7 @@ def subspace_membership(
     z = z.double()
     real = torch.ones(z.shape[:-1], dtype=torch.bool, device=z.device)
     if mask is not None:
-        real = tensors.check_mask(mask, z.shape[:-1]).to(z.device)
+        real = operands.check_mask(mask, z.shape[:-1]).to(z.device)
         z = torch.where(real[..., None], z, 0.0)
     inside = (z[..., None, :, :] @ bases.to(z)).square().sum(-1)
     nearest = inside.amax(-2, keepdim=True)
@@ -163,7 +163,7 @@ def evenness(
     *batch, heads, tokens = membership.shape
     real = torch.ones(*batch, tokens, dtype=torch.bool, device=membership.device)
     if mask is not None:
-        real = tensors.check_mask(mask, (*batch, tokens)).to(membership.device)
+        real = operands.check_mask(mask, (*batch, tokens)).to(membership.device)
     kept = torch.where(real[..., None, :], membership, 0.0)
     count = real.sum(-1)
     entropy = torch.special.entr(kept).sum((-2, -1)) / count

@@ -16,9 +16,9 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
 from workbench.analyses.registry import Analysis, OfHeads
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
@@ -95,8 +95,8 @@ def split_projection(
     Raises `InputError` where x and p differ in shape, for missing axes, NaN or infinite values.
     """
     for name, tensor in (("x", x), ("p", p)):
-        check_axes(name, tensor, tensors.HIDDEN)
-        check_finite(name, tensor, tensors.HIDDEN)
+        check_axes(name, tensor, operands.HIDDEN)
+        check_finite(name, tensor, operands.HIDDEN)
     if x.shape != p.shape:
         raise InputError(f"x has shape {tuple(x.shape)}, but p {tuple(p.shape)}; give one position per token")
     x, p, weight = x.double()[:, None], p.double()[:, None], weight.double()
@@ -110,7 +110,7 @@ def logit_terms(
     scale: float | Tensor,
 ) -> Float[Tensor, "*batch term query key"]:
     """The four `TERMS` of s q·k (abdullaev2025 Fig. 2), from (content, position) of q and k; they add up."""
-    factor = tensors.check_scale(scale, q[0].shape[:-2], q[0])
+    factor = operands.check_scale(scale, q[0].shape[:-2], q[0])
     return torch.stack([factor * (of_query @ of_key.mT) for of_query in q for of_key in k], -3)
 
 
@@ -203,7 +203,7 @@ def _centred(terms: Tensor, allowed: Tensor | None) -> Tensor:
     if terms.ndim < 3 or terms.shape[-3] != len(TERMS):
         raise InputError(f"terms have shape {tuple(terms.shape)}; expected (…, {len(TERMS)}, query, key)")
     check_axes("terms", terms, _AXES)
-    tensors.check_token_count("terms", terms.shape[-1])
+    operands.check_token_count("terms", terms.shape[-1])
     check_finite("terms", terms, _AXES)
     return within_rows(terms.double(), None if allowed is None else allowed[..., None, :, :])
 
@@ -267,7 +267,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     queries = layer.site("q")
     q = layer.choose_heads(queries).double()
     k = layer.of_queries(layer.site("k"), queries.shape[1]).double()
-    factor = tensors.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
+    factor = operands.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
     own = factor * (q @ k.mT)
     whole = torch.cat([terms, terms.sum(2, keepdim=True), own[:, :, None]], 2)
     shown = within_rows(whole, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()

@@ -18,16 +18,15 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues
-from workbench.analyses.tensors import map_heads, stack_heads
+from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked, map_heads, stack_heads
 from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -176,7 +175,7 @@ def projection_errors(
     given = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
     masks = _check(given, mask)
     batch, heads = k.shape[:-2], k[..., 0, 0].numel()
-    scales = tensors.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
+    scales = operands.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
     if seeds is not None and len(seeds) != heads:
         raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
     drawn = dict.fromkeys(nulls, null_samples) if null_samples and "exact" in conventions else {}
@@ -350,7 +349,7 @@ def _log_error_of_code(head: _Head) -> Tensor:
 def _standardized(x: Tensor) -> Tensor:
     """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding.
 
-    Unlike `tensors.standardize` for a single query too, and nothing added to the deviation, as published.
+    Unlike `operands.standardize` for a single query too, and nothing added to the deviation, as published.
     """
     centred = x - x.mean(-1, keepdim=True)
     rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
@@ -378,7 +377,7 @@ def _per_head(mask: Tensor | None, shape: tuple[int, ...], device: torch.device)
 def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     """Check what an analysis of q, k, v needs; returns the mask in full."""
     for name, tensor in given.items():
-        check_axes(name, tensor, tensors.TOKENS)
+        check_axes(name, tensor, operands.TOKENS)
     q, k, v = given["q"], given["k"], given["v"]
     wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
     wanted["output"] = (*q.shape[:-1], v.shape[-1])
@@ -388,12 +387,12 @@ def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
                 f"{name} of shape {tuple(tensor.shape)} does not fit k of shape {tuple(k.shape)}: expected "
                 f"{wanted[name]}; give grouped-query k and v one copy per query head"
             )
-    tensors.check_token_count("k", k.shape[-2])
-    full = None if mask is None else tensors.check_mask(mask, k.shape[:-1]).to(k.device)
+    operands.check_token_count("k", k.shape[-2])
+    full = None if mask is None else operands.check_mask(mask, k.shape[:-1]).to(k.device)
     for name, tensor in given.items():
         fits = full is not None and tensor.shape[-2] == k.shape[-2]
         seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
-        check_finite(name, seen, tensors.TOKENS)
+        check_finite(name, seen, operands.TOKENS)
     return full
 
 

@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable, patch_places
 from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.frames.estimate import over_everything, unit_of
@@ -89,8 +89,8 @@ def split_of(
     """
     parts = {"keys": keys, "low_rank": low_rank, "sparse": sparse}
     for name, part in parts.items():
-        check_axes(name, part, tensors.TOKENS)
-        check_finite(name, part, tensors.TOKENS)
+        check_axes(name, part, operands.TOKENS)
+        check_finite(name, part, operands.TOKENS)
         if part.shape != keys.shape:
             raise InputError(
                 f"keys of shape {tuple(keys.shape)} were not split into {name} of shape {tuple(part.shape)}; the "
@@ -98,7 +98,7 @@ def split_of(
             )
     real = torch.ones(keys.shape[:-1], dtype=torch.bool, device=keys.device)
     if mask is not None:
-        real = tensors.check_mask(mask, keys.shape[:-1]).to(keys.device)
+        real = operands.check_mask(mask, keys.shape[:-1]).to(keys.device)
     k, low, s = (torch.where(real[..., None], part.double(), 0.0) for part in parts.values())
     count = real.sum(-1)
     energy = s.square().sum(-1)

@@ -18,11 +18,11 @@ from annotated_types import Ge, Le, Predicate
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.analyses import tensors
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.attention.residual import BoostedResidual
 from workbench.captures import block_path
+from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, paired_interval
 from workbench.core.null_distributions import derived_seed
@@ -210,8 +210,8 @@ def residual_noise(
 def _parts(clean: Tensor, noisy: Tensor, mask: Tensor | None, centre: bool) -> tuple[Tensor, Tensor]:
     """Signal and noise in float64, zero at padding."""
     for name, tensor in (("clean", clean), ("noisy", noisy)):
-        check_axes(name, tensor, tensors.HIDDEN)
-        check_finite(name, tensor, tensors.HIDDEN)
+        check_axes(name, tensor, operands.HIDDEN)
+        check_finite(name, tensor, operands.HIDDEN)
     if clean.shape != noisy.shape:
         raise InputError(
             f"clean tokens of shape {tuple(clean.shape)} and noisy ones of shape {tuple(noisy.shape)} are not of the "
@@ -220,7 +220,7 @@ def _parts(clean: Tensor, noisy: Tensor, mask: Tensor | None, centre: bool) -> t
     signal, noise = clean.double(), noisy.double() - clean.double()
     real = torch.ones(clean.shape[:-1], dtype=torch.bool, device=clean.device)
     if mask is not None:
-        real = tensors.check_mask(mask, clean.shape[:-1]).to(clean.device)
+        real = operands.check_mask(mask, clean.shape[:-1]).to(clean.device)
     signal, noise = (torch.where(real[..., None], part, 0.0) for part in (signal, noise))
     if centre:
         mean = signal.sum(-2, keepdim=True) / real.sum(-1)[..., None, None]

@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses import tensors
 from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, effective_rank
 from workbench.analyses.layer import Layer, NotApplicable, over_windows
 from workbench.analyses.registry import Analysis, OfInputs
-from workbench.core import null_distributions
+from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import check_axes, check_finite, checked
@@ -105,19 +104,19 @@ _SAFE = (1e-150, 1e150)  # lengths whose squares neither overflow nor vanish
 
 def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens in float64 (zero where padding), in a unit in which their lengths are exact; and how many are real."""
-    check_axes("resid_post", hidden, tensors.HIDDEN)
+    check_axes("resid_post", hidden, operands.HIDDEN)
     if mask is None:
-        tensors.check_token_count("resid_post", hidden.shape[-2])
+        operands.check_token_count("resid_post", hidden.shape[-2])
         count = torch.full(hidden.shape[:-2], hidden.shape[-2], device=hidden.device)
     else:
-        mask = tensors.check_mask(mask, hidden.shape[:-1])
+        mask = operands.check_mask(mask, hidden.shape[:-1])
         hidden = torch.where(mask[..., None], hidden, 0)
         count = mask.sum(-1)
     tokens = hidden.double()
     length = tokens.norm(dim=-1)
     safe = (length > _SAFE[0]) & (length < _SAFE[1])
     if not bool((safe if mask is None else safe | ~mask).all()):
-        check_finite("resid_post", hidden, tensors.HIDDEN)
+        check_finite("resid_post", hidden, operands.HIDDEN)
         largest = tokens.abs().amax(-1, keepdim=True)  # a unit of each token's own
         tokens = tokens / torch.where(largest > 0, largest, 1.0)
         length = tokens.norm(dim=-1)

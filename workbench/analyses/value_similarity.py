@@ -21,10 +21,9 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, r
 from workbench.analyses.linalg import best_matches
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.registry import Analysis, OfValues, Standardize
-from workbench.analyses.tensors import map_tokens, stack_heads
 from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
 from workbench.core.errors import UnknownName
-from workbench.core.operands import checked
+from workbench.core.operands import checked, map_tokens, stack_heads
 from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric

@@ -25,8 +25,8 @@ from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrig
 from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
+from workbench.core.options import parsed
 from workbench.core.renamed import new_keys, new_name
-from workbench.core.schema import parsed
 
 if TYPE_CHECKING:
     from workbench.captures.capturing import Capture

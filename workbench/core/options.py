@@ -1,4 +1,4 @@
-"""What a person asks for, checked: options as annotated dataclasses, numbers of layers and heads, words typed.
+"""What a person or a file says, checked by annotated types: options, numbers of layers and heads, files of JSON.
 
 Of options a field's type says which values it takes, its last words what it means:
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import math
 import operator
 import re
@@ -24,8 +25,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Predicate
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.schema import parsed
 
+Held = TypeVar("Held")
 Options = TypeVar("Options")
 Numbers = None | int | str | Iterable[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
@@ -256,3 +257,45 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+
+
+# What a file holds ------------------------------------------------------------------------------------------
+
+
+def matching(pattern: str) -> Predicate:
+    """A mark of texts that are all of a pattern, beside ``str`` in ``Annotated``."""
+    whole = re.compile(pattern)
+    return Predicate(lambda text: whole.fullmatch(text) is not None)
+
+
+def parsed(text: str | bytes) -> Any:
+    """What a text of JSON says. Raises `ValueError` for any text that is none, however deep it is nested."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def conforming(kind: type[Held], value: Any) -> Held:
+    """A value as JSON has it, where it is of an annotated type: a TypedDict, a dataclass, a list of them.
+
+    A number in words is no number, and 1.5 or true no whole one. Raises `ValueError` naming the first place that does
+    not fit: "models.0.n: Input should be a valid integer".
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

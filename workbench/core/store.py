@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import jsonable, write_json
-from workbench.core.schema import parsed
+from workbench.core.options import parsed
 
 LOCK = ".lock"
 LOOK_SECONDS = 0.5

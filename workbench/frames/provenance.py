@@ -24,8 +24,8 @@ from typing_extensions import TypedDict
 from workbench._version import __version__
 from workbench.core.errors import InputError
 from workbench.core.files import jsonable, sha256_file
+from workbench.core.options import conforming, parsed
 from workbench.core.renamed import new_settings, new_values
-from workbench.core.schema import conforming, parsed
 
 SCHEMA_VERSION = 3
 """2 has new names of options and parameters; 3 says what the parameters were read from."""

@@ -15,8 +15,8 @@ import pandas as pd
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write
+from workbench.core.options import conforming, parsed
 from workbench.core.renamed import RENAMED, new_settings
-from workbench.core.schema import conforming, parsed
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import csv_bytes, is_overall, latex_table, without_apostrophes
 

@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
+from workbench.core.options import conforming, parsed
 from workbench.core.renamed import RENAMED, new_settings
-from workbench.core.schema import conforming, parsed
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models.source import ImageFormat, Source, require_file, seeded
 

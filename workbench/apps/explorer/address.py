@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.options import parse_numbers
+from workbench.core.options import parse_numbers, parsed
 from workbench.core.renamed import new_values
-from workbench.core.schema import parsed
 
 _VIEWS_OF = {
     "attention-map": "matrix",

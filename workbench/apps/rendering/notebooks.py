@@ -16,9 +16,8 @@ from typing_extensions import TypedDict
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
-from workbench.core.options import read_typed
+from workbench.core.options import conforming, parsed, read_typed
 from workbench.core.renamed import PARAMETERS, new_values
-from workbench.core.schema import conforming, parsed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})

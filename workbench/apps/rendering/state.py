@@ -15,8 +15,8 @@ from typing_extensions import TypedDict
 from workbench.apps.rendering.notebooks import Notebook
 from workbench.core import paths
 from workbench.core.files import sha256_bytes, sha256_file, write_json
+from workbench.core.options import conforming, matching, parsed
 from workbench.core.renamed import new_settings
-from workbench.core.schema import conforming, matching, parsed
 from workbench.frames.provenance import FIGURE_NAME, dump, versions
 
 REPORT = "report.json"

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, sha256_file
-from workbench.core.schema import conforming, parsed
+from workbench.core.options import conforming, parsed
 from workbench.core.store import RunStore
 from workbench.frames.measurement import STATE, Accumulator
 from workbench.frames.provenance import versions

@@ -14,9 +14,8 @@ from typing_extensions import TypedDict
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.options import parse_numbers
+from workbench.core.options import conforming, parse_numbers
 from workbench.core.renamed import new_settings
-from workbench.core.schema import conforming
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality

@@ -14,8 +14,8 @@ import pandas as pd
 from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.options import conforming, matching, parsed
 from workbench.core.renamed import new_settings
-from workbench.core.schema import conforming, matching, parsed
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, read_frame, write_frame
