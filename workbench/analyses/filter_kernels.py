@@ -110,11 +110,16 @@ def squared_distances(
 def log_filter_kernel(
     distances: Sequence[Float[np.ndarray, "query key"]],
     weights: Sequence[float] | np.ndarray,
-    visible: Bool[np.ndarray, "query key"],
+    visible: Bool[np.ndarray, "query key"] | None = None,
 ) -> Float[np.ndarray, "query key"]:
     """−Σ w d over several squared distances d, w = 1/h², −∞ at hidden keys (abdullaev2025 eq. 13)."""
-    logits = -sum(weight * distance for weight, distance in zip(weights, distances, strict=True))
-    return np.where(visible, logits, -np.inf)
+    first, *others = distances
+    logits = first * -weights[0]
+    for weight, distance in zip(weights[1:], others, strict=True):
+        logits -= weight * distance
+    if visible is not None:
+        logits[~visible] = -np.inf
+    return logits
 
 
 @checked
@@ -207,32 +212,44 @@ def _fit(attn: np.ndarray, visible: np.ndarray, distances: Sequence[np.ndarray])
 def squares_left(
     log_weights: np.ndarray,
     attn: Float[np.ndarray, "query key"],
-    visible: Bool[np.ndarray, "query key"],
+    visible: Bool[np.ndarray, "query key"] | None,
     distances: Sequence[Float[np.ndarray, "query key"]],
+    free: Sequence[int] | None = None,
 ) -> tuple[float, np.ndarray]:
-    """Σ(A − K)² with K the normalised kernel of `log_filter_kernel`, and its gradient in the logarithms of the w."""
+    """Σ(A − K)² with K the normalised kernel of `log_filter_kernel`, and its gradient in the logarithms of the w.
+
+    With ``free`` the gradient is that along these alone.
+    """
     weights = np.exp(log_weights)
     kernel = log_filter_kernel(distances, weights, visible)
     kernel -= kernel.max(-1, keepdims=True)
     np.exp(kernel, out=kernel)
     kernel /= kernel.sum(-1, keepdims=True)
     gap = kernel - attn
+    left = float(np.vdot(gap, gap))
+    along = range(len(distances)) if free is None else free
+    if not len(along):
+        return left, np.array([])
     # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
-    pull = gap * kernel
+    pull = np.multiply(gap, kernel, out=gap)
+    pulls = pull.sum(-1)
     slopes = [
-        -2 * weight * (np.vdot(pull, d) - pull.sum(-1) @ np.einsum("qk,qk->q", kernel, d))
-        for weight, d in zip(weights, distances, strict=True)
+        -2
+        * weights[index]
+        * (np.vdot(pull, distances[index]) - pulls @ np.einsum("qk,qk->q", kernel, distances[index]))
+        for index in along
     ]
-    return float(np.vdot(gap, gap)), np.array(slopes)
+    return left, np.array(slopes)
 
 
 def _least_squares(
     attn: np.ndarray, visible: np.ndarray, distances: list[np.ndarray]
 ) -> tuple[np.ndarray, float]:
     """Logarithms of the weights of the distances with the least Σ(A − K)², and that sum."""
+    mask = None if visible.all() else visible
 
-    def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
-        return squares_left(log_weights, attn, visible, distances)
+    def loss(log_weights: np.ndarray, free: Sequence[int]) -> tuple[float, np.ndarray]:
+        return squares_left(log_weights, attn, mask, distances, free)
 
     def search(start: Sequence[float] | np.ndarray, free: Sequence[int]) -> tuple[np.ndarray, float]:
         """From one start, with the distances that are not ``free`` left as they are."""
@@ -241,8 +258,7 @@ def _least_squares(
         def part(x: np.ndarray) -> tuple[float, np.ndarray]:
             at = fixed.copy()
             at[list(free)] = x
-            value, slopes = loss(at)
-            return value, slopes[list(free)]
+            return loss(at, free)
 
         found = minimize(part, fixed[list(free)], jac=True, method="L-BFGS-B", bounds=[_ENDS] * len(free))
         fixed[list(free)] = found.x
@@ -252,7 +268,7 @@ def _least_squares(
     count = len(distances)
     for place in range(count):  # each distance alone, the other without weight
         starts = [[at if other == place else _ENDS[0] for other in range(count)] for at in _STARTS]
-        losses = [loss(np.array(start))[0] for start in starts]
+        losses = [loss(np.array(start), ())[0] for start in starts]
         best = sorted(range(len(starts)), key=losses.__getitem__)[:2]
         ends += [search(starts[index], [place]) for index in best]
     if count > 1:

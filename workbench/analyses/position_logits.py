@@ -122,6 +122,8 @@ def within_rows(
     if allowed is None:
         return logits - logits.mean(-1, keepdim=True)
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
+    if allowed.all():
+        return logits - logits.sum(-1, keepdim=True) / count
     mean = torch.where(allowed, logits, 0.0).sum(-1, keepdim=True) / count
     return torch.where(allowed, logits - mean, 0.0)
 
@@ -137,7 +139,11 @@ def logit_shares(
     var T_a / var ΣT for the four terms, and 2 Σ_{a<b} cov(T_a, T_b) / var ΣT for what is left: the five add up to 1.
     NaN where the logits do not vary. Raises `InputError` for fewer than two keys, NaN or infinite values.
     """
-    parts = _centred(terms, allowed)
+    return _shares(_centred(terms, allowed))
+
+
+def _shares(parts: Tensor) -> Shares:
+    """`logit_shares` of terms within rows."""
     whole = parts.sum(-3).square().sum((-2, -1))
     whole = torch.where(whole > 0, whole, torch.nan)
     own = parts.square().sum((-2, -1)) / whole[..., None]
@@ -167,7 +173,11 @@ def cross_correlation(
     deviations, which no order changes where every query sees every key: the variance of a row knows no order of its
     keys, and so this is what a shuffle can test, and the share of variance is not. NaN where a term does not vary.
     """
-    parts = _centred(terms, allowed)
+    return _correlation(terms, _centred(terms, allowed), orders)
+
+
+def _correlation(terms: Tensor, parts: Tensor, orders: Tensor) -> CrossCorrelation:
+    """`cross_correlation` of terms, and the same terms within rows."""
     rest = parts[..., OWN, :, :].sum(-3)
     by_key, by_query = (parts[..., term, :, :] for term in CROSS)
     size = rest.square().sum((-2, -1)).sqrt()
@@ -240,12 +250,13 @@ def terms_of_layer(
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Share of logit variance of each term, and the correlation of the cross terms with the others ."""
     terms, allowed = terms_of_layer(layer)
-    shares = logit_shares(terms, allowed)
+    parts = _centred(terms, allowed)
+    shares = _shares(parts)
     for number, candidate in enumerate(TERMS):
         yield Measurement(LOGIT_SHARE, shares.terms[..., number], columns={"candidate": candidate})
     yield Measurement(LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
     yield Measurement(LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
-    found = cross_correlation(terms, _orders(layer, terms, options.null_samples), allowed)
+    found = _correlation(terms, parts, _orders(layer, terms, options.null_samples))
     for number, candidate in enumerate(CORRELATED):
         observed, shuffled = found.observed[..., number], found.shuffled[..., number, :]
         for statistic, value, null_samples in (

@@ -110,9 +110,11 @@ def _largest_eigenvalue(logits: Float[Tensor, "row key"]) -> Float[Tensor, " row
     low = torch.ones_like(first)
     # a row of |diag(p) − ppᵀ| sums to 2 p (1 − p), which is at most 2 (N − 1) times the second largest p
     high = (first - some).exp().clamp(max=2.0 * (logits.shape[-1] - 1))
+    work = torch.empty_like(inverse)
     for _ in range(_STEPS):
         middle = (low * high).sqrt()
-        above = (1 / (1 - middle[:, None] * inverse)).sum(-1) > 0
+        torch.mul(middle[:, None], inverse, out=work)
+        above = work.neg_().add_(1).reciprocal_().sum(-1) > 0  # Σ 1 / (1 − middle · inverse)
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return (second + high.log()).exp().clamp(max=CONSTANT)  # above only by rounding
 

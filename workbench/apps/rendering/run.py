@@ -45,6 +45,8 @@ from workbench.frames.provenance import PARAMETERS, dump
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
+LONGEST = ("claims", "value_similarity", "attention_as_filter", "operator_efficiency", "position_logits")
+"""Notebooks that are begun first, so that none is left to run alone at the end."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
 _STOP_SECONDS = 10
 _NAMED = 8  # files that a note names
@@ -186,7 +188,7 @@ class _Render:
                 self.started = NotebookProcesses(
                     environment=self._threads(), forked=POSSIBLE and len(stale) >= FEWEST
                 )
-                for item in stale:
+                for item in sorted(stale, key=lambda item: item.name not in LONGEST):
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
                 if stale:
                     self._warm_up()

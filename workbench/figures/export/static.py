@@ -7,6 +7,7 @@ import atexit
 import io
 import json
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -42,6 +43,7 @@ NO_NETWORK = (
 )
 """What a figure that is drawn may ask for: nothing that it does not bring. An image in it may name any address."""
 TABS = 2  # of one Chrome; more help only where there are more cores
+FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
 
 
 def png_scale(width: int) -> int:
@@ -123,7 +125,7 @@ class WarmChrome:
         page.footer = page.footer.replace("</head>", f"<script>{measuring_script()}</script></head>")
         index = self._folder / "index.html"
         index.write_text(page.generate_index(), encoding="utf-8")
-        browser = kaleido.Kaleido(
+        browser = _printer()(
             n=TABS,
             timeout=FILE_SECONDS,
             page_generator=index,
@@ -165,7 +167,7 @@ class WarmChrome:
     async def _draw(
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[Any]:
-        # At once, in a tab each: a tab loads itself anew after every image, and the others work meanwhile.
+        # At once, in a tab each.
         options = [
             {
                 "format": format,
@@ -201,6 +203,25 @@ class WarmChrome:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _printer() -> Any:
+    """Kaleido whose tabs keep their page, and with it plotly.js, for several images."""
+    import kaleido
+
+    class Printer(kaleido.Kaleido):
+        printed = 0
+
+        async def _return_kaleido_tab(self, tab: Any) -> None:
+            self.printed += 1
+            # Handed back by an image that failed: what stopped it may still run in this tab.
+            if sys.exception() is not None or self.printed % FRESH < TABS:
+                await super()._return_kaleido_tab(tab)
+            else:
+                tab.js_logger.reset()
+                await self.tabs_ready.put(tab)
+
+    return Printer
 
 
 def _cause(error: BaseException) -> str:
