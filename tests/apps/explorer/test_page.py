@@ -157,6 +157,24 @@ def _tabs_show_the_bundles_numbers(page, bundle):
         assert float(said.rstrip("\u00a0%")) / 100 == pytest.approx(probability, rel=0.06, abs=1e-4)
 
 
+def _tokens_are_followed_through_depth(page, bundle):
+    """Numbers of whole layers, in the words of the panel and for a screen reader; a click goes to the layer."""
+    page.get_by_role("button", name="tokens", exact=True).click()
+    page.wait_for_selector(".aw-trajectories canvas")
+    said = page.eval_on_selector_all(
+        ".aw-trajectories canvas", "all => all.map(one => one.getAttribute('aria-label'))"
+    )
+    names = [card.name for card in bundle.header.by_layer]
+    assert names[-2:] == ["token_cosine", "coding_rate"]
+    for name, words in zip(names, said, strict=True):
+        drawn = [float(one) for one in re.findall(r": (-?[\d.]+)(?:,|$)", words.partition(" by layer")[2])]
+        assert drawn == pytest.approx(bundle.arrays[f"inputs.0.by_layer.{name}.value"], rel=6e-3, abs=6e-4)
+    last = page.locator(".aw-trajectories canvas").last
+    last.click(position={"x": last.bounding_box()["width"] - 20, "y": 40})
+    page.wait_for_function("() => location.hash.includes('layer=3')")
+    assert "depth=tokens" in page.evaluate("() => location.hash")
+
+
 def _patches_are_taken_out_and_belong_to_heads(page, bundle):
     """The effect of a patch beside all others, and memberships, in the page's words."""
     page.evaluate("() => { location.hash = '#layer=2&head=1&token=20&tab=effect&ablation=token'; }")
@@ -204,7 +222,7 @@ def _what_is_seen_is_taken_away(page, bundle, folder):
     assert metrics.loc[(name, 2, 1), "value"] == pytest.approx(bundle.metric(name)[2, 1])
     page.evaluate("() => { location.hash = '#model=gpt2&layer=0'; }")
     page.wait_for_function(
-        SHOWS, arg=[".aw-said", "That address is of gpt2; this page holds bundled:digits-vit"]
+        SHOWS, arg=[".aw-notice", "That address is of gpt2; this page holds bundled:digits-vit"]
     )
     assert "Layer 2, head 1" in page.text_content(".aw-headline")
 
@@ -330,6 +348,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
 
         _tabs_show_the_bundles_numbers(page, bundle)
         _patches_are_taken_out_and_belong_to_heads(page, bundle)
+        _tokens_are_followed_through_depth(page, bundle)
         _what_is_seen_is_taken_away(page, bundle, tmp_path)
         page.evaluate("() => { location.hash = '#layer=2&head=1&token=0'; }")
         page.wait_for_function("() => location.hash === '#layer=2&head=1&token=0'")
@@ -410,6 +429,6 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         path.write_text(html.replace(old, new))
         page.goto(path.as_uri())
         page.wait_for_function(
-            "() => document.body.innerText.includes('schema 9; this page reads schemas 1 and 2')"
+            "() => document.body.innerText.includes('schema 9; this page reads schemas 1 to 3')"
         )
         assert wrong == []

@@ -1,5 +1,6 @@
 """The page as a widget: what is set in Python moves the page, and what is done there is told."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,9 +10,10 @@ from tests.apps.explorer.browser import chromium
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.bundle import read_bundle
+from workbench.apps.explorer.measures import NULL_SAMPLES
 from workbench.apps.explorer.page import bundle_at
 from workbench.apps.explorer.widget import PageWidget
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, MissingResource
 
 HOST = """async ([esm, css, state, content]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
@@ -47,6 +49,24 @@ def page(explorer):
     return explorer.page(layers=[0, -1])
 
 
+@pytest.fixture
+def live(explorer, tmp_path, monkeypatch):
+    """A page of an explorer of its own, whose captures the others of this file share."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("WORKBENCH_OUT", str(tmp_path / "figures"))
+    monkeypatch.setenv("WORKBENCH_DEFER_EXPORT", str(tmp_path / "queue"))
+    own = Explorer(n=2)
+    own.material = explorer.material
+    page = own.page(ablations=False)
+    page.explorer = own
+    return page
+
+
+def ask(page, **message):
+    """What the page asks for, its buffers aside."""
+    page._heard(page, message, [])
+
+
 def test_it_holds_the_bundle_and_stands_where_the_explorer_stands(explorer, page):
     assert read_bundle(page.content).header == page.bundle.header
     assert [layer.index for layer in page.bundle.header.layers] == [0, 3]
@@ -65,8 +85,8 @@ def test_what_is_set_is_told_and_what_cannot_be_is_refused(explorer, page):
         explorer.page(layers=[7])
 
 
-def test_another_input_is_captured_when_it_is_asked_for(explorer):
-    one = explorer.page(layers=[0])
+def test_another_input_is_captured_when_it_is_asked_for(explorer, live):
+    one = live
     before = one.content
     assert one.choices == explorer.material.inputs(explorer.place).ids
     one.index = 1
@@ -81,9 +101,8 @@ def test_another_input_is_captured_when_it_is_asked_for(explorer):
     assert one.trouble == ""
 
 
-def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    one = explorer.page(layers=[0])
+def test_another_model_and_inputs_of_ones_own_are_opened(live):
+    one = live
     assert {"here", "random"} <= {found["group"] for found in one.models}
     one.move(model="bundled:digits-tost")
     header = read_bundle(one.content).header
@@ -102,6 +121,9 @@ def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, mon
         ({"text": "short"}, [], "more than 30 characters"),
         ({"inputs": "images:/nowhere"}, [], "there is no folder"),
         ({"model": 3}, [], "model of an address is a name"),
+        ({"inputs": "upload:0123456789abcdef"}, [], "is not on this machine; hand the same file"),
+        ({"inputs": "upload:../../etc"}, [], "16 digits"),
+        ({"address": "{"}, [], "no saved address"),
     ):
         one._heard(one, {"open": asked}, buffers)
         assert words in one.trouble
@@ -110,11 +132,162 @@ def test_another_model_and_inputs_of_ones_own_are_opened(explorer, tmp_path, mon
         PageWidget(one.bundle).move(model="bundled:digits-vit")
 
 
+def test_an_explorer_and_its_page_stand_at_one_place(live):
+    own, seen = live.explorer, []
+    live.observe(lambda change: seen.append(change["new"]), names="layer")
+    own.layer = 1
+    own.head = 2
+    own.token = 7
+    assert (live.layer, live.head, live.tokens, seen) == (1, 2, [7], [1])
+    live.layer = 0
+    live.tokens = []
+    live.tab = "spectra"
+    place = own.place
+    assert (place.layer, place.head, place.token, place.view) == (0, 2, None, "spectrum")
+    with pytest.raises(InputError, match="no layer 9"):
+        own.layer = 9
+    assert (own.layer, live.layer) == (0, 0)
+
+
+def test_numbers_of_any_analysis_are_measured_and_stay_with_another_input(live):
+    ask(live, measure="gram-spectrum")
+    assert live.trouble == ""
+    assert live.sort == "gram-spectrum/effective_rank"
+    own = live.explorer
+    rows = own.material.frame("gram-spectrum", own.place, null_samples=NULL_SAMPLES)
+    rows = rows[rows["metric"] == "effective_rank"]
+    for number in ("value", "null_mean"):
+        expected = rows.pivot_table(index="layer", columns="head", values=number).to_numpy()
+        assert live.bundle.metric(live.sort, number) == pytest.approx(expected)
+    before = live.bundle.metric(live.sort)
+    live.index = 1
+    assert live.trouble == ""
+    assert live.bundle.metric("gram-spectrum/effective_rank").shape == before.shape
+    assert (live.bundle.metric("gram-spectrum/effective_rank") != before).any()
+    for name, words in (("subspaces", "reads the weights of a model"), ("gram", "gram-spectrum")):
+        ask(live, measure=name)
+        assert words in live.trouble
+
+
+def test_a_metric_of_the_address_is_measured_and_orders_the_heads(explorer):
+    own = Explorer(n=2, metric="key_rank", view="norms")
+    own.material = explorer.material
+    page = own.page(ablations=False)
+    assert (page.sort, page.tab) == ("gram-spectrum/effective_rank", "norms")
+
+
+def test_a_figure_is_saved_and_the_code_written_of_what_is_seen(live, tmp_path):
+    live.layer, live.head = 1, 2
+    ask(live, lines="matrix")
+    assert "layers=[1]" in live.lines
+    assert "attention_matrix_figure" in live.lines
+    live.against = "0.0.1.5"
+    ask(live, save={"name": "my-view", "view": "compare"})
+    assert live.trouble == ""
+    assert live.said.endswith(f"in {tmp_path / 'figures'}")
+    address = json.loads((tmp_path / "figures" / "my-view.json").read_text())["parameters"]
+    assert (address["layer"], address["head"], address["view"]) == (1, 2, "compare")
+    assert (address["against"]["layer"], address["against"]["head"], address["against"]["token"]) == (0, 1, 5)
+    ask(live, save={"name": "../outside", "view": "matrix"})
+    assert "not a figure name" in live.trouble
+    ask(live, open={"address": json.dumps({**address, "against": None, "layer": 3, "token": 12})})
+    assert (live.layer, live.head, live.tokens) == (3, 2, [12])
+
+
+def test_random_weights_are_offered_where_trained_ones_are_not_to_be_had(live):
+    live._asked = {"model": "timm:test_vit"}
+    live._fail(MissingResource("timm:test_vit is not here; pass pretrained=False for random ones"))
+    assert live.missing == "timm:test_vit"
+    assert "take random weights (the button here)" in live.trouble
+    ask(live, open={"model": "timm:test_vit", "pretrained": False})
+    assert (live.missing, live.trouble) == ("", "")
+    assert live.bundle.header.model.random_weights
+    assert "pretrained=False" in live.explorer.code()
+    ask(live, open={"model": "bundled:digits-vit"})
+    assert live.explorer.place.pretrained
+
+
+def test_a_fault_is_told_and_the_page_stays_usable(live, monkeypatch):
+    def broken(*given):
+        raise ValueError("the roof is leaking")
+
+    monkeypatch.setattr(live.explorer, "after", broken)
+    ask(live, open={"inputs": "bundled:digits"})
+    assert "the roof is leaking" in live.trouble
+    monkeypatch.undo()
+    live.index = 1
+    assert (live.trouble, live.explorer.place.index) == ("", 1)
+
+
+def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
+    async def scene():
+        own = live.explorer
+        page = own.page(wait=False, ablations=False)
+        assert page.content == b""
+        while page.worker.busy:
+            await asyncio.sleep(0.01)
+        assert (page.layer, page.trouble) == (3, "")
+        before = page.content
+        own.material._running.acquire()  # as another capture does
+        page.start({"model": "bundled:digits-xcit"})
+        while not page.busy.startswith("looking for layers"):
+            assert page.worker.busy
+            await asyncio.sleep(0.01)
+        ask(page, measure="gram-spectrum")
+        assert "wait for what is under way" in page.trouble
+        ask(page, cancel=True)
+        own.material._running.release()
+        assert page.said == "Cancelled; what was shown stays."
+        assert (page.busy, page.content, page.index) == ("", before, 0)
+        page.start({"layer": 1})
+        page.start({"index": 1})  # neither is lost
+        while page.worker.busy:
+            await asyncio.sleep(0.01)
+        assert (own.place.layer, own.place.index) == (1, 1)
+
+    asyncio.run(scene())
+
+
+def test_a_page_that_comes_up_late_is_told_again(live, monkeypatch):
+    sent = []
+    monkeypatch.setattr(live, "send_state", lambda *given: sent.append(given))
+    ask(live, shown=[len(live.content), "", ""])
+    assert sent == []
+    ask(live, shown=[0, "", ""])
+    assert sent == [()]
+
+
+def _everything_is_larger_and_is_hit_where_it_is(seen):
+    """In a lecture hall: the same head under the pointer, and nothing beyond the page."""
+    seen.evaluate("() => { model.fromKernel('trouble', ''); model.fromKernel('talk', true); }")
+    seen.wait_for_timeout(150)
+    box = seen.locator(".aw-grid").bounding_box()
+    shown = json.loads(seen.evaluate("() => JSON.stringify([model.get('layer'), model.get('head')])"))
+    seen.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 40)  # the first cell of the first layer
+    assert seen.text_content(".aw-tip b") == "Layer 0, head 0"
+    assert shown != [0, 0]
+    seen.mouse.down()
+    seen.mouse.up()
+    seen.wait_for_function("() => model.get('layer') === 0 && model.get('head') === 0")
+    size = seen.evaluate("() => parseFloat(getComputedStyle(document.querySelector('.aw-headline')).fontSize)"
+                         " * document.querySelector('.aw-headline').currentCSSZoom")  # fmt: skip
+    assert size >= 20
+    wide = seen.eval_on_selector(".aw-root", "box => [box.scrollWidth, box.clientWidth]")
+    assert wide[0] <= wide[1]
+
+
 @needs_chrome
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     import base64
 
     names = (
+        "busy",
+        "share",
+        "said",
+        "missing",
+        "lines",
+        "measures",
+        "talk",
         "input",
         "layer",
         "head",
@@ -139,6 +312,10 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     with chromium() as browser:
         seen = browser.new_page(viewport={"width": 1300, "height": 900})
         seen.on("pageerror", lambda error: wrong.append(str(error)))
+        empty = seen.evaluate(HOST, [page._esm, page._css, {**state, "busy": "loading x"}, ""])
+        assert empty is None
+        assert seen.text_content(".aw-notice p") == "Loading x …"  # before the first bundle
+        seen.evaluate("() => away()")
         seen.evaluate(HOST, [page._esm, page._css, state, base64.b64encode(page.content).decode()])
         seen.wait_for_function(SAYS, arg="Layer 3, head 0: from [CLS]")
         seen.evaluate("() => model.fromKernel('layer', 0)")
@@ -157,15 +334,20 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         # another input: what is shown stays until the kernel has it, and where it cannot have it
         seen.select_option(".aw-top select", "1")
         assert seen.evaluate("() => model.get('index')") == 1
-        assert seen.text_content(".aw-said") == f"Capturing {page.choices[1]} …"
+        assert seen.text_content(".aw-notice p") == f"Capturing {page.choices[1]} …"
         seen.evaluate(
             "() => { model.fromKernel('index', 0); model.fromKernel('trouble', 'out of <b>memory</b>'); }"
         )
         seen.wait_for_function("() => document.querySelector('.aw-top select').value === '0'")
-        assert seen.text_content(".aw-said") == "out of <b>memory</b>"
+        assert seen.text_content(".aw-notice p") == "out of <b>memory</b>"
+        colour = "() => getComputedStyle(document.querySelector('.aw-notice p')).color"
+        for theme, said in (("light", "rgb(161, 29, 29)"), ("dark", "rgb(255, 154, 144)")):
+            seen.evaluate("theme => model.fromKernel('theme', theme)", theme)
+            seen.wait_for_function(f"said => ({colour})() === said", arg=said)
         seen.evaluate(
             """content => {
           model.set("index", 1);
+          model.set("tokens", [0]);
           const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
           model.fromKernel("content", new DataView(bytes.buffer));
         }""",
@@ -183,9 +365,39 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         seen.get_by_label("a text of your own").fill("<img src=x onerror=alert(1)>")
         seen.get_by_role("button", name="Use this text").click()
         sent = seen.evaluate("() => model.sent")
-        assert sent[0][0]["open"]["model"].startswith("bundled:digits-to")
-        assert sent[1] == [{"open": {"text": "<img src=x onerror=alert(1)>"}}, 0]
-        assert "Opening your text" in seen.text_content(".aw-said")
+        assert sent[0] == [{"shown": [len(page.content), "", ""]}, 0]
+        assert sent[1][0]["open"]["model"].startswith("bundled:digits-to")
+        assert sent[2] == [{"open": {"text": "<img src=x onerror=alert(1)>"}}, 0]
+        assert "Opening your text" in seen.text_content(".aw-notice p")
+        # what a kernel is asked for besides, and what it answers
+        seen.evaluate("() => { model.fromKernel('busy', 'capturing x'); model.fromKernel('share', 0.4); }")
+        assert seen.text_content(".aw-notice p") == "Capturing x …"
+        assert seen.eval_on_selector(".aw-notice progress", "bar => bar.value") == 0.4
+        seen.get_by_role("button", name="Cancel").click()
+        seen.evaluate("() => { model.fromKernel('share', null); model.fromKernel('busy', ''); }")
+        assert seen.locator(".aw-notice").is_hidden()
+        seen.evaluate(
+            "() => { model.fromKernel('missing', 'timm:x'); model.fromKernel('trouble', 'not here'); }"
+        )
+        seen.get_by_role("button", name="Take random weights").click()
+        seen.locator(".aw-model select").select_option("measure gram-spectrum")
+        seen.locator(".aw-grid").focus()
+        seen.keyboard.press("e")
+        assert seen.get_by_label("figure", exact=True).input_value() == "attention"
+        seen.get_by_label("figure", exact=True).select_option("norms")
+        seen.evaluate("() => model.fromKernel('lines', 'figure  # <b>')")
+        assert seen.get_by_label("lines of Python that make this figure").input_value() == "figure  # <b>"
+        seen.get_by_label("name of the figure").fill("mine")
+        seen.keyboard.press("Enter")
+        assert [message for message, _ in seen.evaluate("() => model.sent")[3:]] == [
+            {"cancel": True},
+            {"open": {"model": "timm:x", "pretrained": False}},
+            {"measure": "gram-spectrum"},
+            {"lines": "attention"},
+            {"lines": "norms"},
+            {"save": {"name": "mine", "view": "norms"}},
+        ]
+        _everything_is_larger_and_is_hit_where_it_is(seen)
         seen.evaluate("() => away()")
         assert seen.evaluate("() => model.listeners()") == 0
         assert seen.locator(".aw-root").count() == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from workbench._version import __version__
-from workbench.apps.explorer.measures import NUMBERS
+from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
 from workbench.apps.explorer.sentences import SENTENCES
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.ablation import Prediction
     from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
-    from workbench.frames.metrics import Metric
     from workbench.models.loading import LoadedModel
 
-SCHEMA = 2
+SCHEMA = 3
+_READ = (1, 2, SCHEMA)
 POOLED = 512
 """Matrices of more queries or keys are pooled to so many."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
 """What is measured of every head, with which options."""
+BY_LAYER = {"token-similarity": "token_cosine", "coding-rate": "coding_rate"}
+"""What is measured of the tokens after every block: the metric that says what becomes of them."""
 SHORT = {
     "pattern_previous": "previous token",
     "pattern_first": "first token",
@@ -113,7 +115,7 @@ class InputCard(_Part):
 
 
 class MetricCard(_Part):
-    """A number of every head."""
+    """A number of every head, or of every layer."""
 
     name: str
     label: str
@@ -132,7 +134,7 @@ class Header(_Part):
     """What the metadata of a bundle says."""
 
     format: Literal["attention-bundle"]
-    bundle_schema: Literal[1, 2]
+    bundle_schema: Literal[1, 2, 3]
     version: str
     model: ModelCard
     layers: Annotated[list[LayerCard], Field(min_length=1)]
@@ -141,6 +143,8 @@ class Header(_Part):
     sites: list[str]
     inputs: Annotated[list[InputCard], Field(min_length=1)]
     metrics: list[MetricCard]
+    by_layer: list[MetricCard] = []
+    """Metrics with one number for every layer."""
     spectra: list[MetricCard] = Field(default=[], max_length=16)
     """Metrics with a number for every rank."""
     ablations: dict[str, str] = {}
@@ -204,6 +208,25 @@ class Bundle:
         """One of value, null_mean, null_low, null_high and z of a metric, (layer, head); NaN where there is none."""
         return self.arrays[f"inputs.{input}.metrics.{name}.{number}"]
 
+    def with_measured(self, analysis: str, frames: Sequence[pd.DataFrame]) -> Bundle:
+        """The bundle and what an analysis says of its heads and layers; a frame for each input.
+
+        Raises `InputError` where it says nothing of either.
+        """
+        measured = [[*series(analysis, frame)] for frame in frames]
+        if not any(measured):
+            raise InputError(f"{analysis} has no number of a head or a layer here")
+        known = {card.name for card in (*self.header.metrics, *self.header.by_layer)}
+        fresh = [[each for each in part if each.name not in known] for part in measured]
+        cards, by_layer, arrays = _measured(fresh, self.header.layers)
+        header = self.header.model_copy(
+            update={
+                "metrics": [*self.header.metrics, *cards],
+                "by_layer": [*self.header.by_layer, *by_layer],
+            }
+        )
+        return Bundle(header, self.arrays | arrays)
+
     def to_bytes(self) -> bytes:
         """The file."""
         from safetensors.numpy import save
@@ -255,6 +278,9 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                     f"inputs.{place}.metrics.{metric.name}.{number}",
                     ("float64", (len(header.layers), most)),
                 )
+        for metric in header.by_layer:
+            for number in _NUMBERS if metric.null else _NUMBERS[:1]:
+                yield f"inputs.{place}.by_layer.{metric.name}.{number}", ("float64", (len(header.layers),))
 
 
 def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
@@ -313,9 +339,9 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
         raise InputError(
             f"{name}: a safetensors file, but no bundle of the explorer; write one with save_bundle"
         )
-    if schema not in (1, SCHEMA):
+    if schema not in _READ:
         raise InputError(
-            f"{name}: written in schema {schema!r:.40} of bundles; this version reads schemas 1 and {SCHEMA}: "
+            f"{name}: written in schema {schema!r:.40} of bundles; this version reads schemas 1 to {SCHEMA}: "
             + ("update it" if isinstance(schema, int) and schema > SCHEMA else "write the bundle again")
         )
     try:
@@ -365,7 +391,8 @@ def make_bundle(
     seed: int = 0,
     ablations: bool | None = None,
     with_operands: bool = True,
-    progress: Callable[[float], None] | None = None,
+    analyses: Sequence[str] = (),
+    progress: Callable[[float], object] | None = None,
 ) -> Bundle:
     """Run a model once on every input and keep what the page draws.
 
@@ -373,6 +400,8 @@ def make_bundle(
     ``left_out`` names those that are missing for the size of the file. The metrics and spectra are those of
     `workbench.analyze` on the same capture: nothing is computed twice. ``ablations`` runs the model again without each
     head in turn (None: where that is a matter of seconds); ``with_operands`` keeps q and k of every token, too.
+    ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` is told the share
+    that is done, and may end the work by raising.
     """
     from workbench.apps.explorer import evidence
     from workbench.captures import capture
@@ -385,22 +414,52 @@ def make_bundle(
         if isinstance(inputs, Inputs)
         else [*inputs]
     )
+    told = progress or (lambda share: None)
     for place, one in enumerate(ones):
+        told(place / len(ones))
         seen = capture(model, one, layers=None if layers is None else list(layers), sites=SITES)
-        frames = [
-            frame
-            for name, options in ANALYSES.items()
-            if (frame := _frame(analyze, name, qkv=seen, seed=seed, **options)) is not None
-        ]
-        part = _input(seen, frames, one, with_operands)
+        part = _input(seen, one, with_operands)
+        for name, options in ANALYSES.items():
+            frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
+            part.series += [] if frame is None else _plain(name, frame)
+        told((place + 0.3) / len(ones))
+        part.series += _through_depth(model, one, layers, seed)
         if len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
             _belong(part, model, one, layers)
+        told((place + 0.6) / len(ones))
         _predict(part, model, one, seen, ablations)
         parts.append(part)
-        if progress is not None:
-            progress((place + 1) / len(ones))
-    return _join(parts, model, left_out)
+    bundle = _join(parts, model, left_out)
+    for number, name in enumerate(analyses):
+        told(number / len(analyses))
+        chosen = None if layers is None else list(layers)
+        given = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
+        bundle = bundle.with_measured(name, [given(inputs=one) for one in ones])
+    return bundle
+
+
+def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
+    """The series of an analysis that is always measured: called by their metrics alone."""
+    return [replace(each, name=each.metric.name) for each in series(analysis, frame) if not each.words]
+
+
+def _through_depth(model: LoadedModel, one: Inputs, layers: Sequence[int] | None, seed: int) -> list[Series]:
+    """What becomes of the tokens, layer by layer; nothing of models whose blocks are not known."""
+    from workbench.runs.analyze import analyze
+
+    found: list[Series] = []
+    for analysis, metric in BY_LAYER.items():
+        try:
+            frame = analyze(
+                analysis, model=model, inputs=one, seed=seed, layers=None if layers is None else list(layers)
+            )
+        except InputError:
+            continue
+        after = frame["candidate"].isna() | (frame["candidate"] == "resid_post")
+        rows = frame[(frame["metric"] == metric) & after & frame["standardize"].isna() & frame["axis"].isna()]
+        found += _plain(analysis, rows)
+    return found
 
 
 def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) -> pd.DataFrame | None:
@@ -421,9 +480,9 @@ class _Input:
     layers: list[LayerCard]
     arrays: dict[str, np.ndarray]
     max_error: dict[str, float]
-    frames: list[pd.DataFrame]
     sites: set[str]
     notes: list[str]
+    series: list[Series] = field(default_factory=list)
     spectra: dict[str, pd.DataFrame] = field(default_factory=dict)
     without_ablations: str = ""
     removal: str = ""
@@ -436,7 +495,7 @@ class _Input:
         self.max_error[name] = float(np.nanmax(apart, initial=0.0))
 
 
-def _input(seen: Capture, frames: list[pd.DataFrame], one: Inputs, with_operands: bool) -> _Input:
+def _input(seen: Capture, one: Inputs, with_operands: bool) -> _Input:
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
     image = one.images[0] if one.images else None
@@ -448,7 +507,7 @@ def _input(seen: Capture, frames: list[pd.DataFrame], one: Inputs, with_operands
         grid=tokens.grid if image is not None else None,
         image=None if image is None else (int(image.shape[0]), int(image.shape[1])),
     )
-    part = _Input(card, [], {}, {}, frames, set(), list(seen.notes))
+    part = _Input(card, [], {}, {}, set(), list(seen.notes))
     if image is not None:
         part.arrays["image"] = np.ascontiguousarray(image, dtype=np.uint8)
     for record in seen:
@@ -618,21 +677,11 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
             for layer, numbers in by_rank(ranked):
                 start = f"layers.{layer}.spectra.{name}"
                 part.arrays |= {f"{start}.{number}": values for number, values in numbers.items()}
-    rows = [_of_heads(part.frames) for part in parts]
-    names = list(dict.fromkeys(name for each in rows for name in each["metric"]))
-    cards, arrays, max_error = [], {}, {}
+    cards, by_layer, arrays = _measured([part.series for part in parts], layers)
+    max_error = {}
     for place, part in enumerate(parts):
         arrays |= {f"inputs.{place}.{name}": array for name, array in part.arrays.items()}
         max_error |= {f"inputs.{place}.{name}": error for name, error in part.max_error.items()}
-    for name in names:
-        metric = METRICS[name]
-        of_metric = [each[each["metric"] == name] for each in rows]
-        null = next((str(n) for each in of_metric for n in each["null"].dropna()), "")
-        unit = next((str(u) for each in of_metric for u in each["unit"].dropna()), metric.unit)
-        cards.append(_metric_card(metric, unit, null))
-        for place, each in enumerate(of_metric):
-            for number in _NUMBERS if null else _NUMBERS[:1]:
-                arrays[f"inputs.{place}.metrics.{name}.{number}"] = _grid(each, layers, number)
     header = Header(
         format="attention-bundle",
         bundle_schema=SCHEMA,
@@ -650,14 +699,8 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
         sites=sorted(set().union(*(part.sites for part in parts))),
         inputs=[part.card for part in parts],
         metrics=cards,
-        spectra=[
-            _metric_card(
-                METRICS[name],
-                METRICS[name].unit,
-                str(ranked["null"].dropna().iloc[0]) if ranked["null"].notna().any() else "",
-            )
-            for name, ranked in spectra.items()
-        ],
+        by_layer=by_layer,
+        spectra=[_metric_card(Series(name, METRICS[name], "", True, rows)) for name, rows in spectra.items()],
         ablations=MODES
         if any(name.startswith("ablations.") for part in parts for name in part.arrays)
         else {},
@@ -670,30 +713,51 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
     return Bundle(header, arrays)
 
 
-def _metric_card(metric: Metric, unit: str, null: str) -> MetricCard:
+def _measured(
+    parts: Sequence[Sequence[Series]], layers: Sequence[LayerCard]
+) -> tuple[list[MetricCard], list[MetricCard], dict[str, np.ndarray]]:
+    """Cards of the numbers of heads and of layers, and the arrays of every input."""
+    names = dict.fromkeys(each.name for part in parts for each in part)
+    of_heads: list[MetricCard] = []
+    by_layer: list[MetricCard] = []
+    arrays: dict[str, np.ndarray] = {}
+    for name in names:
+        found = [next((each for each in part if each.name == name), None) for part in parts]
+        cards = [_metric_card(each) for each in found if each is not None]
+        card = next((card for card in cards if card.null), cards[0])
+        heads = next(each.of_heads for each in found if each is not None)
+        (of_heads if heads else by_layer).append(card)
+        for place, each in enumerate(found):
+            for number in _NUMBERS if card.null else _NUMBERS[:1]:
+                grid = _grid(each, layers, number) if each or heads else np.full((len(layers), 1), np.nan)
+                at = f"inputs.{place}.{'metrics' if heads else 'by_layer'}.{name}.{number}"
+                arrays[at] = grid if heads else grid[:, 0].copy()
+    return of_heads, by_layer, arrays
+
+
+def _metric_card(found: Series) -> MetricCard:
+    metric = found.metric
+    known = {column: found.rows[column].dropna() for column in ("unit", "null")}
     return MetricCard(
-        name=metric.name, label=metric.label, short=SHORT.get(metric.name, ""), definition=metric.definition,
-        source=metric.source, unit=unit, null=null,
+        name=found.name, label=metric.label + (f" ({found.words})" if found.words else ""),
+        short=SHORT.get(found.name, ""), definition=metric.definition, source=metric.source,
+        unit=str(known["unit"].iloc[0]) if len(known["unit"]) else metric.unit,
+        null=str(known["null"].iloc[0]) if len(known["null"]) else "",
         low=metric.low if np.isfinite(metric.low) else None,
         high=metric.high if np.isfinite(metric.high) else None,
     )  # fmt: skip
 
 
-_LEFT_OUT = ("nonfinite", "attention_sink_key")  # counts, and numbers of tokens
-
-
-def _of_heads(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """The rows that are one number of one head."""
-    import pandas as pd
-
-    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"metric": [], "head": []})
-    return rows[rows["head"].notna() & ~rows["metric"].isin(_LEFT_OUT)]
-
-
-def _grid(rows: pd.DataFrame, layers: Sequence[LayerCard], number: str) -> np.ndarray:
-    """The number of every head as (layer, head), NaN where there is none."""
-    found = np.full((len(layers), max(layer.heads for layer in layers)), np.nan)
+def _grid(found: Series | None, layers: Sequence[LayerCard], number: str) -> np.ndarray:
+    """The number of every head as (layer, head), NaN where there is none; of a layer in the first column."""
+    most = max(layer.heads for layer in layers)
+    grid = np.full((len(layers), most if found is None or found.of_heads else 1), np.nan)
+    if found is None:
+        return grid
     place = {layer.index: row for row, layer in enumerate(layers)}
-    for layer, head, value in zip(rows["layer"], rows["head"], rows[number], strict=True):
-        found[place[int(layer)], int(head)] = np.nan if value is None else float(value)
-    return found
+    rows = found.rows
+    values = rows[number].to_numpy(float, na_value=np.nan)
+    for layer, head, value in zip(rows["layer"], rows["head"], values, strict=True):
+        if int(layer) in place:
+            grid[place[int(layer)], int(head) if found.of_heads else 0] = value
+    return grid

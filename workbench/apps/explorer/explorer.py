@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address, plain_address
+from workbench.apps.explorer.bundle import ANALYSES
 from workbench.apps.explorer.material import Material, models_to_choose, where
-from workbench.apps.explorer.measures import measure
-from workbench.apps.explorer.page import LIMIT_MB, bundle_at, save_page
+from workbench.apps.explorer.measures import measurable, measure
+from workbench.apps.explorer.page import LIMIT_MB, save_page
 from workbench.apps.explorer.views import overview, view, without_attention
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
 
 if TYPE_CHECKING:
-    import ipywidgets
     import plotly.graph_objects as go
 
-    from workbench.apps.explorer.bundle import Bundle
-    from workbench.apps.explorer.panel import Panel
     from workbench.apps.explorer.widget import PageWidget
 
 
@@ -29,11 +28,11 @@ ALL = "all"  # instead of a token: all queries alike, of an image too
 
 
 class Explorer:
-    """Look inside one layer at a time: one cell, ``Explorer()``, and a person sees attention.
+    """Look inside a model: one cell, ``Explorer()``, and a person sees what every head attends to.
 
-    In a notebook it shows controls and live figures. Everything they do can be called: `move` changes what is looked
-    at, `figure` draws it, `save`, `code` and `command` take it away, and `address` is a small dict that opens the same
-    view again: ``Explorer.at(saved)``.
+    In a notebook it shows the page (`page`). What is done there can be called: `move` changes what is looked at
+    (``explorer.layer = 3`` does, too), `observe` hears what the page is moved to, `figure` draws a view, `save`, `code`
+    and `command` take it away, and `address` is a small dict that opens the same view again: ``Explorer.at(saved)``.
     """
 
     def __init__(
@@ -79,7 +78,8 @@ class Explorer:
         self._choose_token = token is None
         self.material = Material()
         self._resolved: Address | None = None
-        self._panels: list[Panel] = []
+        self._pages: WeakSet[PageWidget] = WeakSet()
+        self._shown: PageWidget | None = None
 
     @classmethod
     def at(cls, address: Mapping[str, Any] | str) -> Explorer:
@@ -105,25 +105,54 @@ class Explorer:
     def move(self, **changes: Any) -> Explorer:
         """Look elsewhere: any part of the address, ``move(layer=2, head=1)``; the rest follows where it must.
 
-        Another model brings inputs of its kind and its last layer; another input its class token. Widgets of this
+        Another model brings inputs of its kind and its last layer; another input its class token. Pages of this
         explorer follow.
 
         Raises `InputError` for what does not exist; then nothing has moved.
         """
         self._resolved = self.after(changes)
-        for panel in self._panels:
-            panel.follow()
+        for page in self._pages:
+            page.follow(self._resolved)
         return self
 
-    def after(self, changes: Mapping[str, Any]) -> Address:
-        """Where changes would lead; raises as `move` does."""
+    @property
+    def layer(self) -> int:
+        """The layer that is looked at; setting it moves the explorer and its pages."""
+        return self.place.layer
+
+    @layer.setter
+    def layer(self, number: int) -> None:
+        self.move(layer=number)
+
+    @property
+    def head(self) -> int:
+        """The head, likewise."""
+        return self.place.head
+
+    @head.setter
+    def head(self, number: int) -> None:
+        self.move(head=number)
+
+    @property
+    def token(self) -> int | None:
+        """The token in question, likewise; None for all queries."""
+        return self.place.token
+
+    @token.setter
+    def token(self, number: int | None) -> None:
+        self.move(token=number)
+
+    def after(self, changes: Mapping[str, Any], place: Address | None = None) -> Address:
+        """Where changes would lead, from here or from another place; raises as `move` does."""
+        if place is not None:
+            return moved(place, self.material, changes)
         if self._resolved is None:
             asked = Address.from_dict({**self.asked.to_dict(), **_with_weights(changes)})
             return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
     def take(self, place: Address) -> None:
-        """Stand where the controls stand; `place` is what `moved` or `resolve` gave."""
+        """Stand where a page stands; `place` is what `moved` or `resolve` gave."""
         self._resolved = place
 
     # ---------------------------------------------------------------------------------------------------- draw
@@ -144,11 +173,15 @@ class Explorer:
             + without_attention(place, self.material)
         )
 
-    # --------------------------------------------------------------------------------------------------- take
+    # ------------------------------------------------------------------------------------- take away, and show
 
     def code(self) -> str:
         """Lines of Python that make this very view with the library alone."""
-        return code.script(view(self.place.view).lines(self.place, self.material))
+        return self.code_at(self.place)
+
+    def code_at(self, place: Address) -> str:
+        """The same of another place."""
+        return code.script(view(place.view).lines(place, self.material))
 
     def command(self) -> str:
         """The command that draws and saves this view."""
@@ -156,18 +189,22 @@ class Explorer:
 
     def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
         """Save the view as a figure with its data and provenance, and return it (see `workbench.save_figure`)."""
+        return self.save_at(self.place, name, out)
+
+    def save_at(self, place: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
+        """The same of another place."""
         from workbench.figures.export import save_figure
 
-        place = self.place
         shown = view(place.view)
         numbers = shown.numbers(place, self.material)
-        numbers.attrs.setdefault("provenance", [self._provenance()])
-        where_it_is, _, said = self.interpretation().partition(": ")
+        numbers.attrs.setdefault("provenance", [self._provenance(place)])
+        here = where(place, self.material)
+        said = shown.read(place, self.material) + without_attention(place, self.material)
         return save_figure(
             shown.draw(place, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{shown.caption}: {place.model}, {where_it_is[0].lower()}{where_it_is[1:]}. {said}",
-            alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {where(place, self.material)}.",
-            parameters=self.address,
+            caption=f"{shown.caption}: {place.model}, {here[0].lower()}{here[1:]}. {said}",
+            alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {here}.",
+            parameters=place.to_dict(),
         )  # fmt: skip
 
     def save_html(
@@ -177,65 +214,67 @@ class Explorer:
         limit_mb: float = LIMIT_MB,
         indices: Sequence[int] | None = None,
         ablations: bool | None = None,
+        analyses: Sequence[str] = (),
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
         It holds the input itself, and says so before it is written where that is your own. ``layers`` chooses some;
         without it those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs.
         ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
+        ``analyses`` are registered ones ("gram-spectrum") whose numbers of heads and layers the page shows besides.
         Raises what `workbench.apps.explorer.page.save_page` does.
         """
-        return save_page(path, self.place, self.material, layers, limit_mb, indices, ablations)
+        return save_page(path, self.place, self.material, layers, limit_mb, indices, ablations, analyses)
 
     def page(
-        self, layers: Sequence[int] | None = None, ablations: bool | None = None, **settings: Any
+        self,
+        layers: Sequence[int] | None = None,
+        ablations: bool | None = None,
+        wait: bool = True,
+        **settings: Any,
     ) -> PageWidget:
-        """All heads on this input as one widget, in a notebook: the page that `save_html` writes.
+        """All heads on this input as one widget, in a notebook: the page that `save_html` writes, with a kernel.
 
         Everything that a person sets there is a trait: ``page.layer = 3`` moves it, ``page.observe`` tells where it was
-        moved to, and ``page.index = 3`` takes another input. ``settings`` are such traits and ``height`` in pixels;
-        ``layers`` takes some layers only, ``ablations`` is that of `save_html`.
+        moved to, and ``page.index = 3`` takes another input. ``settings`` are such traits, ``height`` in pixels and
+        ``talk`` (everything larger; by default where ``WORKBENCH_THEME`` is "talk"); ``layers`` takes some layers only,
+        ``ablations`` is that of `save_html`. With ``wait=False`` it is there at once, and says itself how far it is.
         """
-        from workbench.apps.explorer.widget import Opened, PageWidget
+        from workbench.apps.explorer.widget import PageWidget
+        from workbench.figures.theme import find_theme
 
-        place = shown = self.place
-        tokens = [] if place.token is None else [place.token]
-        choices = self.material.inputs(place).ids
+        asked = measure(self.asked.metric).analysis
         given = {
-            "layer": place.layer,
-            "head": place.head,
-            "tokens": tokens,
-            "choices": choices,
-            "index": place.index,
+            "models": models_to_choose(),
+            "measures": measurable(),
+            "talk": find_theme(None).name == "talk",
         }
-
-        def bundle_of(index: int) -> Bundle:
-            chosen = layers if shown.model == place.model else None
-            return bundle_at(shown.moved(index=index), self.material, chosen, ablations=ablations)
-
-        def opener(changes: Mapping[str, Any]) -> Opened:
-            nonlocal shown
-            before, shown = shown, moved(shown, self.material, changes)
-            try:
-                return Opened(
-                    bundle_of(shown.index),
-                    self.material.inputs(shown).ids,
-                    shown.index,
-                    shown.layer,
-                    shown.head,
-                )
-            except BaseException:
-                shown = before
-                raise
-
-        return PageWidget(
-            bundle_of(place.index), bundle_of, opener, **{"models": models_to_choose()} | given | settings
+        page = PageWidget(
+            None, self, layers, ablations, [] if asked in ANALYSES else [asked], **given | settings
         )
+        if wait:
+            page.move()
+        else:
+            page.start()
+        self._pages.add(page)
+        return page
 
-    def _provenance(self) -> dict[str, Any]:
+    def observe(self, handler: Callable[[Any], object], names: Any = "layer") -> None:
+        """Call ``handler(change)`` when the page of this explorer is moved: a trait of `PageWidget`, or several."""
+        self._own_page().observe(handler, names=names)
+
+    def _own_page(self) -> PageWidget:
+        """The page that the explorer shows where it is the last line of a cell."""
+        if self._shown is None:
+            self._shown = self.page(wait=False)
+        return self._shown
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self._own_page()._repr_mimebundle_(**options)
+
+    def _provenance(self, place: Address) -> dict[str, Any]:
         from workbench.frames.provenance import versions
 
-        place = self.place
         return {
             "analysis": f"explorer: {place.view}",
             "model": self.material.model(place).identity,
@@ -243,19 +282,6 @@ class Explorer:
             "seed": place.seed,
             "versions": versions(),
         }
-
-    # ------------------------------------------------------------------------------------------------ widgets
-
-    def widget(self, theme: str | None = None) -> ipywidgets.Widget:
-        """Controls and live figures, for JupyterLab or a page; ``theme="talk"`` has letters for a lecture hall."""
-        from workbench.apps.explorer.panel import Panel
-
-        panel = Panel(self, theme)
-        self._panels.append(panel)
-        return panel.box
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget()._repr_mimebundle_(**options)
 
 
 def resolve(address: Address, material: Material, first: bool = False) -> Address:

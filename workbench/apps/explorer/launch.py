@@ -27,10 +27,14 @@ _STARTUP_S = 600
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
 _EXTENSIONS = ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget"]
-# What the first view needs: plotly's live figures alone take seconds, for the validators of notebooks behind them.
+# What the first picture needs.
 IMPORTS = [
-    "plotly.basewidget", "workbench.models.checkpoints", "workbench.models.from_timm", "workbench.data.pools",
-    "workbench.apps.explorer.panel",
+    "workbench.models.checkpoints", "workbench.models.from_timm", "workbench.data.pools", "workbench.runs.analyze",
+    "workbench.apps.explorer.widget", "workbench.apps.explorer.explorer", "workbench.apps.explorer.ablation",
+    *(f"workbench.analyses.{name}" for name in (
+        "attention_map", "attention_patterns", "attention_spectrum", "coding_rate", "gram_spectrum", "membership",
+        "token_similarity",
+    )),
 ]  # fmt: skip
 _PAGE_CELL = """\
 import os
@@ -39,7 +43,7 @@ os.chdir({folder!r})
 
 from workbench.apps.explorer import Explorer
 
-{explorer}
+{explorer}.page(wait=False, height=0)
 """
 
 
@@ -165,7 +169,6 @@ def open_page(
         settings.VoilaConfiguration.strip_sources = True
         settings.VoilaConfiguration.file_allowlist = []
         settings.VoilaConfiguration.extension_allowlist = _EXTENSIONS
-        settings.VoilaConfiguration.resources = {"workbench": {"theme": os.environ["WORKBENCH_THEME"]}}
         page = Page(config=settings)
         page.initialize([])
         page.start()

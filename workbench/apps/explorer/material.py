@@ -202,6 +202,10 @@ class Material:
         key = ("frame", analysis, self._input_key(address), given)
         return self._once(self._cached, key, make)
 
+    def keep(self, address: Address, key: tuple[Hashable, ...], make: Callable[[], Any]) -> Any:
+        """What is kept of an address' model and input under a key, or is made now."""
+        return self._once(self._cached, (*key, self._input_key(address)), make)
+
     def memberships(self, address: Address) -> pd.DataFrame:
         """Π of the patches or words in the heads of the layer."""
         rows = self.frame("membership", address, per="token", layers=[address.layer])

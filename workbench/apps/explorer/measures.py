@@ -1,8 +1,8 @@
-"""What the overview can colour layers and heads by: one number each, from the analysis that gives it."""
+"""Numbers of heads and of layers, from the analyses that give them: for the overview, and for the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,15 @@ if TYPE_CHECKING:
 
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
+    from workbench.frames.metrics import Metric
 
 NUMBERS = ("value", "null_mean", "null_low", "null_high")
 """What a frame says of a number beside its null distribution."""
 NULL_SAMPLES = 10  # enough for their mean and a rough z in an overview
+WITHOUT = ("subspaces",)
+"""Analyses that read weights: on an input they have no number."""
+_APART = ("axis", "convention", "candidate", "standardize")
+_LEFT_OUT = ("nonfinite", "attention_sink_key")  # counts, and numbers of tokens
 
 
 @dataclass(frozen=True)
@@ -75,3 +80,61 @@ def measure(name: str) -> Measure:
     if name not in MEASURES:
         raise UnknownName("metric of the overview", name, MEASURES)
     return MEASURES[name]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One number of every head, or of every layer: rows of a frame, and what tells it from others of its metric."""
+
+    name: str
+    """Of its own among all that are measured."""
+    metric: Metric
+    words: str
+    """Which of several of its metric it is; empty where there is one."""
+    of_heads: bool
+    rows: pd.DataFrame
+
+
+def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
+    """What a frame of an analysis on one input says of each head, and of each layer, number by number.
+
+    What is measured in several ways (by axis, convention, candidate, standardisation) is a series each. Of several null
+    distributions the first counts.
+    """
+    import pandas as pd
+
+    from workbench.frames.metrics import METRICS
+
+    whole = frame["layer"].notna() & frame["rank"].isna() & ~frame["metric"].isin(_LEFT_OUT)
+    rows = frame[whole & (frame["statistic"].isna() | (frame["statistic"] == "mean"))]
+    for metric, of_metric in rows.groupby("metric", sort=False):
+        differing = [name for name in _APART if of_metric[name].nunique(dropna=False) > 1]
+        ways = of_metric.groupby(differing, sort=False, dropna=False) if differing else [((), of_metric)]
+        for way, found in ways:
+            words = [str(word) for word in way if pd.notna(word)]
+            for of_heads in (True, False):
+                each = found[found["head"].notna() == of_heads].drop_duplicates(["layer", "head"])
+                if len(each):
+                    name = "/".join([analysis, str(metric), *words])
+                    yield Series(name, METRICS[str(metric)], ", ".join(words), of_heads, each)
+
+
+def options_of(analysis: str) -> dict[str, Any]:
+    """Options with which an analysis gives numbers by head, and a null distribution in a matter of seconds.
+
+    Raises `UnknownName`.
+    """
+    from workbench.analyses.registry import ANALYSES
+
+    if analysis not in ANALYSES:
+        raise UnknownName("analysis", analysis, ANALYSES)
+    known = ANALYSES[analysis].options
+    wanted = {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"}
+    return {name: value for name, value in wanted.items() if name in known and known[name].takes(value)}
+
+
+def measurable() -> list[str]:
+    """Names of the analyses that say something of an input's heads or layers."""
+    from workbench.analyses.registry import ANALYSES
+
+    return [name for name in ANALYSES if name not in WITHOUT]

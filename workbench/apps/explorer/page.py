@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FRONT = Path(__file__).parent / "front"
 LIMIT_MB = 8.0
+LIVE_MB = 64.0  # what a page with a kernel is sent at once
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _START = """
 mount(document.getElementById("explorer"), embedded("bundle"), { address: true, start: document.body.dataset.start });
@@ -33,8 +34,8 @@ mount(document.getElementById("explorer"), embedded("bundle"), { address: true, 
 
 
 @cache
-def script() -> str:
-    """All modules of front/ as one script: a page opened from a disk may not load modules.
+def script(entry: str = "page") -> str:
+    """A module of front/ and all it imports as one script: a page opened from a disk may not load modules.
 
     Every module imports by name from files beside it, so that what is exported by one is known to the next; no two
     modules call anything by the same name.
@@ -47,9 +48,9 @@ def script() -> str:
         source = (FRONT / f"{name}.js").read_text(encoding="utf-8")
         for other in _IMPORT.findall(source):
             add(other)
-        done[name] = re.sub(r"^export ", "", _IMPORT.sub("", source), flags=re.MULTILINE)
+        done[name] = re.sub(r"^export (?!default)", "", _IMPORT.sub("", source), flags=re.MULTILINE)
 
-    add("page")
+    add(entry)
     return "".join(done.values())
 
 
@@ -97,14 +98,16 @@ def save_page(
     limit_mb: float = LIMIT_MB,
     indices: Sequence[int] | None = None,
     ablations: bool | None = None,
+    analyses: Sequence[str] = (),
     say: Callable[[str], object] = print,
 ) -> Path:
     """Write the page of what an address shows: its model on its input, all layers, or those that fit.
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
-    model again without each head in turn; None does so where that is a matter of seconds. Says first where the
-    file holds inputs of the person's own, and which layers are left out for its size. Raises `InputError` where not
-    even one layer fits, or the ending is not .html, and `MissingResource` where the file cannot be written.
+    model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
+    ones whose numbers of heads and layers the page shows besides. Says first where the file holds inputs of the
+    person's own, and which layers are left out for its size. Raises `InputError` where not even one layer fits, or the
+    ending is not .html, and `MissingResource` where the file cannot be written.
     """
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
@@ -132,7 +135,7 @@ def save_page(
             say(
                 f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
             )
-    bundle = bundle_at(place, material, layers, ones, ablations, with_operands)
+    bundle = bundle_at(place, material, layers, ones, ablations, with_operands, analyses)
     token = {} if place.token is None else {"token": place.token}
     start = "#" + urlencode({"layer": place.layer, "head": place.head, **token})
     page = page_html(bundle, f"{place.describe()} · attention", start)
@@ -146,6 +149,7 @@ def bundle_at(
     ones: Sequence[Inputs] | None = None,
     ablations: bool | None = None,
     with_operands: bool = True,
+    analyses: Sequence[str] = (),
 ) -> Bundle:
     """The bundle of an address: its model on its input (or on several), all layers or some.
 
@@ -158,8 +162,9 @@ def bundle_at(
     ones = ones or [material.one(place)]
     with material.alone(f"capturing {place.model}"):
         bundle = make_bundle(
-            loaded, ones, chosen if left_out else None, left_out, place.seed, ablations, with_operands
-        )
+            loaded, ones, chosen if left_out else None, left_out, place.seed, ablations, with_operands, analyses,
+            progress=material.report.progress,
+        )  # fmt: skip
     every = material.inputs(place).ids
     cards = [
         card.model_copy(
@@ -168,6 +173,28 @@ def bundle_at(
         for card, one in zip(bundle.header.inputs, ones, strict=True)
     ]
     return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
+
+
+def live_bundle(
+    place: Address,
+    material: Material,
+    layers: Sequence[int] | None = None,
+    ablations: bool | None = None,
+    analyses: Sequence[str] = (),
+) -> Bundle:
+    """The bundle of an address for a page with a kernel, made once: all layers, or those that fit into `LIVE_MB`."""
+    with_operands = True
+    if layers is None:
+        try:
+            layers, with_operands = _that_fit(place, material, LIVE_MB)
+        except InputError:  # not even one fits: it is shown all the same
+            layers, with_operands = [place.layer], False
+    chosen = tuple(layers)
+
+    def make() -> Bundle:
+        return bundle_at(place, material, chosen, None, ablations, with_operands, analyses)
+
+    return material.keep(place, ("bundle", chosen, ablations, tuple(analyses)), make)
 
 
 def _whole(model: LoadedModel, one: Inputs) -> int:

@@ -2,116 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anywidget
 import traitlets
-from cachetools import LRUCache
 
-from workbench.apps.explorer.bundle import Bundle
-from workbench.apps.explorer.page import FRONT, script
+from workbench.apps.explorer.jobs import Report, Worker
+from workbench.apps.explorer.measures import measure, options_of
+from workbench.apps.explorer.page import FRONT, live_bundle, script
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
 
-_RENDER = """
-const SET = [
-  "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
-];
+if TYPE_CHECKING:
+    from workbench.apps.explorer.address import Address
+    from workbench.apps.explorer.bundle import Bundle
+    from workbench.apps.explorer.explorer import Explorer
 
-const PATIENCE_MS = 15000;
-
-/** One view of the widget: what is set in the page goes to the kernel, and the other way. */
-function render({ model, el }) {
-  const view = document.createElement("div");
-  view.style.setProperty("--aw-height", `${model.get("height")}px`);
-  view.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys
-  el.replaceChildren(view);
-  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-  let page = null;
-  let waiting = null;
-  const tell = (state) => {
-    const moved = SET.filter((name) => !same(model.get(name), state[name]));
-    for (const name of moved) model.set(name, state[name]);
-    if (moved.length) model.save_changes();
-  };
-  const given = (left_out = []) => {
-    if (!page.state) return;
-    const names = SET.filter((name) => !left_out.includes(name));
-    const asked = names.filter((name) => model.get(name) !== null && !same(model.get(name), page.state[name]));
-    if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
-  };
-  /** Another input of the explorer: the kernel makes its bundle. What is shown stays until it is there. */
-  const choose = (index) => {
-    const name = model.get("choices")[index];
-    page.say(`Capturing ${name} …`, true);
-    clearTimeout(waiting);
-    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${name} follows if it does.`;
-    waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
-    model.set("index", index);
-    model.save_changes();
-  };
-  /** Another model, or other inputs: what was shown stays until the kernel has it. */
-  const ask = (what, bytes) => {
-    const name = what.model ?? what.image ?? what.inputs ?? "your text";
-    page.say(`Opening ${name} …`, true);
-    clearTimeout(waiting);
-    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${name} follows if it does.`;
-    waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
-    model.send({ open: what }, undefined, bytes ? [bytes] : []);
-  };
-  const show = () => {
-    const bytes = model.get("content");
-    page?.destroy();
-    clearTimeout(waiting);
-    page = mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), {
-      changed: tell, choices: model.get("choices"), chosen: () => model.get("index"), choose,
-      ...(model.get("models").length ? { models: model.get("models"), ask } : {}),
-    });
-  };
-  const replaced = () => {
-    show();
-    given(["input", "tokens"]); // which are another input's
-  };
-  const troubled = () => {
-    if (!model.get("trouble")) return;
-    clearTimeout(waiting);
-    page.say(model.get("trouble"), true);
-    page.state?.tell(); // the choice goes back to what is shown
-  };
-  show();
-  given();
-  const moved = () => given();
-  const heard = SET.map((name) => [`change:${name}`, moved]);
-  heard.push(["change:content", replaced], ["change:trouble", troubled]);
-  for (const [event, act] of heard) model.on(event, act);
-  return () => {
-    for (const [event, act] of heard) model.off(event, act);
-    clearTimeout(waiting);
-    page.destroy();
-  };
-}
-
-export default { render };
-"""
-
-
-_TOLD = (WorkbenchError, RuntimeError, MemoryError, OSError)  # nobody sees a callback's traceback
 TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
+VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
+"""Tabs that are views of their own where the page is saved as a figure; with the others it is the head view."""
+_TAB_OF_VIEW = {"norms": "norms", "spectrum": "spectra", "singular": "spectra", "membership": "membership"}
+# advice that nothing in the page can follow
+_ADVICE = re.compile(r"pass pretrained=False for (the architecture with random weights|random ones)")
 
 
 class Opened(NamedTuple):
-    """Another model or other inputs, captured."""
+    """What a page shows next, captured."""
 
+    place: Address
     bundle: Bundle
     choices: list[str]
-    index: int
-    layer: int
-    head: int
 
 
 class PageWidget(anywidget.AnyWidget):
-    """A bundle in a notebook.
+    """A bundle in a notebook, or an explorer, whose kernel captures what is looked at.
 
         page = Explorer().page()
         page.layer = 3                        # the page moves
@@ -119,24 +48,32 @@ class PageWidget(anywidget.AnyWidget):
 
     Everything that a person sets is a trait: input, layer, head, tokens (the queries that are locked; empty for all),
     direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, ablation (how a head is
-    switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme. What
-    does not exist is put right by the page: a head beyond the last becomes the last.
+    switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme, talk
+    (everything larger). What does not exist is put right by the page: a head beyond the last becomes the last.
 
     ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
     that one, and the page shows it. "Open" in the page takes another model, other inputs, or a text or an image of the
-    person's own; `move` does so in Python. Where that fails, ``trouble`` says why, the page too, and what was shown
-    stays.
+    person's own; `move` does so in Python. Work is done in a thread of its own where an event loop runs: ``busy`` says
+    what is under way, and the page can cancel it. Where it fails, ``trouble`` says why, in the page too, and what was
+    shown stays.
     """
 
-    _esm = script() + _RENDER
+    _esm = script("widget")
     _css = (FRONT / "style.css").read_text(encoding="utf-8")
 
-    content = traitlets.Bytes(help="The bundle, as its file.").tag(sync=True)
+    content = traitlets.Bytes(help="The bundle, as its file; empty before the first.").tag(sync=True)
     choices = traitlets.List(traitlets.Unicode(), help="Inputs that the kernel can show.").tag(sync=True)
     index = traitlets.Int(0, help="Which of the choices is shown.").tag(sync=True)
     models = traitlets.List(traitlets.Dict(), help="Models to choose from, by group.").tag(sync=True)
-    trouble = traitlets.Unicode("", help="Why the input that was asked for cannot be shown.").tag(sync=True)
-    height = traitlets.Int(820, help="Of the page, in pixels.").tag(sync=True)
+    measures = traitlets.List(traitlets.Unicode(), help="Analyses that can be measured.").tag(sync=True)
+    busy = traitlets.Unicode("", help="What the kernel does.").tag(sync=True)
+    share = traitlets.Float(None, allow_none=True, help="How much of it is done.").tag(sync=True)
+    trouble = traitlets.Unicode("", help="Why what was asked for cannot be shown.").tag(sync=True)
+    missing = traitlets.Unicode("", help="A model whose trained weights are not to be had.").tag(sync=True)
+    said = traitlets.Unicode("", help="What has been done.").tag(sync=True)
+    lines = traitlets.Unicode("", help="Lines of Python that make the view.").tag(sync=True)
+    height = traitlets.Int(820, help="Of the page, in pixels; 0: that of the window.").tag(sync=True)
+    talk = traitlets.Bool(False, help="Everything larger, for a lecture hall.").tag(sync=True)
     input = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
@@ -147,80 +84,290 @@ class PageWidget(anywidget.AnyWidget):
     ablation = traitlets.Unicode("").tag(sync=True)
     against = traitlets.Unicode("").tag(sync=True)
     tab = traitlets.Enum(TABS, "matrix").tag(sync=True)
-    depth = traitlets.Enum(["head", "mean", "rollout"], "head").tag(sync=True)
+    depth = traitlets.Enum(["head", "mean", "rollout", "tokens"], "head").tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)
 
     def __init__(
         self,
-        bundle: Bundle,
-        bundle_of: Callable[[int], Bundle] | None = None,
-        opener: Callable[[Mapping[str, Any]], Opened] | None = None,
+        bundle: Bundle | None = None,
+        explorer: Explorer | None = None,
+        layers: Sequence[int] | None = None,
+        ablations: bool | None = None,
+        analyses: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """``bundle_of`` gives the bundle of an input by its number among the ``choices``, ``opener`` that of others."""
-        super().__init__(content=bundle.to_bytes(), **settings)
-        self.bundle: Bundle = bundle
-        self._bundle_of, self._opener = bundle_of, opener
-        self._shown = self.index
-        self._seen: LRUCache[int, Bundle] = LRUCache(8)
-        self._seen[self.index] = bundle
-        self.observe(self._show, names="index")
+        """A page of one ``bundle``, or of an ``explorer``, which `move` or `start` has captured."""
+        super().__init__(content=b"" if bundle is None else bundle.to_bytes(), **settings)
+        self.bundle: Bundle | None = bundle
+        self.place: Address | None = None
+        self.worker = Worker()
+        self._explorer, self._layers, self._ablations = explorer, layers, ablations
+        self._analyses: list[str] = [*analyses]
+        self._asked: dict[str, Any] = {}
+        self._following = False
+        self._set = set(settings)
+        self.observe(self._choose, names="index")
+        self.observe(self._stand, names=["layer", "head", "tokens", "tab", "against"])
         self.on_msg(self._heard)
 
+    # ------------------------------------------------------------------------------------------------- moving
+
     def move(self, **changes: Any) -> None:
-        """Show another model (``model=``) or other inputs (``inputs=``): parts of an address of the explorer.
+        """Show another model (``model=``), other inputs (``inputs=``) or any other part of an address.
 
         Raises what `Explorer.move` raises; then what was shown stays.
         """
-        if self._opener is None:
+        self._put(self._capture(changes, Report()))
+
+    def start(self, changes: Mapping[str, Any] | None = None) -> None:
+        """Do the same beside what else the kernel does; what goes wrong is said in the page."""
+        self._asked |= changes or {}
+        asked = dict(self._asked)
+        self._work(lambda report: self._capture(asked, report), self._put)
+
+    def follow(self, place: Address) -> None:
+        """Show where the explorer was moved to."""
+        if self.bundle is None or self.place is None or _captured(place) != _captured(self.place):
+            self.start(place.to_dict())
+        elif place.layer not in [card.index for card in self.bundle.header.layers]:
+            self.start({"layer": place.layer, "head": place.head, "token": place.token})
+        else:
+            self._put(Opened(place, self.bundle, self.choices))
+
+    def _host(self) -> Explorer:
+        if self._explorer is None:
             raise InputError("this page shows one bundle; Explorer(…).page() opens others")
-        opened = self._opener(changes)
+        return self._explorer
+
+    def _capture(self, changes: Mapping[str, Any], report: Report) -> Opened:
+        explorer = self._host()
+        with explorer.material.reporting(report):
+            place = explorer.after(changes, self.place)
+            layers = self._layers if self.place is None or place.model == self.place.model else None
+            analyses = self._analyses if self.place is None or place.model == self.place.model else []
+            bundle = live_bundle(place, explorer.material, layers, self._ablations, analyses)
+            return Opened(place, bundle, explorer.material.inputs(place).ids)
+
+    def _put(self, opened: Opened) -> None:
+        """Show what was captured, and have the explorer stand there."""
+        place, bundle, choices = opened
+        before, self.place, self._asked = self.place, place, {}
+        fresh = bundle is not self.bundle
+        if self._explorer is not None:
+            self._explorer.take(place)
+        if before is not None and before.model != place.model:
+            self._analyses = []
+        self._following = True
+        try:
+            with self.hold_sync(), self.hold_trait_notifications():  # the page hears of all at once
+                self.busy = self.trouble = self.missing = ""
+                self.choices, self.index = choices, place.index
+                self.layer, self.head, self.input = place.layer, place.head, 0
+                self.tokens = [] if place.token is None else [place.token]
+                if before is None or _captured(before) != _captured(place):
+                    self.against = ""
+                if place.against is not None and _captured(place.against) == _captured(place):
+                    self.against = _key(place.against)
+                for name, value in (_seen(place, bundle) if before is None else {}).items():
+                    if name not in self._set:
+                        setattr(self, name, value)
+                if fresh:
+                    self.bundle, self.content = bundle, bundle.to_bytes()
+        finally:
+            self._following = False
+
+    def _choose(self, change: Any) -> None:
+        """Show the input that was asked for, or say why not and stay."""
+        if self._following or (self.place is not None and change["new"] == self.place.index):
+            return
         self.trouble = ""
-        self._seen.clear()
-        self._seen[opened.index] = self.bundle = opened.bundle
-        self._shown = opened.index
-        with self.hold_trait_notifications():
-            self.choices, self.index = opened.choices, opened.index
-            self.layer, self.head, self.tokens, self.input, self.against = (
-                opened.layer,
-                opened.head,
-                [],
-                0,
-                "",
-            )
-        self.content = opened.bundle.to_bytes()
+        if self._explorer is None or not 0 <= change["new"] < len(self.choices):
+            count = len(self.choices)
+            self._fail(InputError(f"there is no input {change['new']}: this page has {count} to choose from"))
+        else:
+            self.start({"index": change["new"]})
+
+    def _stand(self, change: Any) -> None:
+        """The page was moved: the explorer stands where it does."""
+        if self._following or self.place is None or self.bundle is None:
+            return
+        if self.layer not in [card.index for card in self.bundle.header.layers]:
+            return  # the page puts it right
+        view = self.place.view
+        if change["name"] == "tab":
+            view = VIEW_OF_TAB.get(self.tab, "attention")
+        token = self.tokens[0] if self.tokens else None
+        self.place = self.place.moved(layer=self.layer, head=self.head, token=token, view=view)
+        self._host().take(self.place)
+
+    # -------------------------------------------------------------------------------------------------- asked
 
     def _heard(self, _: Any, message: Any, buffers: Any) -> None:
-        """What the page asks for: a model, inputs, a text, or an image with its bytes."""
-        asked = message.get("open") if isinstance(message, Mapping) else None
-        if not isinstance(asked, Mapping):
+        """What the page asks for: a model, inputs, a text, an image with its bytes; numbers; a figure; or to stop."""
+        if not isinstance(message, Mapping):
             return
-        self.trouble = ""
+        if "shown" in message:  # a page came up: what it was told before it could hear is told again
+            if message["shown"] != [len(self.content), self.busy, self.trouble]:
+                self.send_state()
+            return
+        self.trouble = self.said = ""
         try:
-            changes = {name: asked[name] for name in ("model", "inputs", "pretrained") if name in asked}
-            if "text" in asked:
-                changes["inputs"] = keep_text(str(asked["text"]))
-            if "image" in asked:
-                changes["inputs"] = keep_image(str(asked["image"]), bytes(buffers[0]) if buffers else b"")
-            self.move(**changes)
-        except _TOLD as error:
-            self.trouble = str(error) or type(error).__name__
+            if message.get("cancel"):
+                self.cancel()
+            elif isinstance(message.get("open"), Mapping):
+                self._open(message["open"], buffers)
+            elif "measure" in message:
+                self.measure(str(message["measure"]))
+            elif isinstance(message.get("save"), Mapping):
+                self._save(str(message["save"].get("name")), str(message["save"].get("view")))
+            elif "lines" in message:
+                self._write(str(message["lines"]))
+        except Exception as error:  # nobody sees a callback's traceback
+            self._fail(error)
 
-    def _show(self, change: Any) -> None:
-        """Show the input that was asked for, or say why not and stay."""
-        if change["new"] == self._shown:
-            return
-        self.trouble = ""
+    def _open(self, asked: Mapping[str, Any], buffers: Any) -> None:
+        changes = {name: asked[name] for name in ("model", "inputs", "pretrained") if name in asked}
+        if "text" in asked:
+            changes["inputs"] = keep_text(str(asked["text"]))
+        if "image" in asked:
+            changes["inputs"] = keep_image(str(asked["image"]), bytes(buffers[0]) if buffers else b"")
+        if isinstance(asked.get("address"), str):
+            from workbench.apps.explorer.address import plain_address
+
+            changes |= plain_address(asked["address"])
+        self.start(changes)
+
+    def cancel(self) -> None:
+        """Stop what is under way; what was shown stays."""
+        if self.worker.cancel():
+            self._restore()
+            self.said = "Cancelled; what was shown stays."
+
+    def measure(self, analysis: str) -> None:
+        """Add what a registered analysis says of heads and layers to what the page shows."""
+        place, bundle, explorer = self._free()
+
+        def work(report: Report) -> Bundle:
+            with explorer.material.reporting(report):
+                chosen = [card.index for card in bundle.header.layers]
+                layers = chosen if bundle.header.left_out else None
+                frame = explorer.material.frame(analysis, place, **options_of(analysis), layers=layers)
+                return bundle.with_measured(analysis, [frame])
+
+        def done(found: Bundle) -> None:
+            known = {card.name for card in bundle.header.metrics}
+            self._analyses = [*self._analyses, analysis]
+            self._put(Opened(place, found, self.choices))
+            self.sort = next(
+                (card.name for card in found.header.metrics if card.name not in known), self.sort
+            )
+            if len(found.header.by_layer) > len(bundle.header.by_layer):
+                self.depth = "tokens"
+
+        self._work(work, done)
+
+    def _save(self, name: str, view: str) -> None:
+        """Save a view as a figure with its data and provenance."""
+        place, _, explorer = self._free()
+
+        def work(report: Report) -> str:
+            report(f"saving {name}")
+            with explorer.material.reporting(report):
+                explorer.save_at(self._at(place, view), name)
+            return name
+
+        def done(saved: str) -> None:
+            folder = Path(os.environ.get("WORKBENCH_OUT") or "figures").resolve()
+            self.said = f"Saved {saved} (PDF, SVG, PNG, HTML, data and provenance) in {folder}"
+
+        self._work(work, done)
+
+    def _write(self, view: str) -> None:
+        """Write the lines of Python that make a view."""
+        place, _, explorer = self._free()
+
+        def work(report: Report) -> str:
+            with explorer.material.reporting(report):
+                return explorer.code_at(self._at(place, view))
+
+        self._work(work, lambda found: setattr(self, "lines", found))
+
+    def _at(self, place: Address, view: str) -> Address:
+        against = place.against
+        if view == "compare" and self.against:
+            _, layer, head, tokens = self.against.split(".")
+            token = None if tokens == "all" else int(tokens.split("+")[0])
+            against = place.moved(
+                layer=int(layer), head=int(head), token=token, view="attention", against=None
+            )
+        return place.moved(view=view, against=against)
+
+    def _free(self) -> tuple[Address, Bundle, Explorer]:
+        """Where the page stands; raises `InputError` where there is nothing to work on, or other work is under way."""
+        explorer = self._host()
+        if self.place is None or self.bundle is None:
+            raise InputError("there is nothing here yet; open a model")
+        if self.worker.busy:
+            raise InputError(f"wait for what is under way ({self.busy}), or cancel it")
+        return self.place, self.bundle, explorer
+
+    # ------------------------------------------------------------------------------------------------- saying
+
+    def _work(self, work: Any, done: Any) -> None:
+        def end(result: Any) -> None:
+            self.busy, self.share = "", None
+            try:
+                done(result)
+            except traitlets.TraitError as error:
+                self._fail(error)
+
+        self.worker.start(work, end, self._fail, self._tell)
+
+    def _tell(self, text: str, share: float | None) -> None:
+        self.busy, self.share = text, share
+
+    def _fail(self, error: Exception) -> None:
+        """Say what went wrong, and go back to what is shown."""
+        asked = self._asked
+        said = str(error) or type(error).__name__
+        if not isinstance(error, WorkbenchError):
+            logging.getLogger("workbench").error("the explorer met an error it does not know", exc_info=error)
+            said = (
+                f"{type(error).__name__}: {said}. This is a fault of the workbench; its log has the details."
+            )
+        self._restore()
+        if _ADVICE.search(said):
+            self.missing = str(asked.get("model") or self._host().asked.model)
+        self.trouble = _ADVICE.sub("take random weights (the button here)", said)
+
+    def _restore(self) -> None:
+        self._asked, self._following = {}, True
         try:
-            if self._bundle_of is None or not 0 <= change["new"] < len(self.choices):
-                raise InputError(
-                    f"there is no input {change['new']}: this page has {len(self.choices)} to choose from"
-                )
-            bundle = self._seen.get(change["new"]) or self._bundle_of(change["new"])
-        except _TOLD as error:
-            self.index = self._shown
-            self.trouble = str(error) or type(error).__name__
-            return
-        self._seen[change["new"]] = bundle
-        self._shown, self.bundle = change["new"], bundle
-        self.content = bundle.to_bytes()
+            self.busy, self.share = "", None
+            if self.place is not None:
+                self.index = self.place.index
+        finally:
+            self._following = False
+
+
+def _captured(place: Address) -> tuple[Any, ...]:
+    """What of an address a bundle depends on."""
+    return place.model, place.pretrained, place.inputs, place.n, place.seed, place.index
+
+
+def _key(place: Address) -> str:
+    return f"0.{place.layer}.{place.head}.{'all' if place.token is None else place.token}"
+
+
+def _seen(place: Address, bundle: Bundle) -> dict[str, str]:
+    """Where the page opens for a view and a metric."""
+    found = {"tab": _TAB_OF_VIEW.get(place.view, "matrix")}
+    if place.view == "trajectory":
+        found["depth"] = "tokens"
+    if place.metric != type(place).metric:
+        asked = measure(place.metric)
+        starts = asked.metric, f"{asked.analysis}/{asked.metric}"
+        found["sort"] = next(
+            (card.name for card in bundle.header.metrics if card.name.startswith(starts)), ""
+        )
+    return found

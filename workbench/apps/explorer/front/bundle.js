@@ -1,6 +1,6 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
-const SCHEMA = 2; // and 1, which has no spectra, operands and predictions
+const SCHEMA = 3; // and 1, which has no spectra, operands and predictions; and 2, which has no numbers by layer
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */
@@ -201,9 +201,13 @@ export function readBundle(buffer) {
         const found = array(`${start}metrics.${name}.${number}`);
         return found ? found.values[layer.place * found.shape[1] + head] : NaN;
       },
+      /** A number of a whole layer. */
+      ofLayer(name, number, layer) {
+        return array(`${start}by_layer.${name}.${number}`)?.values[layer.place] ?? NaN;
+      },
     };
   });
-  return { ...header, layers, inputs };
+  return { ...header, by_layer: header.by_layer ?? [], layers, inputs };
 }
 
 function readHeader(buffer) {
@@ -220,9 +224,9 @@ function readHeader(buffer) {
     throw new BundleError("The header of this file cannot be read: it is no bundle of the explorer.");
   }
   if (!header || header.format !== "attention-bundle") throw new BundleError("This file is no bundle of the explorer.");
-  if (header.bundle_schema !== 1 && header.bundle_schema !== SCHEMA) {
+  if (![1, 2, SCHEMA].includes(header.bundle_schema)) {
     throw new BundleError(
-      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schemas 1 and ${SCHEMA}. ` +
+      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schemas 1 to ${SCHEMA}. ` +
         "Write bundle and page with one version.",
     );
   }

@@ -83,7 +83,7 @@ export function quantile(values, fraction) {
 
 /** A canvas as large as its box, in device pixels, cleared; null where the box has no size. */
 export function fresh(canvas, width, height) {
-  const ratio = globalThis.devicePixelRatio || 1;
+  const ratio = (globalThis.devicePixelRatio || 1) * (canvas.currentCSSZoom || 1);
   if (width < 1 || height < 1) return null;
   const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== across || canvas.height !== down) {

@@ -3,7 +3,9 @@
 import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { choice, make } from "./state.js";
+import { choice, make, placeOn } from "./state.js";
+
+const MOST_CHARTS = 6;
 
 export class Depth {
   constructor(state, tip) {
@@ -12,16 +14,19 @@ export class Depth {
     this.kind = choice("what is shown of each layer", [
       ["head", "head", "This head's number in every layer"], ["mean", "mean", "Mean over the heads of each layer"],
       ["rollout", "rollout", "Rollout: what the query draws from each token through all layers before (Abnar & Zuidema 2020)"],
+      ...(state.bundle.by_layer.length ? [["tokens", "tokens", "What becomes of the tokens after every block: numbers of whole layers"]] : []),
     ], state.depth, (depth) => state.set({ depth }));
     this.strip = make("div", "aw-strip");
     this.chart = make("canvas");
     this.room = make("div", "aw-chart", null, this.chart);
     this.title = make("h2", "", "Depth");
+    this.trajectories = state.bundle.by_layer.slice(-MOST_CHARTS).map((metric) => this.trajectory(metric));
+    this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ canvas }) => canvas));
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
     this.chart.addEventListener("pointerleave", () => tip.hide());
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
-    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), make("div", "aw-through", null, this.strip, this.room));
+    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), make("div", "aw-through", null, this.strip, this.tokens, this.room));
     this.box.setAttribute("aria-label", "depth");
     for (const layer of state.bundle.layers) {
       const one = make("button", "aw-layer", null, make("canvas"), make("span"));
@@ -50,6 +55,10 @@ export class Depth {
     const { state } = this;
     this.kind.show(state.depth);
     this.pins.draw();
+    const through = state.depth === "tokens";
+    this.strip.hidden = this.room.hidden = through;
+    this.tokens.hidden = !through;
+    if (through) return this.drawTokens();
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;
@@ -142,9 +151,94 @@ export class Depth {
     pen.globalAlpha = 1;
   }
 
+  /** A canvas for a number of whole layers: a click goes to the layer, hovering tells the number. */
+  trajectory(metric) {
+    const { state, tip } = this;
+    const canvas = make("canvas");
+    canvas.setAttribute("role", "img");
+    const found = { metric, canvas, left: 44, right: 10 };
+    const layerAt = (event) => {
+      const { layers } = state.bundle;
+      const across = canvas.offsetWidth - found.left - found.right;
+      return layers[Math.floor(((placeOn(canvas, event)[0] - found.left) / across) * layers.length)];
+    };
+    canvas.addEventListener("pointermove", (event) => {
+      const layer = layerAt(event);
+      if (!layer) return tip.hide();
+      const [value, level] = ["value", "null_mean"].map((which) => state.one.ofLayer(metric.name, which, layer));
+      tip.show(event, `Layer ${layer.index}`, `${metric.label}: ${number(value)}${metric.unit ? ` ${metric.unit}` : ""}${metric.null ? ` (null ${number(level)})` : ""}. ${metric.definition}`);
+    });
+    canvas.addEventListener("pointerleave", () => tip.hide());
+    canvas.addEventListener("click", (event) => layerAt(event) && state.set({ layer: layerAt(event).index, more: [] }));
+    return found;
+  }
+
+  /** Numbers of whole layers through the depth, beside their null distribution; a line marks the layer looked at. */
+  drawTokens() {
+    const { state } = this;
+    this.title.textContent = "Depth: the tokens after each block";
+    const { layers } = state.bundle;
+    const [whole, height] = state.measured(this, "tokens", () => [this.tokens.clientWidth, this.tokens.clientHeight]);
+    const count = Math.max(1, this.trajectories.length);
+    const width = Math.max(230, Math.floor((whole - 18 * (count - 1)) / count));
+    const style = palette(state.theme, this.box);
+    const colour = (name) => style.getPropertyValue(name);
+    for (const { metric, canvas, left, right } of this.trajectories) {
+      const pen = fresh(canvas, width, Math.max(height, 90));
+      if (!pen) continue;
+      const of = (which) => layers.map((layer) => state.one.ofLayer(metric.name, which, layer));
+      const values = of("value");
+      const [mean, low, high] = metric.null ? ["null_mean", "null_low", "null_high"].map(of) : [[], [], []];
+      const known = [...values, ...mean, ...low, ...high].filter(Number.isFinite);
+      const [bottom, top] = [Math.min(0, ...known), Math.max(...known, Math.min(0, ...known) + 1e-9)];
+      const x = (place) => left + ((place + 0.5) / layers.length) * (width - left - right);
+      const y = (value) => 20 + (1 - (value - bottom) / (top - bottom)) * (Math.max(height, 90) - 38);
+      const at = state.card.place;
+      pen.font = `10.5px ${style.fontFamily}`;
+      pen.textBaseline = "middle";
+      pen.fillStyle = colour("--line");
+      for (const value of [bottom, top]) pen.fillRect(left, Math.round(y(value)), width - left - right, 1);
+      pen.fillStyle = colour("--muted");
+      pen.textAlign = "right";
+      for (const value of [bottom, top]) pen.fillText(number(value), left - 7, y(value));
+      pen.textAlign = "center";
+      const every = Math.ceil((layers.length * 18) / (width - left - right));
+      layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), Math.max(height, 90) - 7));
+      pen.fillStyle = colour("--ink");
+      pen.textAlign = "left";
+      const named = `${metric.label}${metric.unit ? ` (${metric.unit})` : ""}`;
+      pen.fillText(`${named}, layer ${state.layer}: ${number(values[at])}${metric.null ? `, null ${number(mean[at])}` : ""}`, left, 6);
+      canvas.setAttribute("aria-label", `${named} by layer: ${layers.map((layer, place) => `${layer.index}: ${number(values[place])}`).join(", ")}`);
+      pen.fillStyle = colour("--band");
+      layers.forEach((_, place) => {
+        if (!Number.isFinite(low[place])) return;
+        const half = Math.min(14, (width - left - right) / layers.length / 2.6);
+        pen.fillRect(x(place) - half, y(high[place]), half * 2, Math.max(1.5, y(low[place]) - y(high[place])));
+      });
+      pen.setLineDash([3, 3]);
+      pen.strokeStyle = colour("--muted");
+      pen.beginPath();
+      pen.moveTo(x(at), 16);
+      pen.lineTo(x(at), y(bottom));
+      pen.stroke();
+      pen.setLineDash([]);
+      pen.strokeStyle = pen.fillStyle = tint(state, 1, "from");
+      pen.lineWidth = 1.75;
+      pen.beginPath();
+      values.forEach((value, place) => Number.isFinite(value) && pen.lineTo(x(place), y(value)));
+      pen.stroke();
+      values.forEach((value, place) => {
+        if (!Number.isFinite(value)) return;
+        pen.beginPath();
+        pen.arc(x(place), y(value), place === at ? 5 : 2.5, 0, 2 * Math.PI);
+        pen.fill();
+      });
+    }
+  }
+
   pointed(event) {
-    const box = this.chart.getBoundingClientRect();
-    const far = (dot) => Math.hypot(dot.x - (event.clientX - box.left), dot.y - (event.clientY - box.top));
+    const [x, y] = placeOn(this.chart, event);
+    const far = (dot) => Math.hypot(dot.x - x, dot.y - y);
     this.near = this.dots.reduce((best, dot) => (!best || far(dot) < far(best) ? dot : best), null);
     if (!this.near || far(this.near) > 12) this.near = null;
     this.chart.style.cursor = this.near ? "pointer" : "default";

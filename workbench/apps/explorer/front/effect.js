@@ -2,7 +2,7 @@
 
 import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { button, choice, make, outings, readable } from "./state.js";
+import { button, choice, make, outings, placeOn, readable } from "./state.js";
 
 const WORDS = { zero: ["zero", "off"], mean: ["mean", "its mean"], uniform: ["uniform", "even"] };
 
@@ -200,8 +200,7 @@ export class Effect {
   }
 
   pointed(event) {
-    const box = this.map.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const [x, y] = placeOn(this.map, event);
     this.near = this.cells?.find((cell) => x >= cell.x && x < cell.x + cell.wide && y >= cell.y && y < cell.y + cell.tall) ?? null;
     this.map.style.cursor = this.near ? "pointer" : "default";
     if (this.near?.token !== undefined) this.tip.show(event, `Without ${readable(this.state.one.labels[this.near.token])}`, `${number(this.near.effect)} nats`);

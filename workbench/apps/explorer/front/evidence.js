@@ -6,7 +6,7 @@ import { tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
-import { TABS, button, make, readable } from "./state.js";
+import { TABS, button, make, placeOn, readable } from "./state.js";
 
 const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Π" };
 const HINTS = {
@@ -188,8 +188,7 @@ export class Evidence {
     };
     matrix.addEventListener("wheel", (event) => {
       event.preventDefault();
-      const box = matrix.getBoundingClientRect();
-      const [px, py] = [event.clientX - box.left, event.clientY - box.top];
+      const [px, py] = placeOn(matrix, event);
       const before = this.zoom.scale;
       this.zoom.scale = Math.max(1, Math.min(64, before * Math.exp(-event.deltaY * 0.0015)));
       const grown = this.zoom.scale / before;
@@ -198,15 +197,16 @@ export class Evidence {
     }, { passive: false });
     let held = null;
     matrix.addEventListener("pointerdown", (event) => {
-      held = { x: event.clientX, y: event.clientY, moved: false };
+      held = { at: placeOn(matrix, event), moved: false };
       matrix.setPointerCapture(event.pointerId);
     });
     matrix.addEventListener("pointermove", (event) => {
       const cell = this.cellAt(event);
       if (held && this.zoom.scale > 1) {
-        this.zoom.x -= event.clientX - held.x;
-        this.zoom.y -= event.clientY - held.y;
-        held = { x: event.clientX, y: event.clientY, moved: true };
+        const [x, y] = placeOn(matrix, event);
+        this.zoom.x -= x - held.at[0];
+        this.zoom.y -= y - held.at[1];
+        held = { at: [x, y], moved: true };
         return pin();
       }
       if (!cell) return this.tip.hide();
@@ -231,10 +231,10 @@ export class Evidence {
   cellAt(event) {
     const maps = this.state.one.maps(this.state.card);
     if (!maps) return null;
-    const box = this.matrix.getBoundingClientRect();
+    const [x, y] = placeOn(this.matrix, event);
     const at = (pixel, offset, whole, size) => Math.floor(((pixel + offset) / (whole * this.zoom.scale)) * size);
-    const query = at(event.clientY - box.top, this.zoom.y, box.height, maps.rows === 1 ? 1 : maps.tokens);
-    const key = at(event.clientX - box.left, this.zoom.x, box.width, maps.tokens);
+    const query = at(y, this.zoom.y, this.matrix.offsetHeight, maps.rows === 1 ? 1 : maps.tokens);
+    const key = at(x, this.zoom.x, this.matrix.offsetWidth, maps.tokens);
     return query >= 0 && key >= 0 && key < maps.tokens && query < maps.tokens ? { query, key } : null;
   }
 

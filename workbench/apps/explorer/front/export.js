@@ -1,12 +1,16 @@
 // What is taken away: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
 import { hue, percent, scaled, unscaled } from "./colour.js";
-import { button, make, viewOf } from "./state.js";
+import { button, make, onEnter, viewOf } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
 const SIDE = 720; // of an exported image, in its own units
 const LETTERS = "Arial, Helvetica, sans-serif";
 const VIEWS = { norms: "norms", spectra: "spectrum", membership: "membership" };
+const FIGURES = [
+  ["attention", "From / to"], ["matrix", "Matrix"], ["norms", "Norms"], ["spectrum", "Spectrum of the keys"], ["singular", "Singular values"], ["membership", "Membership"],
+  ["trajectory", "Tokens through depth"], ["compare", "Compare with the pinned view"],
+]; // views that the library draws
 
 /** An element of an SVG; attributes and words only ever as text. */
 function shape(tag, attributes, words = null, ...children) {
@@ -115,10 +119,26 @@ function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
+/** The library's view that shows most of what is seen. */
+function figureOf(state) {
+  if (state.against) return "compare";
+  return state.depth === "tokens" ? "trajectory" : VIEWS[state.tab] ?? "attention";
+}
+
+/** The address of a view, as `Explorer.at` takes it. */
+export function addressOf(state, figure = figureOf(state), seen = state) {
+  const { layer, head, tokens } = seen;
+  const address = { model: state.bundle.model.spec, ...state.one.address, layer, head, token: tokens.length ? tokens[0] : null, view: figure };
+  if (state.bundle.model.random_weights) address.pretrained = false;
+  if (figure === "compare") address.against = addressOf(state, "attention", viewOf(state.against, state.bundle));
+  return address;
+}
+
 /** The command that draws this view for print; of inputs that came from a path the file does not tell it. */
-export function printCommand(state) {
+export function printCommand(state, figure = figureOf(state)) {
   const { inputs = "INPUTS", ...address } = state.one.address ?? {};
-  const parts = { model: state.bundle.model.spec, inputs, ...address, layer: state.layer, head: state.head, token: state.tokens.length ? state.tokens[0] : "all", view: VIEWS[state.tab] ?? "attention" };
+  const parts = { model: state.bundle.model.spec, inputs, ...address, layer: state.layer, head: state.head, token: state.tokens.length ? state.tokens[0] : "all", view: figure };
+  if (figure === "compare") parts.against = JSON.stringify(addressOf(state, "attention", viewOf(state.against, state.bundle)));
   if (state.bundle.model.random_weights) parts.pretrained = "false";
   return ["workbench render explorer", ...Object.entries(parts).map(([name, value]) => `-p ${name} ${quoted(String(value))}`)].join(" ");
 }
@@ -133,7 +153,8 @@ function download(name, content, type) {
 
 /** The box of what can be taken away. */
 export class Export {
-  constructor(state, view, say) {
+  constructor(state, view, say, host = {}) {
+    this.host = host;
     this.state = state;
     this.view = view;
     this.say = say;
@@ -150,14 +171,53 @@ export class Export {
       button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state)), "text/csv")),
       button("Metrics, CSV", "Every metric of every head, with its null distribution", () => download(name("metrics.csv"), csv(metricRows(state)), "text/csv")),
     );
-    const print = make("div", "aw-row", null, button("Copy the command", "To be run where the workbench is installed", () => this.copies()));
+    this.figure = make("select", "aw-select");
+    this.figure.setAttribute("aria-label", "figure");
+    this.figure.addEventListener("change", () => this.write());
+    const print = make(
+      "div", "aw-row", null, this.figure,
+      button("Copy the command", "To be run where the workbench is installed", () => this.copies(this.command, "Command")),
+      button("Copy the address", "Explorer.at(…) opens it, and so does the field of “Open”", () => this.copies(this.command, "Address", JSON.stringify(addressOf(state, this.figure.value)))),
+    );
+    const live = host.kernel ? this.kernel() : [];
     this.box = make(
       "dialog", "aw-help aw-export", null, make("h2", "", "Export what is seen"), drawn, numbers,
-      make("p", "aw-note", "For print (PDF, SVG, PNG with checked letters, data and provenance), where the workbench is installed:"), this.command, print,
+      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed:"), print, this.command, ...live,
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "export");
     this.box.addEventListener("click", (event) => event.target === this.box && this.box.close());
+  }
+
+  /** What a kernel adds: the figure saved, and the lines of Python that make it. */
+  kernel() {
+    this.name = make("input", "aw-field");
+    this.name.value = "explorer";
+    this.name.setAttribute("aria-label", "name of the figure");
+    this.code = make("textarea", "aw-command");
+    Object.assign(this.code, { readOnly: true, rows: 6 });
+    this.code.setAttribute("aria-label", "lines of Python that make this figure");
+    const save = () => {
+      this.box.close();
+      this.host.save(this.name.value, this.figure.value);
+    };
+    onEnter(this.name, save);
+    return [
+      make("div", "aw-row", null, this.name, button("Save into figures/", "PDF, SVG, PNG, HTML, the data and provenance", save), button("Copy the code", "Lines of Python that make this figure", () => this.copies(this.code, "Code"))),
+      this.code,
+    ];
+  }
+
+  written(words) {
+    if (this.code) this.code.value = words;
+  }
+
+  /** The command and the lines of the chosen figure. */
+  write() {
+    this.command.value = printCommand(this.state, this.figure.value);
+    if (!this.code) return;
+    this.code.value = "";
+    this.host.lines(this.figure.value);
   }
 
   get open() {
@@ -165,20 +225,25 @@ export class Export {
   }
 
   show() {
-    this.state.set({ hover: null });
-    this.command.value = printCommand(this.state);
+    const { state } = this;
+    state.set({ hover: null });
+    this.figure.replaceChildren(...FIGURES.filter(([name]) => name !== "compare" || state.against).map(([name, words]) => Object.assign(make("option", "", words), { value: name })));
+    this.figure.value = figureOf(state);
+    this.write();
     const nothing = !this.view.values;
     for (const one of [this.svg, this.png]) one.disabled = nothing;
     this.box.showModal();
   }
 
-  async copies() {
+  /** Put a text on the clipboard; where the browser forbids it, it is selected to be copied by hand. */
+  async copies(box, what, text = box.value) {
     try {
-      await navigator.clipboard.writeText(this.command.value);
-      this.say("Command copied");
+      await navigator.clipboard.writeText(text);
+      this.say(`${what} copied`);
     } catch {
-      this.command.select();
-      this.say("The browser keeps the clipboard to itself: the command is selected, copy it by a key");
+      box.value = text;
+      box.select();
+      this.say(`The browser keeps the clipboard to itself: the ${what.toLowerCase()} is selected, copy it by a key`);
     }
   }
 

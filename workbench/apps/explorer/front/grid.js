@@ -1,7 +1,7 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
 import { HEADS, fresh, hue, mosaics, number, palette, quantile } from "./colour.js";
-import { button, make } from "./state.js";
+import { button, make, placeOn } from "./state.js";
 
 const GAP = 3;
 const BAR = 4;
@@ -11,7 +11,7 @@ const LARGEST = 104;
 const SMALLEST = 13;
 
 export class ModelView {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
     this.thumbs = new Map();
@@ -22,8 +22,21 @@ export class ModelView {
     const { metrics } = state.bundle;
     const patterns = metrics.filter((metric) => metric.short);
     if (patterns.length) this.order.append(group("by pattern", patterns.map((m) => option(m.name, m.short))));
-    this.order.append(group("by metric", metrics.filter((m) => !m.short).map((m) => option(m.name, m.label))));
-    this.order.addEventListener("change", () => state.set({ sort: this.order.value, metric: this.order.value || state.metric }));
+    const sources = new Map(); // what was measured besides stands under the name of its analysis
+    for (const metric of metrics.filter((one) => !one.short)) {
+      const source = metric.name.includes("/") ? metric.name.split("/")[0] : "by metric";
+      sources.set(source, [...(sources.get(source) ?? []), option(metric.name, metric.label)]);
+    }
+    for (const [source, options] of sources) this.order.append(group(source, options));
+    const known = [...metrics, ...state.bundle.by_layer].map((metric) => metric.name.split("/")[0]);
+    const others = (host.kernel ? host.measures : []).filter((name) => !known.includes(name));
+    if (others.length) this.order.append(group("measure now", others.map((name) => option(`measure ${name}`, name))));
+    this.order.addEventListener("change", () => {
+      const { value } = this.order;
+      if (!value.startsWith("measure ")) return state.set({ sort: value, metric: value || state.metric });
+      this.order.value = state.sort;
+      host.measure(value.slice(8));
+    });
     this.find = make("input", "aw-find");
     Object.assign(this.find, { type: "search", placeholder: "3.5 or > 0.4", title: "A head (layer.head), or scores above or below a number" });
     this.find.setAttribute("aria-label", "find heads: layer.head, or scores above or below a number");
@@ -302,8 +315,7 @@ export class ModelView {
   }
 
   cellAt(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const [x, y] = placeOn(this.canvas, event);
     return this.cells.find((c) => x >= c.x - 1 && x < c.x + c.size + GAP && y >= c.y - 1 && y < c.y + c.tall + BAR + GAP);
   }
 
@@ -311,8 +323,7 @@ export class ModelView {
     const cell = this.cellAt(event);
     this.canvas.style.cursor = cell ? "pointer" : "default";
     if (!cell) {
-      const box = this.canvas.getBoundingClientRect();
-      const y = event.clientY - box.top;
+      const [, y] = placeOn(this.canvas, event);
       const band = this.state.sort ? null : this.bands?.find((b) => b.layer.without && y >= b.y && y < b.y + b.height);
       return band ? this.tip.show(event, `${naming(band)} ${band.layer.without}.`) : this.tip.hide();
     }

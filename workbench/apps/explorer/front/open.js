@@ -1,6 +1,6 @@
 // Another model, other inputs, or a text or an image of one's own: what only a kernel can show.
 
-import { button, make } from "./state.js";
+import { button, make, onEnter } from "./state.js";
 
 const GROUPS = { here: "On this machine", random: "Random weights", hub: "From the hub" };
 
@@ -11,7 +11,7 @@ export class Open {
     this.ask = ask;
     this.now = now;
     this.find = make("input", "aw-field");
-    Object.assign(this.find, { type: "search", placeholder: "a name, or timm:NAME, hf:FOLDER, file:CHECKPOINT" });
+    Object.assign(this.find, { type: "search", placeholder: "a name, timm:NAME, hf:FOLDER, file:CHECKPOINT; or a copied address" });
     this.find.setAttribute("aria-label", "model");
     this.list = make("div", "aw-models");
     this.random = make("input");
@@ -26,8 +26,8 @@ export class Open {
     Object.assign(this.file, { type: "file", accept: "image/*" });
     this.file.setAttribute("aria-label", "an image of your own");
     this.find.addEventListener("input", () => this.lists());
-    this.find.addEventListener("keydown", (event) => event.key === "Enter" && this.find.value.trim() && this.take({ model: this.find.value.trim() }));
-    this.inputs.addEventListener("keydown", (event) => event.key === "Enter" && this.take({ inputs: this.inputs.value.trim() || null }));
+    onEnter(this.find, () => this.find.value.trim() && this.take(this.typed()));
+    onEnter(this.inputs, () => this.take({ inputs: this.inputs.value.trim() || null }));
     this.file.addEventListener("change", async () => {
       const [file] = this.file.files;
       if (!file) return;
@@ -59,6 +59,12 @@ export class Open {
     this.lists();
     this.box.showModal();
     this.find.focus();
+  }
+
+  /** What is typed: the address of a view in braces, or a model. */
+  typed() {
+    const text = this.find.value.trim();
+    return text.startsWith("{") ? { address: text } : { model: text };
   }
 
   take(what, bytes) {

@@ -8,7 +8,8 @@ import { ModelView, moveHead } from "./grid.js";
 import { HeadView } from "./head.js";
 import { inputImage } from "./image.js";
 import { Open } from "./open.js";
-import { State, TABS, button, make } from "./state.js";
+import { Notice } from "./notice.js";
+import { State, TABS, button, make, placeOn, preferred } from "./state.js";
 
 const MOST_THUMBS = 8;
 const KEYS = [
@@ -30,12 +31,12 @@ class Tip {
     this.box.firstChild.textContent = title;
     this.box.lastChild.textContent = words;
     this.box.hidden = false;
-    const frame = this.root.getBoundingClientRect();
     const { offsetWidth: wide, offsetHeight: tall } = this.box;
-    const x = Math.min(event.clientX - frame.left + 14, frame.width - wide - 6);
-    const y = event.clientY - frame.top + 18;
+    const [across, down] = placeOn(this.root, event);
+    const x = Math.min(across + 14, this.root.offsetWidth - wide - 6);
+    const y = down + 18;
     this.box.style.left = `${Math.max(4, x)}px`;
-    this.box.style.top = `${y + tall > frame.height ? y - tall - 30 : y}px`;
+    this.box.style.top = `${y + tall > this.root.offsetHeight ? y - tall - 30 : y}px`;
   }
 
   hide() {
@@ -45,7 +46,8 @@ class Tip {
 
 /**
  * Show a bundle (an ArrayBuffer) in an element. `options.address`: the window's fragment is kept and followed, and keys are
- * heard everywhere on the page. Returns the state and what takes it away again.
+ * heard everywhere on the page. `options.kernel`: what only a kernel does is offered, and asked of `options` (`open`,
+ * `measure`, `save`, `lines`, `cancel`). Returns the state and what takes it away again.
  */
 export function mount(element, buffer, options = {}) {
   const root = make("div", "aw-root");
@@ -56,19 +58,19 @@ export function mount(element, buffer, options = {}) {
     bundle = readBundle(buffer);
   } catch (error) {
     root.append(make("div", "aw-broken", null, make("h1", "", "This page cannot be shown"), make("p", "", words(error))));
-    return { state: null, say() {}, destroy() {} };
+    return { state: null, say() {}, wrong() {}, busy() {}, destroy() {} };
   }
   const parts = [];
   const state = new State(bundle, () => draw());
   if (options.theme) state.theme = options.theme;
   const tip = new Tip(root);
-  const model = new ModelView(state, tip);
+  const model = new ModelView(state, tip, options);
   const head = new HeadView(state, tip);
   const evidence = new Evidence(state, tip);
   const depth = new Depth(state, tip);
   const help = makeHelp();
-  const taken = new Export(state, head, (words) => top.say(words));
-  const other = options.ask ? new Open(options.models, options.ask, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;
+  const taken = new Export(state, head, (words) => top.say(words), options);
+  const other = options.kernel ? new Open(options.models, options.open, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;
   const top = topBar(state, help, taken, other, options);
   parts.push(model, head, evidence, depth);
   root.append(top.box, model.box, head.box, evidence.box, depth.box, help.box, taken.box, ...(other ? [other.box] : []));
@@ -115,7 +117,11 @@ export function mount(element, buffer, options = {}) {
   return {
     state,
     say: top.say,
+    wrong: top.wrong,
+    busy: top.busy,
+    lines: (words) => taken.written(words),
     destroy() {
+      state.closed = true;
       heard.removeEventListener("keydown", pressed);
       heard.removeEventListener("keyup", released);
       removeEventListener("hashchange", moved);
@@ -126,6 +132,19 @@ export function mount(element, buffer, options = {}) {
   };
 }
 
+/** The place of a page before its first bundle: what is under way, what went wrong, and another model to open. */
+export function mountEmpty(element, options) {
+  const root = make("div", "aw-root");
+  element.classList.add("aw-host");
+  element.replaceChildren(root);
+  root.dataset.theme = preferred();
+  const notice = new Notice(options);
+  const other = new Open(options.models, options.open, () => ({ model: "", inputs: "" }));
+  const box = make("main", "aw-empty-page", null, make("h1", "", "Attention Workbench"), notice.box, make("div", "aw-row", null, button("Open", "Another model, other inputs, your own text or image", () => other.show())));
+  root.append(box, other.box);
+  return { state: null, say: (text) => notice.say(text), wrong: (text, missing) => notice.say(text, { wrong: true, missing }), busy: (text, share) => notice.busy(text, share), destroy: () => root.remove() };
+}
+
 function words(error) {
   return error instanceof BundleError ? error.message : `Its content does not hold (${error.name}: ${error.message}). Write it again.`;
 }
@@ -134,10 +153,12 @@ function topBar(state, help, taken, other, options) {
   const { model, inputs, layers } = state.bundle;
   const told = make("span", "aw-said");
   told.setAttribute("role", "status");
+  const notice = new Notice(options);
   const say = (text, stays = false) => {
+    if (stays) return notice.say(text);
     told.textContent = told.title = text;
     clearTimeout(say.later);
-    if (!stays) say.later = setTimeout(() => (told.textContent = ""), 4000);
+    say.later = setTimeout(() => (told.textContent = ""), 4000);
   };
   const name = make("h1", "", model.spec.replace(/^(bundled|timm|hf):(?=.)/, ""));
   name.title = `${model.spec}${model.checkpoint ? ` · ${model.checkpoint}` : ""}`;
@@ -152,13 +173,15 @@ function topBar(state, help, taken, other, options) {
   const share = button("Copy link", "Copy the address of this view (C)", () => copy(say));
   share.hidden = !options.address;
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
-  const box = make(
+  const bar = make(
     "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), told,
     input.box, share, button("Export", "Image, numbers, and the command for print (E)", () => taken.show()), theme, button("?", "Keys and how to read this page (?)", () => help.show()),
   );
   return {
-    box,
+    box: make("div", "aw-over", null, bar, notice.box),
     say,
+    wrong: (text, missing) => notice.say(text, { wrong: true, missing }),
+    busy: (text, share) => notice.busy(text, share),
     draw() {
       input.show(chosen());
       theme.textContent = state.theme === "dark" ? "Light" : "Dark";

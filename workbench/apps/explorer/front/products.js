@@ -2,7 +2,7 @@
 
 import { fresh, number, palette, percent } from "./colour.js";
 import { tint } from "./grid.js";
-import { button, make, readable } from "./state.js";
+import { button, make, placeOn, readable } from "./state.js";
 
 const ROWS = 24;
 
@@ -184,8 +184,8 @@ export class Plane {
   }
 
   pointed(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const far = (point) => Math.hypot(point.x - (event.clientX - box.left), point.y - (event.clientY - box.top));
+    const [x, y] = placeOn(this.canvas, event);
+    const far = (point) => Math.hypot(point.x - x, point.y - y);
     const near = this.points.reduce((best, point) => (!best || far(point) < far(best) ? point : best), null);
     this.near = near && far(near) < 12 ? near : null;
     this.canvas.style.cursor = this.near ? "pointer" : "default";

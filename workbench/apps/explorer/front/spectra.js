@@ -2,7 +2,7 @@
 
 import { fresh, number, palette } from "./colour.js";
 import { tint } from "./grid.js";
-import { make } from "./state.js";
+import { make, placeOn } from "./state.js";
 
 const TITLE = { eigenvalue: "Gram matrix of the keys: eigenvalues", singular_value: "Attention matrix: singular values" };
 const FLOOR = 1e-7; // of the largest value: below it a spectrum is rounding
@@ -91,8 +91,7 @@ export class Spectra {
   pointed(event, canvas) {
     const spectrum = canvas.held;
     if (!spectrum) return;
-    const box = canvas.getBoundingClientRect();
-    const rank = Math.floor(((event.clientX - box.left - 46) / (box.width - 58)) * spectrum.value.length);
+    const rank = Math.floor(((placeOn(canvas, event)[0] - 46) / (canvas.offsetWidth - 58)) * spectrum.value.length);
     if (rank < 0 || rank >= spectrum.value.length) return this.tip.hide();
     const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
     this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, 95 % interval ${number(low)} to ${number(high)}` : "no null distribution");

@@ -78,6 +78,7 @@ export class State {
     const modes = outings(this.bundle);
     if (!modes.includes(this.ablation)) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
+    if (!["mean", "rollout"].includes(this.depth) && !(this.depth === "tokens" && this.bundle.by_layer.length)) this.depth = "head";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
     this.tell();
   }
@@ -94,8 +95,21 @@ export class State {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.changed(this);
+      if (!this.closed) this.changed(this);
     });
+  }
+
+  /** The page has another size. */
+  resize() {
+    this.resized += 1;
+    this.tell();
+  }
+
+  /** What a person set in the page of another bundle stays where it can. */
+  keep({ opacity, metric, theme, pins, find, bundle }) {
+    const same = bundle.model.spec === this.bundle.model.spec && bundle.inputs.map((one) => one.id).join() === this.bundle.inputs.map((one) => one.id).join();
+    const known = this.bundle.metrics.some((one) => one.name === metric);
+    this.set({ opacity, theme, find: same ? find : "", metric: known ? metric : this.metric, pins: same ? pins.filter((pin) => viewOf(pin, this.bundle)) : [] });
   }
 
   /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */
@@ -179,7 +193,17 @@ export function viewOf(key, bundle) {
   return { input, layer, head, tokens, one, card };
 }
 
-function preferred() {
+/** Where on an element an event is, in the element's own pixels, however much larger it is shown. */
+export function placeOn(element, event) {
+  const box = element.getBoundingClientRect();
+  const zoom = box.width / element.offsetWidth || 1;
+  return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
+}
+
+/** Light or dark: as JupyterLab is where the page is in one, else as the system is. */
+export function preferred() {
+  const { jpThemeLight } = globalThis.document?.body?.dataset ?? {};
+  if (jpThemeLight) return jpThemeLight === "false" ? "dark" : "light";
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
@@ -205,6 +229,15 @@ export function button(words, title, act, name = "") {
   found.title = title;
   found.addEventListener("click", act);
   return found;
+}
+
+/** What Enter does in a field; the key is no click of the button that has the focus once its box is closed. */
+export function onEnter(field, act) {
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    act();
+  });
 }
 
 /** A choice among a few: buttons of which one is pressed. */

@@ -1,0 +1,126 @@
+// The page as a widget: what is set in it goes to the kernel, and the other way. The module that a notebook renders.
+
+import { mount, mountEmpty } from "./page.js";
+
+const SET = [
+  "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
+];
+const PATIENCE_MS = 15000;
+const TALK = 1.35; // how much larger everything is in a lecture hall
+
+function same(a, b) {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
+/** One view of the widget. */
+function render({ model, el }) {
+  const view = document.createElement("div");
+  view.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys
+  el.replaceChildren(view);
+  let page = null;
+  let waiting = null;
+
+  const size = () => {
+    const zoom = model.get("talk") ? TALK : 1;
+    const height = model.get("height") ? `${model.get("height")}px` : "100dvh";
+    view.style.zoom = zoom;
+    view.style.setProperty("--aw-height", `calc(${height} / ${zoom})`);
+    page?.state?.resize();
+  };
+  const tell = (state) => {
+    const moved = SET.filter((name) => !same(model.get(name), state[name]));
+    for (const name of moved) model.set(name, state[name]);
+    if (moved.length) model.save_changes();
+  };
+  const given = (left_out = []) => {
+    if (!page.state) return;
+    const names = SET.filter((name) => !left_out.includes(name));
+    const asked = names.filter((name) => model.get(name) !== null && !same(model.get(name), page.state[name]));
+    if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
+  };
+  /** The kernel is asked for something: what is shown stays until it has it. */
+  const wait = (doing, follows) => {
+    page.say(`${doing} …`, true);
+    clearTimeout(waiting);
+    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${follows} follows if it does.`;
+    waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
+  };
+  const host = {
+    changed: tell,
+    chosen: () => model.get("index"),
+    /** Another input of the explorer. */
+    choose(index) {
+      const name = model.get("choices")[index];
+      wait(`Capturing ${name}`, name);
+      model.set("index", index);
+      model.save_changes();
+    },
+    /** Another model, or other inputs. */
+    open(what, bytes) {
+      const name = what.model ?? what.image ?? what.inputs ?? "your text";
+      wait(`Opening ${name}`, name);
+      model.send({ open: what }, undefined, bytes ? [bytes] : []);
+    },
+    cancel: () => model.send({ cancel: true }, undefined, []),
+    measure(analysis) {
+      wait(`Measuring ${analysis}`, analysis);
+      model.send({ measure: analysis }, undefined, []);
+    },
+    save(name, figure) {
+      wait(`Saving ${name}`, name);
+      model.send({ save: { name, view: figure } }, undefined, []);
+    },
+    lines: (figure) => model.send({ lines: figure }, undefined, []),
+  };
+  const show = () => {
+    const bytes = model.get("content");
+    const before = page?.state;
+    page?.destroy();
+    clearTimeout(waiting);
+    const options = {
+      ...host, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), kernel: model.get("models").length > 0,
+    };
+    page = bytes.byteLength
+      ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
+      : mountEmpty(view, options);
+    if (before && page.state) page.state.keep(before);
+    busy();
+    troubled();
+  };
+  const busy = () => {
+    clearTimeout(waiting);
+    page.busy(model.get("busy"), model.get("share"));
+  };
+  const replaced = () => {
+    show();
+    given();
+  };
+  const troubled = () => {
+    if (!model.get("trouble")) return;
+    clearTimeout(waiting);
+    page.wrong(model.get("trouble"), model.get("missing"));
+    page.state?.tell(); // the choice goes back to what is shown
+  };
+  const said = () => {
+    clearTimeout(waiting);
+    if (model.get("said")) page.say(model.get("said"), true);
+  };
+  show();
+  size();
+  given();
+  const heard = SET.map((name) => [`change:${name}`, () => given()]);
+  heard.push(
+    ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
+    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:talk", size], ["change:height", size],
+  );
+  for (const [event, act] of heard) model.on(event, act);
+  // A host drops what it is told between its first question and this script: the kernel hears what is known here.
+  model.send({ shown: [model.get("content").byteLength, model.get("busy"), model.get("trouble")] }, undefined, []);
+  return () => {
+    for (const [event, act] of heard) model.off(event, act);
+    clearTimeout(waiting);
+    page.destroy();
+  };
+}
+
+export default { render };
