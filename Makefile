@@ -9,8 +9,9 @@ FLAGS ?=
 MINUTES ?= 10
 # Where this is set, every interpreter that starts compiles torch, timm and transformers anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
-# which tests run on one worker, and in which order: tests/conftest.py
+# which tests run on one worker, and in which order: tests/conftest.py; numpy is there before it, and begins its threads
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
+test check: export OMP_NUM_THREADS = 1
 
 .PHONY: help setup figures test check fuzz mutants lab lint format bench pictures train records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
@@ -82,7 +83,7 @@ access: $(READY) ## hold the explorer's page to the accessibility rules of axe-c
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && touch site/.complete
 
 site: docs ## put the site of this version beside earlier ones, on the branch gh-pages: make site VERSION=0.1
 	@test -n "$(VERSION)" || { echo "say which version: make site VERSION=0.1"; exit 2; }
