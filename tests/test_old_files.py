@@ -25,6 +25,7 @@ from workbench.frames.provenance import read_provenance
 from workbench.frames.results import COLUMNS
 from workbench.models.checkpoints import read_checkpoint
 from workbench.papers import published
+from workbench.papers.verdicts import parse_measure
 from workbench.runs.watch import read_watch, watch
 
 OLD = Path(__file__).parent / "old_files"
@@ -245,11 +246,20 @@ def test_an_old_table_of_claims_is_todays(monkeypatch, tmp_path):
     now = published._read("claims.csv", published.CLAIM_COLUMNS)
     monkeypatch.setattr(published.paths, "data_dir", lambda: data)
     read = published._read("claims.csv", published.CLAIM_COLUMNS)
-    key = ["paper", "place", "measure", "over", "options", "analysis"]
+    key = ["paper", "place"]
     left, right = (set(map(tuple, frame[key].to_numpy())) for frame in (read, now[now["paper"] == "teo2024"]))
     assert left == right
+    measures = [term for measure in now["measure"] for term in parse_measure(measure)]
+    known = {part.metric for term in measures for part in (term, term.less) if part}
+    terms = [term for measure in read["measure"] for term in parse_measure(measure)]
+    assert {term.metric for term in terms} <= known
+    words = (
+        {word for term in terms for word in term.where.values()} | set(read["over"]) | set(read["comparison"])
+    )
+    assert not words & {name for column in COLUMNS_RENAMED for name in RENAMED[column]}
     assert set(read["primary"]) <= {"yes", ""}
     assert (read["primary"] == "yes").any()
+    assert (read[["kind", "scale", "margin", "premise"]] == "").all(axis=None)
 
 
 def test_an_old_sweep_is_read_as_what_is_measured_now(tmp_path):

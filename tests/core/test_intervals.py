@@ -15,9 +15,12 @@ from workbench.core.intervals import (
     half_width,
     interval_words,
     mean_interval,
+    median_interval,
     newcombe_interval,
+    p_value,
     paired_interval,
     share_interval,
+    smallest_detectable,
     welch_interval,
 )
 
@@ -36,7 +39,7 @@ def test_the_interval_of_a_mean_is_that_of_student():
     found = mean_interval(pd.Series([1.0, 2.0, 4.0]))
     # 4.30265 is the 97.5 % point of t with 2 degrees of freedom
     half = 4.30265273 * math.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2) / math.sqrt(3)
-    assert found == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half, 3))
+    assert found == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half, 3, 2))
 
 
 def test_a_ratio_has_a_geometric_mean_and_an_interval_of_logarithms():
@@ -50,9 +53,9 @@ def test_a_ratio_has_a_geometric_mean_and_an_interval_of_logarithms():
 def test_equal_values_have_an_interval_of_no_width(value):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert mean_interval(pd.Series([value] * 3)) == pytest.approx((value, value, value, 3))
+        assert mean_interval(pd.Series([value] * 3))[:4] == pytest.approx((value, value, value, 3))
         same = welch_interval(pd.Series([7.0, 7.0]), pd.Series([value] * 3))
-    assert same == pytest.approx((7 - value, 7 - value, 7 - value, 2))
+    assert same[:4] == pytest.approx((7 - value, 7 - value, 7 - value, 2))
 
 
 def test_without_a_second_value_or_a_finite_one_there_is_no_interval():
@@ -71,7 +74,40 @@ def test_the_interval_of_two_means_is_welch_s():
     )
     half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(parts))
     difference = ONE.mean() - TWO.mean()
-    assert found == pytest.approx((difference, difference - half, difference + half, 3))
+    assert found == pytest.approx((difference, difference - half, difference + half, 3, freedom))
+
+
+def test_what_is_detectable_is_what_a_test_of_this_power_would_find():
+    from statsmodels.stats.power import TTestPower
+
+    values = pd.Series([0.2, 0.5, -0.1, 0.4, 0.3, 0.1])
+    least = smallest_detectable(mean_interval(values))
+    # the formula takes t in the place of the noncentral t, and is a little off for six values
+    power = TTestPower().power(least / values.std(), len(values), 0.05)
+    assert power == pytest.approx(0.8, abs=0.02)
+    as_factor = smallest_detectable(mean_interval(np.exp(values), ratio=True), ratio=True)
+    assert math.log(as_factor) == pytest.approx(least)
+    assert math.isnan(smallest_detectable(share_interval(0.5, 10)))
+
+
+def test_the_interval_of_a_median_is_that_of_the_sign_test():
+    values = pd.Series([5.0, -2.0, 1e9, 1.0, 3.0, 4.0])
+    found = median_interval(values)
+    assert (found.value, found.low, found.high, found.n) == (3.5, -2.0, 1e9, 6)  # with six, all of them
+    assert math.isnan(median_interval(values[:5]).low)
+    assert median_interval(values[:0]).n == 0
+
+
+def test_a_p_is_that_of_the_test_whose_interval_it_is():
+    assert p_value(mean_interval(ONE), 0.5) == pytest.approx(stats.ttest_1samp(ONE, 0.5).pvalue)
+    difference = welch_interval(ONE, TWO)
+    assert p_value(difference, 0) == pytest.approx(stats.ttest_ind(ONE, TWO, equal_var=False).pvalue)
+    bounded = mean_interval(pd.Series([0.8, 1.0, 0.99])).within(0, 1)
+    assert p_value(bounded, 0.5) == pytest.approx(stats.ttest_1samp([0.8, 1.0, 0.99], 0.5).pvalue)
+    exact = mean_interval(pd.Series([2.0, 2.0]))
+    assert (p_value(exact, 2.0), p_value(exact, 1.0)) == (1.0, 0.0)
+    assert math.isnan(p_value(mean_interval(pd.Series([2.0])), 1.0))
+    assert p_value(mean_interval(ONE.abs() + 1, ratio=True), 0.0, ratio=True) == 0.0
 
 
 def test_a_ratio_of_means_is_a_difference_of_logarithms():
@@ -107,7 +143,7 @@ def test_intervals_of_a_ratio_are_those_of_logarithms():
 def test_a_share_has_wilson_s_interval_also_where_it_is_of_no_whole_number():
     found = share_interval(3 / 100, 100)
     expected = stats.binomtest(3, 100).proportion_ci(method="wilson")
-    assert found == pytest.approx((0.03, expected.low, expected.high, 100))
+    assert found[:4] == pytest.approx((0.03, expected.low, expected.high, 100))
     between = share_interval(0.035, 100)
     assert found.low < between.low < share_interval(0.04, 100).low
 
@@ -120,7 +156,7 @@ def test_half_the_interval_of_a_mean_follows_from_its_standard_error():
 
 def test_the_interval_of_a_share_lies_around_it_and_within_0_and_1():
     for successes in (0, 3, 10):
-        value, low, high, n = share_interval(successes / 10, 10)
+        value, low, high, n, _ = share_interval(successes / 10, 10)
         assert (value, n) == (successes / 10, 10)
         assert 0 <= low <= value <= high <= 1
     many, few = share_interval(0.5, 100), share_interval(0.5, 10)

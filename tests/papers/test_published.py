@@ -144,9 +144,12 @@ def test_a_model_is_found_by_any_of_its_names_and_a_misspelt_one_is_offered_the_
 def test_claims_are_stated_in_words_that_the_library_knows():
     stated = stated_claims()
     assert set(stated["paper"]) == set(PAPERS)
-    one_claim = ["paper", "place", "claim"]
-    assert not stated.duplicated([*one_claim, "interpretation"]).any()
+    one_claim = ["paper", "claim", "scale"]
+    assert not stated.duplicated([*one_claim, "place", "interpretation"]).any()
     assert (stated.groupby(one_claim)["primary"].sum() == 1).all()
+    assert set(stated["kind"]) == set(verdicts.KINDS)
+    assert set(stated["scale"]) == {"", "embedded"}
+    assert (stated.loc[stated["comparison"].isin(["equals", "> null", "<= null"]), "margin"] != "").all()
     for claim in stated.to_dict("records"):
         terms = verdicts.parse_measure(claim["measure"])
         recorded = claim["analysis"] == "training"  # whose metrics are those of metrics.csv
@@ -158,11 +161,12 @@ def test_claims_are_stated_in_words_that_the_library_knows():
             "image model of the paper",
             "text model of the paper",
             "training on ImageNet",
+            "images",
             "inputs bundled:digits bundled:digits-train",
         }
         assert claim["setting"], claim
         null = verdicts.NullBand("gaussian", 0.0, -1.0, 1.0)
-        low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, null)
+        low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, null, claim["margin"])
         assert low < high
     assert len(stated_claims("teo2024")) == (stated["paper"] == "teo2024").sum()
     with pytest.raises(UnknownName, match="teo2024"):

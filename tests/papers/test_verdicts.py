@@ -5,25 +5,35 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
 from workbench.frames.results import make_frame
 from workbench.papers.verdicts import (
+    EQUIVALENT,
     FAILS,
     HOLDS,
     LOG_T,
+    MEDIAN,
     UNDECIDED,
     NullBand,
     T,
+    adjusted,
+    after_warm_up,
+    against_nulls,
+    counted,
     decide,
+    least_favourable,
     mean_over,
-    null_of,
+    nulls_of,
     parse_measure,
     per_input,
     per_layer,
+    probability,
     region,
     rows_of,
+    sameness,
     through_training,
     weakest,
 )
@@ -41,8 +51,23 @@ def _overall(value):
 
 def test_an_expression_is_read_term_by_term():
     first, second, third = parse_measure("h_norm2[statistic=mean,rank=last] / phi_norm2 * LCKA[axis=none]")
-    assert first == ("h_norm2", {"statistic": "mean", "rank": "last"}, 1)
+    assert first == ("h_norm2", {"statistic": "mean", "rank": "last"}, 1, None)
     assert (second.metric, second.power, third.where, third.power) == ("phi_norm2", -1, {"axis": "none"}, 1)
+
+
+def test_a_difference_is_read_as_one_term_and_taken_layer_by_layer():
+    first, second = parse_measure("(LCKA[axis=none] - KCKA) / (LCKA - MDC)")
+    assert (first.metric, first.power, first.less.metric) == ("LCKA", 1, "KCKA")
+    assert (second.power, second.less.metric) == (-1, "MDC")
+    shape = {"input": IDS[:2], "layer": [0, 1]}
+    tables = {
+        "LCKA": [[9.0, 500.0], [5.0, 300.0]],
+        "KCKA": [[5.0, 100.0], [1.0, 300.0]],
+        "MDC": [[1.0, 0.0]] * 2,
+    }
+    frame = pd.concat([make_frame(values, name, shape) for name, values in tables.items()])
+    shares = per_input(frame, parse_measure("(LCKA - KCKA) / (LCKA - MDC)"))
+    assert shares.to_dict() == pytest.approx({"a": (4 / 8 + 400 / 500) / 2, "b": (4 / 4 + 0) / 2})
 
 
 @pytest.mark.parametrize("text", ["", "a[b]", "a[b=]", "a / ", "a+b", "a[b=c", "a / b / "])
@@ -127,13 +152,35 @@ def test_null_is_that_of_the_mean_over_everything():
     overall = _overall(0.5)
     rows = [
         _frame([0.4, 0.5, 0.6], null="gaussian").assign(null_mean=9.0),
-        overall.assign(null="permutation", null_mean=7.0),
+        overall.assign(null="permutation", **dict.fromkeys(level, 0.7)),
         overall.assign(null="gaussian", **level),
     ]
     terms = parse_measure("LCKA")
-    assert null_of(pd.concat(rows), terms) == ("gaussian", 0.1, 0.0, 0.2)
-    assert null_of(pd.concat(rows[:1]), terms) is None
-    assert null_of(pd.concat(rows), parse_measure("LCKA / LCKA")) is None
+    assert nulls_of(pd.concat(rows), terms) == [("gaussian", 0.1, 0.0, 0.2), ("permutation", 0.7, 0.7, 0.7)]
+    assert nulls_of(pd.concat(rows[:1]), terms) == []
+    assert nulls_of(pd.concat(rows), parse_measure("LCKA / LCKA")) == []
+
+
+def test_a_null_that_always_gives_the_observed_value_is_left_out():
+    same = _overall(0.5).assign(null="permutation", null_mean=0.5, null_low=0.5 - 1e-14, null_high=0.5)
+    other = _overall(0.5).assign(null="gaussian", null_mean=0.5, null_low=0.4, null_high=0.6)
+    (kept,) = nulls_of(pd.concat([same, other]), parse_measure("LCKA"))
+    assert kept.null == "gaussian"
+
+
+def test_the_null_of_a_share_of_an_error_is_the_share_that_its_values_take():
+    shape = {"input": IDS[:2], "layer": [0]}
+    frame = pd.concat([
+        make_frame([[8.0], [4.0]], "LCKA", shape),
+        make_frame([[2.0], [3.0]], "KCKA", shape, null="gaussian").assign(
+            null_mean=[6.0, 2.0], null_low=[4.0, 1.0], null_high=[8.0, 3.0]
+        ),
+    ])  # fmt: skip
+    terms = parse_measure("(LCKA - KCKA) / (LCKA - KCKA)")
+    assert nulls_of(frame, terms) == [("gaussian", 1.0, 1.0, 1.0)]
+    (band,) = nulls_of(pd.concat([frame, make_frame([[0.0], [0.0]], "MDC", shape)]), parse_measure(
+        "(LCKA - KCKA) / (LCKA - MDC)"))  # fmt: skip
+    assert band[1:] == pytest.approx(((2 / 8 + 2 / 4) / 2, (0 + 1 / 4) / 2, (4 / 8 + 3 / 4) / 2))
 
 
 def test_layers_may_have_conventions_of_their_own_but_not_two_each():
@@ -158,8 +205,8 @@ def test_over_layers_every_layer_has_one_value_and_null_is_their_mean():
     alone, ratio = parse_measure("LCKA"), parse_measure("LCKA / KCKA")
     assert per_layer(frame, alone).to_dict() == {0: 1.0, 3: 4.0, 5: 2.0}
     assert per_layer(frame, ratio).to_dict() == {0: 0.5, 3: 2.0, 5: 0.25}
-    assert null_of(frame, alone, "layers") == ("isotropic", 2.5, 0.5, 11.0)
-    assert null_of(frame, ratio, "layers") is None
+    assert nulls_of(frame, alone, "layers") == [("isotropic", 2.5, 0.5, 11.0)]
+    assert nulls_of(frame, ratio, "layers") == []
 
 
 def test_change_through_training_is_paired_by_input_from_first_to_last_epoch():
@@ -184,17 +231,119 @@ def test_one_epoch_that_fails_fails_the_claim():
     assert weakest([tight, beyond, across], allowed) == (beyond, FAILS)
 
 
-def test_an_interval_respects_what_its_quantity_can_be():
-    decades, close = pd.Series([1e-3, 1e-2, 1.0, 300.0]), pd.Series([2.0, 2.5, 3.0])
+def test_the_metric_and_not_the_values_says_what_is_averaged():
+    decades, close = pd.Series([1e-3, 1e-2, 1.0, 300.0, 7.0, 8.0]), pd.Series([2.0, 2.5, 3.0])
     norm, share, signed = (parse_measure(text) for text in ("phi_norm2", "span_share", "projection_error"))
-    finding, how = mean_over(decades, norm)
-    assert how == LOG_T
-    assert finding == mean_interval(decades, ratio=True)
-    assert finding.low > 0
-    assert mean_over(close, norm) == (mean_interval(close), T)
-    assert mean_over(decades, signed) == (mean_interval(decades), T)  # may be negative: nothing bounds it
+    for values in (decades, close):
+        assert mean_over(values, norm) == (mean_interval(values, ratio=True), LOG_T)
+    assert mean_over(close, norm, "near") == (
+        mean_interval(close),
+        T,
+    )  # what is printed is an arithmetic mean
+    finding, how = mean_over(pd.Series([-1.0, 2.0, 3.0, 5.0, 8.0, 1e6]), signed)
+    assert (how, finding.value, finding.low, finding.high) == (MEDIAN, 4.0, -1.0, 1e6)
+    assert math.isnan(mean_over(close, signed)[0].low)  # three values have no interval of a median
     assert mean_over(decades, parse_measure("phi_norm2 / h_norm2"))[1] == LOG_T
     bounded, how = mean_over(pd.Series([0.9, 1.0, 1.0]), share)
     assert (bounded.high, how) == (1, T)
     assert bounded.low == mean_interval(pd.Series([0.9, 1.0, 1.0])).low
     assert math.isnan(mean_over(pd.Series([0.5]), share)[0].low)
+
+
+def test_a_p_is_below_five_percent_exactly_where_the_interval_decides():
+    values = pd.Series([0.9, 1.4, 0.7, 1.2, 1.1, 0.8])
+    finding = mean_interval(values)
+    for end in (finding.low, finding.high):
+        assert probability(finding, (end, math.inf)) == pytest.approx(0.05)
+    assert probability(finding, (0.8, math.inf)) == pytest.approx(stats.ttest_1samp(values, 0.8).pvalue)
+    inside, wide = (0.8, 1.5), (-math.inf, 5.0)
+    assert probability(finding, inside) == pytest.approx(
+        stats.ttest_1samp(values, 0.8).pvalue
+    )  # the nearer end
+    assert probability(finding, wide) == pytest.approx(stats.ttest_1samp(values, 5.0).pvalue)
+    logs = mean_interval(values, ratio=True)
+    wanted = stats.ttest_1samp(np.log(values), math.log(0.8)).pvalue
+    assert probability(logs, (0.8, math.inf), ratio=True) == pytest.approx(wanted)
+    signs = mean_over(values, parse_measure("projection_error"))[0]
+    assert probability(signs, (0.0, math.inf), values) == pytest.approx(2 * 0.5**6)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "ends", "verdict"),
+    [
+        ("> null", (0.35, 0.5), HOLDS),
+        ("> null", (0.13, 0.27), EQUIVALENT),  # above noise, and by less than a tenth of the way to 1
+        ("> null", (0.12, 0.5), UNDECIDED),
+        ("> null", (-0.5, 0.05), FAILS),
+        ("<= null", (0.35, 0.5), FAILS),
+        ("<= null", (0.13, 0.27), EQUIVALENT),
+        ("<= null", (-0.5, 0.05), HOLDS),
+        ("<= null", (0.2, 0.35), UNDECIDED),
+    ],
+)
+def test_negligible_is_within_a_stated_margin_of_noise(comparison, ends, verdict):
+    null = NullBand("gaussian", 0.2, 0.18, 0.22)  # a tenth of the way from 0.2 to 1 is 0.08
+    finding = Finding(sum(ends) / 2, *ends, 5, 4)
+    assert against_nulls(finding, comparison, [null], "10%", 1.0).verdict == verdict
+
+
+def test_a_claim_about_noise_holds_against_every_null_or_not_at_all():
+    near, far = NullBand("gaussian", 0.2, 0.18, 0.22), NullBand("permutation", 0.6, 0.58, 0.62)
+    finding = Finding(0.45, 0.4, 0.5, 5, 4)
+    nearer = against_nulls(finding, "> null", [near, far], "10%", 1.0)
+    assert (nearer.verdict, nearer.null) == (FAILS, far)
+    assert "gaussian 0.18 to 0.22: holds; permutation 0.58 to 0.62: fails" in nearer.words
+    negligible = against_nulls(finding, "<= null", [near, far], "10%", 1.0)
+    assert (negligible.verdict, negligible.null) == (FAILS, near)
+    assert against_nulls(finding, "> null", [], "10%", 1.0).verdict == UNDECIDED
+
+
+def test_equal_is_equivalent_within_the_margin_and_not_merely_undecided():
+    allowed = region("equals", "1", math.nan, None, "10%")
+    assert allowed == pytest.approx((0.9, 1.1))
+    same = sameness("equals", allowed, None)
+    assert decide(Finding(1.0, 0.95, 1.05, 9), allowed, same) == EQUIVALENT
+    assert decide(Finding(1.0, 0.85, 1.05, 9), allowed, same) == UNDECIDED
+    assert decide(Finding(1.3, 1.25, 1.35, 9), allowed, same) == FAILS
+
+
+def _table(ps, **more):
+    rows = {
+        "paper": "p",
+        "model": "m",
+        "primary": True,
+        "kind": "",
+        "verdict": HOLDS,
+        "why": "w",
+        "detectable": 1.0,
+    }
+    return pd.DataFrame([{**rows, "p": p, "p_adjusted": math.nan, **more} for p in ps])
+
+
+def test_a_claim_is_decided_beside_the_others_of_its_paper_by_holm():
+    table = adjusted(_table([0.001, 0.02, 0.03, 0.9]))
+    assert table["p_adjusted"].tolist() == pytest.approx([0.004, 0.06, 0.06, 0.9])
+    assert table["verdict"].tolist() == [HOLDS, UNDECIDED, UNDECIDED, UNDECIDED]
+    assert "holds by itself (p = 0.02), not among 4 claims (Holm: p = 0.06)" in table["why"][1]
+    assert table["detectable"].isna().tolist() == [True, False, False, False]
+    others = pd.concat([_table([0.03]), _table([0.001] * 3, primary=False), _table([0.001] * 3, kind="identity"),
+                        _table([0.03], model="another"), _table([0.03], paper="q")], ignore_index=True)  # fmt: skip
+    assert adjusted(others)["verdict"].eq(HOLDS).all()  # each of them a family of one, or none that counts
+    assert len(counted(others)) == 3
+
+
+def test_one_exception_refutes_what_is_said_of_every_input():
+    values = pd.Series([0.3, -1e-9, 2.0])
+    assert least_favourable(values, ">=")[:4] == (-1e-9, -1e-9, -1e-9, 3)
+    assert decide(least_favourable(values, ">="), (0.0, math.inf)) == FAILS
+    assert decide(least_favourable(values, "<="), (-math.inf, 2.0)) == HOLDS
+
+
+def test_training_begins_where_the_learning_rate_falls():
+    assert after_warm_up([0, 1, 2, 3, 5, 30]) == 3
+    late, warm = _frame([2.0, 3.0, 5.0], checkpoint="late"), _frame([4.0, 3.0, 10.0], checkpoint="warm")
+    frame = pd.concat([_frame([1.0] * 3, checkpoint="early"), warm, late])
+    (ratio,) = through_training(
+        frame, parse_measure("LCKA"), "last / warm-up", {"early": 0, "warm": 3, "late": 30}
+    )
+    assert ratio.value == pytest.approx(0.25 ** (1 / 3))

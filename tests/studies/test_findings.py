@@ -58,8 +58,16 @@ def test_corruptions_and_verdicts_are_counted():
     assert told.startswith(
         "Of 3 errors by model and corruption, 1 have a 95 % CI below the baseline's, 1 above;"
     )
-    claims = pd.DataFrame({"model": ["x", "x", "y"], "verdict": [HOLDS, HOLDS, UNDECIDED]})
-    assert count_verdicts(claims) == ["x: 2 hold.", "y: 1 is undecided."]
+    claims = pd.DataFrame(
+        {"model": ["x", "x", "x", "x", "y"], "verdict": [HOLDS, HOLDS, HOLDS, HOLDS, UNDECIDED], "primary": True,
+         "kind": ["", "", "identity", "", ""], "scale": ["", "", "", "embedded", ""], "scope": "seeds"}
+    )  # fmt: skip
+    assert count_verdicts(claims) == [
+        "x (seeds): of 2 claims 2 hold.",
+        "x (seeds, embedded tasks): of 1 claim 1 holds.",
+        "y (seeds): of 1 claim 1 is undecided.",
+    ]
+    assert count_verdicts(claims.assign(primary=False)) == []
 
 
 def test_growth_of_cost_is_told_by_operator():

@@ -276,7 +276,7 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
 def _lowered(change: pd.DataFrame) -> dict[str, float]:
     """Of a table (layer, input) of changes: how many layers fall on average, and the share of those of an input."""
     shares = (change < 0).mean(axis=0)
-    middle, low, high, count = mean_interval(shares)
+    middle, low, high, count = mean_interval(shares)[:4]
     return {
         "steps": len(change),
         "lowered": int((change.mean(axis=1) < 0).sum()),

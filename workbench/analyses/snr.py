@@ -207,6 +207,15 @@ def residual_noise(
     return ResidualNoise(alpha, beta, gamma, noise_cosine, bound, after / before)
 
 
+def least_bound() -> float:
+    """The least of √(1 + 2αβ + α²)/(1 + γ) where min(α, β) > γ, which abdullaev2025 (Prop. III.1) says exceeds 1.
+
+    The bound grows with α and β and falls with γ, so it is least towards α = β = γ = t: √(1 + 3t²)/(1 + t), which is
+    √3/2 at t = 1/3.
+    """
+    return math.sqrt(3) / 2
+
+
 def _parts(clean: Tensor, noisy: Tensor, mask: Tensor | None, centre: bool) -> tuple[Tensor, Tensor]:
     """Signal and noise in float64, zero at padding."""
     for name, tensor in (("clean", clean), ("noisy", noisy)):

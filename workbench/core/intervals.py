@@ -18,12 +18,16 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Finding(NamedTuple):
-    """A measured quantity with its 95 % confidence interval over ``n`` units of sampling; NaN where there is none."""
+    """A measured quantity with its 95 % confidence interval over ``n`` units of sampling; NaN where there is none.
+
+    ``freedom`` are the degrees of freedom of a t-interval, infinite for a normal distribution's, NaN for another.
+    """
 
     value: float
     low: float
     high: float
     n: int
+    freedom: float = math.nan
 
     def words(self, format: str = ".2f") -> str:
         """The value with its interval in brackets: "0.31 [0.28, 0.33]"; the value alone where there is none."""
@@ -104,7 +108,63 @@ def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
         low = high = mean  # scipy finds no interval of zeros, and warns of rounding for other equal values
     elif np.isfinite(numbers).all() and len(numbers) > 1:
         low, high = stats.ttest_1samp(numbers, 0).confidence_interval(LEVEL)
-    return _finding(mean, low, high, len(numbers), ratio)
+    return _finding(mean, low, high, len(numbers), ratio, len(numbers) - 1)
+
+
+def median_interval(values: pd.Series) -> Finding:
+    """Median with the interval of the sign test, which assumes nothing of the distribution; six values at least.
+
+    Of a signed quantity over decades a mean is its largest values, and no t-interval of it has 95 % coverage.
+    """
+    from scipy import stats
+
+    numbers = values.to_numpy(dtype=float)
+    if not len(numbers):
+        return Finding(math.nan, math.nan, math.nan, 0)
+    low = high = math.nan
+    if np.isfinite(numbers).all() and 2 * 0.5 ** len(numbers) <= 1 - LEVEL:
+        low, high = stats.quantile_test(numbers, p=0.5).confidence_interval(LEVEL)
+    return Finding(float(np.median(numbers)), float(low), float(high), len(numbers))
+
+
+def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:
+    """Two-sided p of the hypothesis that the quantity is ``level``: below 0.05 where the interval leaves it out.
+
+    The interval is inverted (Altman & Bland 2011): its half width on the side of ``level`` is a standard error times
+    the quantile of t with ``freedom`` degrees. NaN without an interval or its degrees of freedom.
+    """
+    from scipy import stats
+
+    if ratio and level <= 0:
+        return math.nan if math.isnan(finding.low) else 0.0
+    ends = (finding.value, finding.low, finding.high, level)
+    value, low, high, level = (math.log(one) if ratio and one > 0 else one for one in ends)
+    if math.isnan(low) or math.isnan(high):
+        return math.nan
+    if low == high:  # an exact number
+        return 1.0 if level == value else 0.0
+    if math.isnan(finding.freedom):
+        return math.nan
+    # an interval that ends at the bound of its quantity is whole on the other side
+    symmetric = max(high - value, value - low)
+    half = symmetric if math.isfinite(finding.freedom) else (high - value if level > value else value - low)
+    quantile = stats.t.ppf((1 + LEVEL) / 2, finding.freedom)
+    return float(2 * stats.t.sf(quantile * abs(level - value) / half, finding.freedom)) if half else 0.0
+
+
+def smallest_detectable(finding: Finding, *, ratio: bool = False, power: float = 0.8) -> float:
+    """The least distance from a threshold that as many units, as spread, would show with this power.
+
+    Of a ratio it is a factor. (t₀.₉₇₅ + t₀.₈) standard errors. NaN without an interval or its degrees of freedom.
+    """
+    from scipy import stats
+
+    if math.isnan(finding.freedom) or math.isnan(finding.low):
+        return math.nan
+    value, low, high = (math.log(one) if ratio else one for one in finding[:3])
+    quantile = stats.t.ppf((1 + LEVEL) / 2, finding.freedom)
+    distance = (quantile + stats.t.ppf(power, finding.freedom)) * max(high - value, value - low) / quantile
+    return float(math.exp(distance) if ratio else distance)
 
 
 def paired_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
@@ -122,13 +182,14 @@ def welch_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) 
 
     one, two = (_numbers(side, ratio) for side in (first, second))
     difference = one.mean() - two.mean()
-    low = high = math.nan
+    low = high = freedom = math.nan
     if min(len(one), len(two)) > 1:
         if np.ptp(one) == np.ptp(two) == 0:
             low = high = difference  # scipy warns of rounding where all values are equal
         else:
-            low, high = stats.ttest_ind(one, two, equal_var=False).confidence_interval(LEVEL)
-    return _finding(difference, low, high, len(one), ratio)
+            test = stats.ttest_ind(one, two, equal_var=False)
+            (low, high), freedom = test.confidence_interval(LEVEL), float(test.df)
+    return _finding(difference, low, high, len(one), ratio, freedom)
 
 
 def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
@@ -143,7 +204,7 @@ def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -
     difference = v1 - v2
     low = difference - math.hypot(v1 - l1, u2 - v2)
     high = difference + math.hypot(u1 - v1, v2 - l2)
-    return _finding(difference, low, high, first.n, ratio)
+    return _finding(difference, low, high, first.n, ratio, math.inf)
 
 
 def share_interval(share: float, n: int) -> Finding:
@@ -182,5 +243,5 @@ def _numbers(values: pd.Series, ratio: bool) -> np.ndarray:
         return np.log(numbers) if ratio else numbers
 
 
-def _finding(value: float, low: float, high: float, n: int, ratio: bool) -> Finding:
-    return Finding(*(float(np.exp(end) if ratio else end) for end in (value, low, high)), n)
+def _finding(value: float, low: float, high: float, n: int, ratio: bool, freedom: float) -> Finding:
+    return Finding(*(float(np.exp(end) if ratio else end) for end in (value, low, high)), n, freedom)

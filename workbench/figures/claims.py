@@ -20,14 +20,17 @@ from workbench.figures.marks import null_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
 from workbench.figures.words import PAPERS, variant_words
+from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
-from workbench.papers.verdicts import NOT_TESTED, NullBand, parse_measure, region
+from workbench.papers.verdicts import EQUIVALENT, NOT_TESTED, PREMISE, NullBand, parse_measure, region
 
 # Verdict: colour and marker; the word always stands beside it. Diamonds and red are the published numbers' alone.
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
+    EQUIVALENT: (COLOURS[0], "square-open"),
     "fails": ("#7A3300", "x"),
     "undecided": ("#8A6A00", "circle-open"),
+    PREMISE: (GREY, "line-ns-open"),
     NOT_TESTED: (GREY, "line-ew-open"),
 }
 PAGE_HEIGHT = 805  # px, 8.4 in: what a printed page has room for above a caption
@@ -45,7 +48,7 @@ _NEEDS = {
     "model",
 }
 _ABSENT = {"primary": True, "label": "", "options": "", "units": None, "interval": "", "null": None,
-           "null_mean": math.nan, "analysis": ""}  # fmt: skip
+           "null_mean": math.nan, "analysis": "", "margin": ""}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12.5, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
@@ -314,6 +317,8 @@ def _claimed(row: pd.Series, factor: float, unit: str) -> str:
     comparison, threshold = row["comparison"], str(row["threshold"])
     if comparison == "near":
         return f"within {threshold.replace('%', ' %')} of published"
+    if comparison == "equals":
+        return f"{threshold} within {row['margin'].replace('%', ' %')}"
     if comparison == "between":
         low, high = (float(end) for end in threshold.split(".."))
         published = float(row["published"])
@@ -329,7 +334,11 @@ def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
     null = None
     if pd.notna(row["null_mean"]):
         null = NullBand("", *(float(row[name]) for name in ("null_mean", "null_low", "null_high")))
-    allowed = region(row["comparison"], str(row["threshold"]), float(row["published"]), null)
+    metric = METRICS.get(parse_measure(row["measure"])[0].metric)
+    bound = 1.0 if metric is None or row["measure"].startswith("(") else metric.high
+    allowed = region(
+        row["comparison"], str(row["threshold"]), float(row["published"]), null, row["margin"], bound
+    )
     if allowed is not None:  # what is next to 0 is 0 here
         allowed = tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in allowed)
     value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
@@ -485,7 +494,7 @@ class _Chart:
             self._range(lane, scale, above)
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
-            self._write(f"<b>{lane.verdict}</b>", _VERDICT, above, colour)
+            self._write(f"<b>{lane.verdict.removesuffix(' within the margin')}</b>", _VERDICT, above, colour)
             self._estimate(
                 tuple(self._at(scale, end) for end in lane.ends), above + _LINE / 2, lane.verdict, lane.why
             )

@@ -21,7 +21,8 @@ def over_inputs(rows: pd.DataFrame) -> Finding:
     whole = rows[rows["head"].isna()] if rows["head"].isna().any() else rows
     means = whole.groupby("statistic")["value"].mean()
     mean = float(means.get("mean", whole["value"].mean()))
-    return Finding(mean, *(float(means.get(name, math.nan)) for name in ("low", "high")), input_count(rows))
+    low, high = (float(means.get(name, math.nan)) for name in ("low", "high"))
+    return Finding(mean, low, high, input_count(rows))
 
 
 def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:

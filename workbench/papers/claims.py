@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
-from workbench.core.intervals import Finding, mean_interval
+from workbench.core.intervals import Finding, mean_interval, smallest_detectable
 from workbench.data.batches import PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve
@@ -26,8 +28,9 @@ from workbench.runs.many import analyze_many
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
-_OF_ONE_MODEL = ("inputs", "layers")
+_OF_ONE_MODEL = ("inputs", "every input", "layers")
 _OF_TWO_RUNS = ("model / baseline", "last layer / first layer")
+_PAPERS_TOKENS = 197  # of images in teo2024 and saritas2025
 _TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
@@ -80,13 +83,18 @@ def claims(
     """
     stated = stated_claims(paper)
     stated = stated[~stated["analysis"].isin(RECORDED)]
-    followed = set(stated.loc[stated["over"] == "every checkpoint", "analysis"])
+    between = stated["over"].str.endswith(("every checkpoint", "warm-up"))
+    followed = set(stated.loc[between, "analysis"])
     settings = {"n": n, "seed": seed, "progress": progress, **arguments}
     frames: dict[_Run, pd.DataFrame] = {}
     rows = []
     for claim in stated.to_dict("records"):
         try:
             expected = _published_value(claim, model)
+            if claim["over"] == "nothing":
+                found = _of_mathematics(claim)
+                rows.append(_whole(claim, found, expected, model, inputs))
+                continue
             if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
@@ -101,24 +109,67 @@ def claims(
                         frames[run] = _measure(run, model, inputs, settings)
                     except NoImages as reason:
                         raise _NotTested(f"it is about images ({reason})") from None
-            found = _judge(claim, [frames[run] for run in runs], expected)
-            strange = _other_scale(claim, model)
+            measured = [frames[run] for run in runs]
+            if claim["comparison"] != "near" and claim["measure"].startswith("eigenvalue_profile["):
+                measured, scaled = _at_equal_tokens(claim, measured, model, inputs, settings)
+            else:
+                scaled = ""
+            found = judged(claim, measured, expected)
+            found["why"] += scaled
+            strange = _other_scale(claim, model, inputs)
             if strange:
-                found |= {"verdict": verdicts.NOT_TESTED, "why": strange}
-            elif claim["comparison"] == "near" and not inputs.startswith(_PAPERS_INPUTS):
-                found["why"] += f"; on {inputs}, the paper's on {claim['setting']}"
-        except _NotTested as reason:
-            found = _row(_NOTHING, None, verdicts.NOT_TESTED, str(reason))
+                found |= {"verdict": verdicts.NOT_TESTED, "why": strange, "p": math.nan}
+        except (_NotTested, _PremiseNotMet) as reason:
+            verdict = verdicts.PREMISE if isinstance(reason, _PremiseNotMet) else verdicts.NOT_TESTED
+            found = _row(_NOTHING, None, verdict, str(reason))
             expected = _number(claim["published"])
-        units = {"tokens": "sizes", "layers": "layers"}.get(claim["over"], "inputs")
-        rows.append(
-            {**claim, **found, "published": expected, "model": model, "inputs": inputs, "units": units}
-        )
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        rows.append(_whole(claim, found, expected, model, inputs))
+    frame = verdicts.adjusted(pd.DataFrame(rows, columns=list(COLUMNS)))
     made = list(frames.values())
     frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
     frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
     return frame
+
+
+def _whole(
+    claim: Mapping[str, Any], found: dict[str, Any], published: float, model: str, inputs: str
+) -> dict[str, Any]:
+    """A row of the table: what is claimed, what was found, and of what that speaks."""
+    units = {"tokens": "sizes", "layers": "layers", "nothing": None}.get(claim["over"], "inputs")
+    scope = {"identity": "mathematics", "question": "question"}.get(claim["kind"], "these weights")
+    scope = "this pair of weights" if claim["over"] == "model / baseline" else scope
+    scope = "random logits" if claim["over"] == "tokens" else scope
+    here = {"published": published, "model": model, "inputs": inputs, "units": units, "scope": scope}
+    return {**claim, **found, **here}
+
+
+def _of_mathematics(claim: Mapping[str, str]) -> dict[str, Any]:
+    """A claim that no measurement decides: the least that a bound can be where its premise is met."""
+    value = least_bound()
+    finding = Finding(value, value, value, 1)
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
+    return _row(finding, None, verdicts.decide(finding, allowed), _sentence(claim, finding, allowed, None))
+
+
+def _at_equal_tokens(
+    claim: Mapping[str, str], frames: list[pd.DataFrame], model: str, inputs: str, settings: Mapping[str, Any]
+) -> tuple[list[pd.DataFrame], str]:
+    """Eigenvalues as of the papers' number of tokens: they fall as N⁻², since every g(k_j) is a sum of N terms."""
+    if "/" in claim["measure"]:  # the factor cancels
+        return frames, ""
+    arguments: dict[str, Any] = {
+        **settings,
+        "n": 1,
+        "progress": False,
+        "max_rank": "all",
+        "normalize": "trace",
+    }
+    first = analyze("gram-spectrum", model=model, inputs=inputs, **arguments)
+    tokens = int(first["rank"].max())
+    factor = (tokens / _PAPERS_TOKENS) ** 2
+    return [frame.assign(value=frame["value"] * factor) for frame in frames], (
+        f"; times (N/{_PAPERS_TOKENS})² for the paper's number of tokens, N = {tokens}"
+    )
 
 
 @cache
@@ -130,8 +181,12 @@ class _NotTested(Exception):
     """A claim that this model cannot speak to; the message says why."""
 
 
+class _PremiseNotMet(Exception):
+    """A claim that supposes what is not so of this model; the message says what."""
+
+
 def _follows_training(claim: Mapping[str, str]) -> bool:
-    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens")
+    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens", "nothing")
 
 
 def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
@@ -154,6 +209,7 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
             chosen["null_samples"] = (
                 int(chosen.get("null_samples", null_samples)) if checkpoints == "last" else 0
             )
+        chosen = {key: {"true": True, "false": False}.get(value, value) for key, value in chosen.items()}
         options = tuple(sorted(check_request(name, chosen).items()))
         models = [f"bundled:{name}" for name in pair] or [None]
         runs += [_Run(name, options, checkpoints, own, layers) for own in models]
@@ -182,28 +238,75 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
     return analyze_many(run.analysis, pairs, checkpoints=chosen, **arguments)
 
 
-def _judge(claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float) -> dict[str, Any]:
+def judged(
+    claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float = math.nan
+) -> dict[str, Any]:
+    """The verdict on one claim from the results of its runs, with the number that a paper prints.
+
+    As columns of `COLUMNS`. Raises where it cannot be tested, or its premise is not met.
+    """
     if claim["over"] == "tokens":
         return _of_sampling(claim, frames[0])
     frame = frames[0] if len(frames) == 1 else join_frames(frames)
+    if claim["premise"]:
+        _check_premise(claim, frame)
     terms = verdicts.parse_measure(claim["measure"])
-    null, how = None, verdicts.T
+    comparison, margin = claim["comparison"], claim["margin"]
+    values, how = None, verdicts.T
     if claim["over"] in _OF_ONE_MODEL:
-        values = verdicts.per_input if claim["over"] == "inputs" else verdicts.per_layer
-        finding, how = verdicts.mean_over(values(frame, terms), terms)
+        values = (verdicts.per_layer if claim["over"] == "layers" else verdicts.per_input)(frame, terms)
+        finding, how = verdicts.mean_over(values, terms, comparison)
+        if claim["over"] == "every input":
+            finding, how = verdicts.least_favourable(values, comparison), verdicts.EACH
         findings = [finding]
-        null = verdicts.null_of(frame, terms, claim["over"])
     elif claim["over"] in _OF_TWO_RUNS:
         one, other = (verdicts.per_input(part, terms) for part in frames)
         findings, how = [mean_interval((one / other).dropna(), ratio=True)], verdicts.LOG_T
     else:
-        how = verdicts.LOG_T if len(terms) > 1 or claim["over"] == "last / first" else how
+        how = verdicts.LOG_T if len(terms) > 1 or claim["over"].startswith("last /") else how
         findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
-    allowed = verdicts.region(claim["comparison"], claim["threshold"], expected, null)
-    finding, verdict = verdicts.weakest(findings, allowed)
-    if not finding.n:
+        if claim["over"].startswith("last - ") and METRICS[terms[0].metric].log:
+            how = verdicts.MEDIAN
+    if not findings[0].n:
         raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
-    return _row(finding, null, verdict, _sentence(claim, finding, allowed, null), how)
+    logs = how == verdicts.LOG_T
+    bound = METRICS[terms[0].metric].high if len(terms) == 1 and terms[0].less is None else 1.0
+    if comparison.endswith("null"):
+        nulls = verdicts.nulls_of(frame, terms, claim["over"])
+        found = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, ratio=logs)
+        allowed = verdicts.region(comparison, "", expected, found.null, margin, bound)
+        why = _sentence(claim, findings[0], allowed, found.null)
+        return _row(
+            findings[0], found.null, found.verdict, ": ".join(filter(None, (why, found.words))), how, found.p
+        )
+    allowed = verdicts.region(comparison, claim["threshold"], expected, None, margin)
+    same = verdicts.sameness(comparison, allowed, None, margin, threshold=claim["threshold"])
+    finding, verdict = verdicts.weakest(findings, allowed)
+    verdict = verdict if len(findings) > 1 else verdicts.decide(finding, allowed, same)
+    if claim["over"] == "every input":
+        p = math.nan
+    elif how == verdicts.MEDIAN and values is not None:
+        p = verdicts.probability(finding, allowed, values)
+    else:
+        p = verdicts.probability(finding, allowed, ratio=logs)
+    shown = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
+    return _row(
+        finding, shown[0] if shown else None, verdict, _sentence(claim, finding, allowed, None), how, p
+    )
+
+
+def _check_premise(claim: Mapping[str, str], frame: pd.DataFrame) -> None:
+    """Raise where what a statement presupposes is not so, in mathematics or in what was measured."""
+    measure, comparison, threshold = claim["premise"].rsplit(" ", 2)
+    if comparison not in verdicts.COMPARISONS:
+        raise _PremiseNotMet(claim["premise"])
+    terms = verdicts.parse_measure(measure)
+    finding, _ = verdicts.mean_over(verdicts.per_input(frame, terms), terms)
+    allowed = verdicts.region(comparison, threshold, math.nan, None)
+    if finding.n and verdicts.decide(finding, allowed) != verdicts.HOLDS:
+        raise _PremiseNotMet(
+            f"{measure} is {finding.words('.3g')}, and the statement supposes {comparison} {threshold}"
+        )
 
 
 def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any]:
@@ -213,18 +316,25 @@ def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any
     for column, word in term.where.items():
         rows = rows[rows[column] == word]
     fit = fit_root(rows["tokens"].tolist(), rows["value"].tolist())
-    finding = Finding(fit.a, fit.a_low, fit.a_high, len(rows))
+    finding = Finding(fit.a, fit.a_low, fit.a_high, len(rows), len(rows) - 2)
     allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
     verdict = verdicts.decide(finding, allowed)
-    return _row(finding, None, verdict, f"a = {_sentence(claim, finding, allowed, None)}", "t, of a slope")
+    why = f"a = {_sentence(claim, finding, allowed, None)}"
+    return _row(finding, None, verdict, why, "t, of a slope", verdicts.probability(finding, allowed))
 
 
 def _row(
-    finding: Finding, null: NullBand | None, verdict: str, why: str, how: str | None = None
+    finding: Finding,
+    null: NullBand | None,
+    verdict: str,
+    why: str,
+    how: str | None = None,
+    p: float = math.nan,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"verdict": verdict, "why": why, "n": finding.n, "measured": finding.value}
     row["interval"] = how if math.isfinite(finding.low) else None
-    row |= {"low": finding.low, "high": finding.high}
+    row |= {"low": finding.low, "high": finding.high, "p": p}
+    row["detectable"] = smallest_detectable(finding, ratio=how == verdicts.LOG_T)
     if null is not None:
         row |= {
             "null": null.null,
@@ -242,20 +352,27 @@ def _sentence(
     null: NullBand | None,
 ) -> str:
     if allowed is None:
-        return "the run holds no null distribution to compare with (null_samples=0)"
+        return "the run holds no null distribution to compare with (null_samples=0, or none that can differ)"
     if math.isnan(finding.low):
         one = claim["over"].removesuffix("s")
-        reason = f"one {one} has no interval" if finding.n == 1 else f"not every {one} has a finite value"
+        reason = (
+            f"one {one} has no interval"
+            if finding.n == 1
+            else f"{finding.n} {claim['over']} are too few for an interval, or one has no finite value"
+        )
         return f"{finding.value:.3g}: {reason}"
     comparison, against = claim["comparison"], claim["threshold"].replace("..", " and ")
     if null is not None and comparison.endswith("null"):
-        comparison, against = "the null distribution", f"{null.low:.3g} to {null.high:.3g}"
-    elif comparison == "near":
+        return f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against null distributions"
+    if comparison in ("near", "equals"):
         comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
-    found = f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] against {comparison} {against}"
-    return " ".join(found.split()) + (
-        ", at the least favourable epoch" * (claim["over"] == "every checkpoint")
-    )
+    ends = "" if finding.low == finding.high else f" [{finding.low:.3g}, {finding.high:.3g}]"
+    found = f"{finding.value:.3g}{ends} against {comparison} {against}"
+    notes = {
+        "every checkpoint": ", at the least favourable epoch",
+        "every input": f", of {finding.n} inputs the least favourable",
+    }
+    return " ".join(found.split()) + notes.get(claim["over"], "")
 
 
 def _number(text: str) -> float:
@@ -289,14 +406,19 @@ def _checkpoints(model: str) -> list[str]:
     return list(bundled_checkpoints(entry.alias)) if bundled else []
 
 
-def _other_scale(claim: Mapping[str, str], model: str) -> str | None:
-    """Why the paper's setting is of another kind than this model; None where it is not."""
+def _other_scale(claim: Mapping[str, str], model: str, inputs: str) -> str | None:
+    """Why the paper's setting is of another kind than this model and its inputs; None where it is not."""
     needs = claim["needs"]
     if needs == "training on ImageNet":
         return f"the paper says it of {claim['setting']}"
+    if needs == "images":
+        return None if _of_images(inputs) else f"the paper says it of images ({claim['setting']})"
     if needs and not needs.startswith("inputs "):
         modality = needs.split()[0]
         entry = catalog.find(model)
         if entry is None or entry.modality != modality or claim["paper"] not in entry.papers:
             return f"the paper says it of its own {modality} models ({claim['setting']})"
+    printed = claim["comparison"] == "near" or (needs and not needs.startswith("inputs "))
+    if printed and not inputs.startswith(_PAPERS_INPUTS):
+        return f"the paper says it of {claim['setting']}, and these inputs are {inputs}"
     return None

@@ -18,8 +18,8 @@ COLUMNS = (
     "standardize", "value", "spread", "unit", "note",
 )  # fmt: skip
 CLAIM_COLUMNS = (
-    "paper", "place", "claim", "interpretation", "label", "primary", "setting", "analysis", "options", "measure",
-    "over", "comparison", "threshold", "published", "needs",
+    "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "analysis", "options",
+    "measure", "over", "comparison", "threshold", "margin", "published", "needs", "premise",
 )  # fmt: skip
 PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "baseline_model")
 PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
@@ -46,8 +46,8 @@ PRINTED_ONLY = {
 }
 """Quantities that a paper prints and no analysis puts out under a name of its own."""
 
-RECORDED = ("training", "evaluation", "operators")
-"""What ``claims.csv`` says in ``analysis`` of a claim that committed records answer: see `claims_from_records`."""
+RECORDED = ("training", "evaluation", "operators", "costs")
+"""What ``claims.csv`` says in ``analysis`` of a claim that records or a count answer: see `claims_from_records`."""
 
 _UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "GB": 1e9}
 
@@ -160,13 +160,16 @@ def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
     return frame
 
 
+_LATER = ("kind", "scale", "margin", "premise")  # columns that older tables of claims have not got
+
+
 def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
     """Claims in today's words: of a table with older ones, the first interpretation of a claim is the primary one."""
     if "reading" not in frame:
         return frame
     first = ~frame.duplicated(["paper", "place", "claim"])
     frame = frame.rename(columns=dict(RENAMED["column of claims"])).assign(
-        primary=first.map({True: "yes", False: ""}), label=""
+        primary=first.map({True: "yes", False: ""}), **dict.fromkeys(("label", *_LATER), "")
     )
     for name in ("measure", "options", "over", "comparison"):
         frame[name] = frame[name].map(new_expression)

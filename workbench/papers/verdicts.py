@@ -1,34 +1,52 @@
-"""From a result frame to a verdict: a claim's quantity, its interval over inputs, and what that says of the claim."""
+"""How a verdict is made: a claim's quantity, its interval over units of sampling, and what that says of the claim.
+
+The one place where verdicts are decided. docs/papers/verdicts.md states the rules, which were fixed before the models
+that the next records hold were trained.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import Finding, mean_interval
+from workbench.core.intervals import (
+    LEVEL,
+    Finding,
+    mean_interval,
+    median_interval,
+    p_value,
+)
 from workbench.frames.metrics import METRICS
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+EQUIVALENT = "equivalent within the margin"
+PREMISE = "premise not met"
 NOT_TESTED = "not tested at this scale"
-VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_TESTED)
-COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "> null", "<= null")
+VERDICTS = (HOLDS, EQUIVALENT, FAILS, UNDECIDED, PREMISE, NOT_TESTED)
+COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null")
 OVER = (
-    "inputs", "layers", "last / first", "last - first", "every checkpoint", "model - baseline", "model / baseline",
-    "last layer / first layer", "tokens", "sizes",
+    "inputs", "every input", "layers", "last / first", "last - first", "last / warm-up", "last - warm-up",
+    "every checkpoint", "model - baseline", "model / baseline", "last layer / first layer", "tokens", "sizes",
+    "nothing",
 )  # fmt: skip
+KINDS = ("", "identity", "count", "question")
+"""What a claim is: of statistics; of mathematics, which any model must obey; an exact count; a question of ours."""
 COLUMNS = (
-    "paper", "place", "claim", "interpretation", "label", "primary", "setting", "model", "inputs", "analysis",
-    "measure", "over", "comparison", "threshold", "published", "measured", "low", "high", "n", "units", "interval",
-    "null", "null_mean", "null_low", "null_high", "verdict", "why",
+    "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "model", "inputs",
+    "analysis", "measure", "over", "comparison", "threshold", "margin", "published", "measured", "low", "high", "n",
+    "units", "scope", "interval", "null", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
+    "verdict", "why",
 )  # fmt: skip
 """Of a table of claims: what is claimed, what was measured, and the verdict."""
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
+MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
+ALPHA = 1 - LEVEL
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
 
@@ -38,6 +56,8 @@ class Term(NamedTuple):
     metric: str
     where: Mapping[str, str]
     power: int = 1
+    less: Term | None = None
+    """What is taken from it first, in "(a - b)"."""
 
 
 class NullBand(NamedTuple):
@@ -50,7 +70,7 @@ class NullBand(NamedTuple):
 
 
 def parse_measure(text: str) -> tuple[Term, ...]:
-    """Read "name[column=word,…] / name * …".
+    """Read "name[column=word,…] / name * …", where "(name - name)" may stand for a name.
 
     A word "none" selects rows where the column is null, rank=last the highest rank of each input.
 
@@ -59,12 +79,18 @@ def parse_measure(text: str) -> tuple[Term, ...]:
     parts = re.split(r" ([/*]) ", text)
     terms = []
     for sign, part in zip(["*", *parts[1::2]], parts[::2], strict=True):
-        found = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", part)
-        pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair] if found else []
-        if found is None or not all(word for _, _, word in pairs):
-            raise InputError(f"cannot read {part!r} in {text!r}; write name[column=word,…]")
-        terms.append(Term(found[1], {name: word for name, _, word in pairs}, 1 if sign == "*" else -1))
+        difference = re.fullmatch(r"\((.+) - (.+)\)", part)
+        first, *rest = (_parse_term(one, text) for one in (difference.groups() if difference else [part]))
+        terms.append(first._replace(power=1 if sign == "*" else -1, less=rest[0] if rest else None))
     return tuple(terms)
+
+
+def _parse_term(part: str, text: str) -> Term:
+    found = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", part)
+    pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair] if found else []
+    if found is None or not all(word for _, _, word in pairs):
+        raise InputError(f"cannot read {part!r} in {text!r}; write name[column=word,…]")
+    return Term(found[1], {name: word for name, _, word in pairs})
 
 
 def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
@@ -95,15 +121,25 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     """The value of an expression for every input, averaged over layers, heads and ranks before it is combined.
 
+    An expression with a difference is combined layer by layer, and then averaged: the layers' scales lie decades apart.
     Rows that the analysis itself has averaged over layers and heads are taken where there are any.
     """
+    if any(term.less for term in terms):
+        return _combined(frame, terms, ["input", "layer"]).groupby(level="input", sort=False).mean()
+    return _combined(frame, terms, ["input"])
+
+
+def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
+    """The value of an expression for every layer: of an analysis of weights, which has no inputs."""
+    return _combined(frame, terms, ["layer"])
+
+
+def _combined(frame: pd.DataFrame, terms: tuple[Term, ...], keys: list[str]) -> pd.Series:
     values = []
     for term in terms:
-        rows = rows_of(frame, term)
-        rows = rows[rows["input"].notna()]
-        averaged = rows[rows["layer"].isna()]
-        rows = rows if averaged.empty else averaged
-        values.append(rows.groupby("input", sort=False)["value"].mean())
+        value = _averaged(rows_of(frame, term), keys)
+        value = value if term.less is None else value - _averaged(rows_of(frame, term.less), keys)
+        values.append(value)
     joined = pd.concat(values, axis=1, join="inner").dropna()
     powers = [term.power for term in terms]
     with np.errstate(divide="ignore"):
@@ -111,71 +147,128 @@ def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     return pd.Series(combined, index=joined.index)
 
 
-def mean_over(values: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, str]:
+def _averaged(rows: pd.DataFrame, keys: list[str]) -> pd.Series:
+    rows = rows[rows[keys].notna().all(axis=1)]
+    if keys == ["input"]:
+        averaged = rows[rows["layer"].isna()]
+        rows = rows if averaged.empty else averaged
+    # of several nulls every one repeats the values
+    rows = rows[rows["null"].isna() | (rows["null"] == rows["null"].min())]
+    return rows.groupby(keys if len(keys) > 1 else keys[0], sort=False)["value"].mean()
+
+
+def mean_over(values: pd.Series, terms: tuple[Term, ...], comparison: str = "") -> tuple[Finding, str]:
     """The mean of an expression's values with its 95 % interval, and how that was found.
 
-    A ratio is averaged on logarithms. So is a positive quantity whose t-interval reaches below 0: its values are spread
-    over decades, and their arithmetic mean says little. The interval of a bounded quantity ends at its bound.
+    The metric decides, and not the values: a ratio is averaged on logarithms, and so is a positive quantity whose axis
+    is one of decades, unless it is held against a printed mean ("near"). Of a signed one the median is taken, since its
+    mean is that of the few largest. The interval of a bounded quantity ends at its bound.
     """
+    if any(term.less for term in terms):
+        return mean_interval(values), T
     if len(terms) > 1:
         return mean_interval(values, ratio=True), LOG_T
-    finding, metric = mean_interval(values), METRICS.get(terms[0].metric)
-    if metric is None or math.isnan(finding.low):
-        return finding, T
-    if metric.low == 0 and metric.high == math.inf and finding.low < 0 < values.min():
-        return mean_interval(values, ratio=True), LOG_T
-    return finding.within(metric.low, metric.high), T
+    metric = METRICS.get(terms[0].metric)
+    if metric is None:
+        return mean_interval(values), T
+    if metric.log and comparison != "near":
+        if metric.low == 0 and metric.high == math.inf and (values > 0).all():
+            return mean_interval(values, ratio=True), LOG_T
+        if metric.low < 0:
+            return median_interval(values), MEDIAN
+    return mean_interval(values).within(metric.low, metric.high), T
 
 
-def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
-    """The value of an expression for every layer: of an analysis of weights, which has no inputs."""
-    values = []
-    for term in terms:
-        rows = rows_of(frame, term)
-        values.append(rows[rows["layer"].notna()].groupby("layer")["value"].mean() ** term.power)
-    return pd.concat(values, axis=1, join="inner").dropna().prod(axis=1)
+def change_over(changes: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, str]:
+    """The change of a quantity, of one compared by ratio the median: a change may have either sign."""
+    metric = METRICS.get(terms[0].metric)
+    if metric is not None and metric.log:
+        return median_interval(changes), MEDIAN
+    return mean_interval(changes), T
 
 
-def null_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> NullBand | None:
-    """The null distribution of the mean over everything; None for a ratio, several ranks, or a run without any.
+def least_favourable(values: pd.Series, comparison: str) -> Finding:
+    """Of a claim about every input, which one exception refutes: the value nearest to that, or beyond."""
+    worst = float(values.min() if comparison.startswith(">") else values.max())
+    return Finding(worst, worst, worst, len(values))
 
-    Over layers it is the mean of the layers' levels and of the ends of their bands, which is wider than the band of
-    the mean.
+
+def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> list[NullBand]:
+    """The null distributions of the mean over everything; none for a ratio, several ranks, or a run without any.
+
+    Over layers, and of an expression with differences, it is the mean of the levels and of the ends of the bands, which
+    is wider than the band of the mean. A null whose every sample gives the observed value says nothing, and is left
+    out: shuffled tokens match as well as before.
     """
-    if len(terms) > 1:
-        return None
-    rows = rows_of(frame, terms[0])
-    if over == "layers":
-        level = rows[["null_mean", "null_low", "null_high"]].mean()
-        return NullBand(str(rows["null"].iloc[0]), *map(float, level)) if level.notna().all() else None
-    rows = rows[rows[["input", "layer", "head"]].isna().all(axis=1) & rows["null_mean"].notna()]
-    rows = rows[rows["null"] == rows["null"].min()]  # of two nulls the Gaussian
-    if len(rows) != 1:
-        return None
-    row = rows.iloc[0]
-    return NullBand(
-        str(row["null"]), float(row["null_mean"]), float(row["null_low"]), float(row["null_high"])
-    )
+    parts = [one for term in terms for one in (term, term.less) if one is not None]
+    rows = pd.concat([rows_of(frame, term) for term in parts])
+    names = sorted(rows.loc[rows["null_mean"].notna(), "null"].unique())
+    if len(parts) > 1:
+        return [_band_of(frame, terms, name) for name in names] if all(term.less for term in terms) else []
+    bands = []
+    for name in names:
+        own = rows[rows["null"] == name]
+        if over != "layers":
+            own = own[own[["input", "layer", "head"]].isna().all(axis=1)]
+            if len(own) != 1:
+                continue
+        ends = own[["null_mean", "null_low", "null_high"]].astype(float)
+        if ends.isna().any(axis=None):
+            continue
+        gap = (ends.sub(own["value"], axis=0)).abs().max(axis=None)
+        if gap > 1e-9 * own["value"].abs().max() or not own["value"].any():
+            bands.append(NullBand(name, *map(float, ends.mean())))
+    return bands
+
+
+def _band_of(frame: pd.DataFrame, terms: tuple[Term, ...], null: str) -> NullBand:
+    """The level and band of an expression, with the ends of its metrics' bands in the place of their values."""
+    own = frame[frame["null"].isna() | (frame["null"] == null)]
+    ends = []
+    for name in ("null_mean", "null_low", "null_high"):
+        of_null = own.assign(value=own[name].where(own[name].notna(), own["value"]))
+        ends.append(float(per_input(of_null, terms).mean()))
+    return NullBand(null, ends[0], min(ends), max(ends))
+
+
+def room_of(margin: str, level: float, bound: float = math.nan) -> float:
+    """How far from ``level`` is the same: a number, or a share of the way to ``bound`` (without one, of the level).
+
+    "10%" of a similarity, bounded by 1, is a tenth of the way from chance to equality.
+    """
+    if not margin:
+        return 0.0
+    if not margin.endswith("%"):
+        return float(margin)
+    whole = bound - level if math.isfinite(bound) else level
+    return abs(whole) * float(margin.removesuffix("%")) / 100
 
 
 def region(
-    comparison: str, threshold: str, published: float, null: NullBand | None
+    comparison: str,
+    threshold: str,
+    published: float,
+    null: NullBand | None,
+    margin: str = "",
+    bound: float = math.nan,
 ) -> tuple[float, float] | None:
     """The closed range of values for which a claim is true; None where it needs a null distribution there is not.
 
-    ``threshold`` is a number, "low..high" (between), or a percentage around the published value (near).
+    ``threshold`` is a number, "low..high" (between), or a percentage around the published value (near). ``margin``
+    widens what counts as equal to the null or to the threshold (equals), see `room_of`.
     """
     if comparison.endswith("null"):
         if null is None:
             return None
-        above = (math.nextafter(null.high, math.inf), math.inf)
-        return above if comparison == "> null" else (-math.inf, null.high)
+        end = max(null.high, null.mean + room_of(margin, null.mean, bound))
+        return (math.nextafter(end, math.inf), math.inf) if comparison == "> null" else (-math.inf, end)
     if comparison == "between":
         low, _, high = threshold.partition("..")
         return float(low), float(high)
-    if comparison == "near":
-        room = abs(published) * float(threshold.removesuffix("%")) / 100
-        return published - room, published + room
+    if comparison in ("near", "equals"):
+        level = published if comparison == "near" else float(threshold)
+        room = room_of(threshold if comparison == "near" else margin, level)
+        return level - room, level + room
     bound = float(threshold)
     if comparison in ("<", "<="):
         return -math.inf, bound if comparison == "<=" else math.nextafter(bound, -math.inf)
@@ -184,30 +277,168 @@ def region(
     raise InputError(f"no such comparison {comparison!r}; use {', '.join(COMPARISONS)}")
 
 
-def decide(finding: Finding, allowed: tuple[float, float] | None) -> str:
-    """Holds where the interval lies inside the allowed range, fails where outside, undecided where across or absent."""
+def sameness(
+    comparison: str,
+    allowed: tuple[float, float] | None,
+    null: NullBand | None,
+    margin: str = "",
+    bound: float = math.nan,
+    threshold: str = "",
+) -> tuple[float, float] | None:
+    """The closed range of values that are equivalent to what a claim names; None where it names nothing to equal."""
+    if comparison in ("near", "equals"):
+        return allowed
+    if margin and threshold and comparison in ("<", "<=", ">", ">="):
+        return float(threshold) - room_of(margin, math.nan), float(threshold) + room_of(margin, math.nan)
+    if not margin or null is None or not comparison.endswith("null"):
+        return None
+    room = room_of(margin, null.mean, bound)
+    return min(null.low, null.mean - room), max(null.high, null.mean + room)
+
+
+def decide(
+    finding: Finding, allowed: tuple[float, float] | None, same: tuple[float, float] | None = None
+) -> str:
+    """Equivalent where the interval lies inside ``same``, holds inside the allowed range, fails outside it.
+
+    Undecided where it lies across, or is absent. With 95 % intervals each of these is a pair of one-sided tests (of
+    equivalence: TOST) at 2.5 %.
+    """
     if allowed is None or math.isnan(finding.low) or math.isnan(finding.high):
         return UNDECIDED
+    if same is not None and same[0] <= finding.low and finding.high <= same[1]:
+        return EQUIVALENT
     if allowed[0] <= finding.low and finding.high <= allowed[1]:
         return HOLDS
     return FAILS if finding.high < allowed[0] or allowed[1] < finding.low else UNDECIDED
 
 
+class Judgement(NamedTuple):
+    """A verdict, what it was decided against, and how surely."""
+
+    verdict: str
+    null: NullBand | None
+    p: float
+    words: str
+
+
+# What decides where two nulls do not agree: a claim must hold against each.
+_WORST = {"> null": (FAILS, EQUIVALENT, UNDECIDED, HOLDS), "<= null": (FAILS, UNDECIDED, EQUIVALENT, HOLDS)}
+
+
+def against_nulls(
+    finding: Finding,
+    comparison: str,
+    nulls: Sequence[NullBand],
+    margin: str,
+    bound: float,
+    *,
+    ratio: bool = False,
+) -> Judgement:
+    """The verdict on a claim about noise: it must hold against every null that applies; words say what each gives."""
+    judged = []
+    for null in nulls:
+        allowed = region(comparison, "", math.nan, null, margin, bound)
+        same = sameness(comparison, allowed, null, margin, bound)
+        verdict = decide(finding, allowed, same)
+        p = probability(finding, same if verdict == EQUIVALENT else allowed, ratio=ratio)
+        judged.append(
+            Judgement(verdict, null, p, f"{null.null} {null.low:.3g} to {null.high:.3g}: {verdict}")
+        )
+    if not judged:
+        return Judgement(UNDECIDED, None, math.nan, "")
+    worst = min(judged, key=lambda one: _WORST[comparison].index(one.verdict))
+    ps = [one.p for one in judged if one.verdict == worst.verdict]
+    # to hold against all is the least sure of them; one of several that it fails against, Bonferroni's
+    least = max(ps) if len(ps) == len(judged) else min(1.0, min(ps) * len(judged))
+    return worst._replace(p=least, words="; ".join(one.words for one in judged))
+
+
+def probability(
+    finding: Finding,
+    allowed: tuple[float, float] | None,
+    values: pd.Series | None = None,
+    *,
+    ratio: bool = False,
+) -> float:
+    """Two-sided p of the end of the allowed range that an interval has to leave behind for its verdict.
+
+    Inside the range the larger of both ends' (two one-sided tests); outside, that of the nearer end. ``values`` are
+    those of a median.
+    """
+    from scipy import stats
+
+    if allowed is None or math.isnan(finding.low):
+        return math.nan
+    ends = [end for end in allowed if math.isfinite(end)]
+    if values is not None:
+        ps = [float(stats.quantile_test(values.to_numpy(dtype=float), q=end, p=0.5).pvalue) for end in ends]
+    else:
+        ps = [p_value(finding, end, ratio=ratio) for end in ends]
+    inside = allowed[0] <= finding.value <= allowed[1]
+    if not inside:
+        ps = [
+            p
+            for p, end in zip(ps, ends, strict=True)
+            if end == min(ends, key=lambda one: abs(one - finding.value))
+        ]
+    return max(ps, default=math.nan)
+
+
+def counted(claims: pd.DataFrame) -> pd.DataFrame:
+    """What totals speak of: one interpretation of every claim, and none that mathematics or counting decide."""
+    return claims[claims["primary"].astype(bool) & claims["kind"].fillna("").eq("")]
+
+
+def adjusted(claims: pd.DataFrame) -> pd.DataFrame:
+    """The same table with Holm's p over the counted claims of each paper about each model, and verdicts after it.
+
+    A claim that is decided by itself and not beside the others is undecided, and ``why`` says so. Rows that are not
+    counted stay as they are: they are read by themselves. ``detectable`` is kept of what is undecided.
+    """
+    from statsmodels.stats.multitest import multipletests
+
+    claims = claims.copy()
+    family = counted(claims)
+    family = family[family["p"].notna() & family["verdict"].isin([HOLDS, FAILS, EQUIVALENT, UNDECIDED])]
+    for _, rows in family.groupby(["paper", "model"], sort=False):
+        _, ps, _, _ = multipletests(rows["p"].astype(float), ALPHA, method="holm")
+        claims.loc[rows.index, "p_adjusted"] = ps
+        for place in rows.index[(ps > ALPHA) & (rows["verdict"] != UNDECIDED)]:
+            verdict, p, after = (claims.at[place, name] for name in ("verdict", "p", "p_adjusted"))
+            claims.at[place, "why"] += (
+                f"; {verdict} by itself (p = {p:.2g}), not among {len(rows)} claims (Holm: p = {after:.2g})"
+            )
+            claims.at[place, "verdict"] = UNDECIDED
+    claims["detectable"] = claims["detectable"].where(claims["verdict"] == UNDECIDED)
+    return claims
+
+
 def through_training(
     frame: pd.DataFrame, terms: tuple[Term, ...], over: str, epochs: Mapping[str, int]
 ) -> list[Finding]:
-    """A quantity over checkpoints, epoch by epoch ("every checkpoint"), or its change from first to last.
+    """A quantity over checkpoints, epoch by epoch ("every checkpoint"), or its change to the last.
 
-    The change is taken input by input, as a ratio or a difference.
+    From the first, which is untrained, or from the first after the warm-up; taken input by input, as a ratio or a
+    difference.
     """
     order = sorted(epochs, key=epochs.__getitem__)
-    values = [per_input(frame[frame["checkpoint"] == name], terms) for name in order]
     if over == "every checkpoint":
+        values = [per_input(frame[frame["checkpoint"] == name], terms) for name in order]
         return [mean_interval(value, ratio=len(terms) > 1) for value in values]
-    first, last = values[0].align(values[-1], join="inner")
-    if over == "last / first":
+    if over.endswith("warm-up"):
+        warm = after_warm_up(list(epochs.values()))
+        order = [name for name in order if epochs[name] >= warm]
+    ends = [per_input(frame[frame["checkpoint"] == order[end]], terms) for end in (0, -1)]
+    first, last = ends[0].align(ends[1], join="inner")
+    if over.startswith("last /"):
         return [mean_interval(last / first, ratio=True)]
-    return [mean_interval(last - first)]
+    return [change_over(last - first, terms)[0]]
+
+
+def after_warm_up(epochs: Sequence[int]) -> int:
+    """The first of these epochs in which the learning rate falls: the recipes let it rise for a tenth of training."""
+    return min(epoch for epoch in epochs if epoch >= 0.1 * max(epochs))
 
 
 def weakest(findings: list[Finding], allowed: tuple[float, float] | None) -> tuple[Finding, str]:

@@ -82,7 +82,7 @@ def ratios_to_baseline(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def _ratio(row: Mapping[str, Any]) -> Finding:
     sides = [
-        Finding(*(float(row[name + of]) for name in ("value", "low", "high")), int(row["n"]))
+        Finding(float(row["value" + of]), float(row["low" + of]), float(row["high" + of]), int(row["n"]))
         for of in ("", "_baseline")
     ]
     if not min(side.value for side in sides) > 0:

@@ -14,11 +14,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.core.intervals import Finding, newcombe_interval, paired_interval, welch_interval
+from workbench.core.intervals import (
+    Finding,
+    newcombe_interval,
+    paired_interval,
+    smallest_detectable,
+    welch_interval,
+)
 from workbench.frames.results import shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, stated_claims
-from workbench.papers.verdicts import COLUMNS, FAILS, HOLDS, NOT_TESTED, UNDECIDED, Term
+from workbench.papers.verdicts import COLUMNS, EQUIVALENT, FAILS, HOLDS, NOT_TESTED, PREMISE, UNDECIDED, Term
 from workbench.studies.records import (
     OPERATORS,
     evaluation_record,
@@ -31,9 +37,12 @@ from workbench.studies.scaling import scaling_exponents
 MODELS = "trained models"
 
 
-_UNITS = {"training": "seeds", OPERATORS: "sizes"}
+COSTS = "costs"
+"""What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
+_UNITS = {"training": "seeds", OPERATORS: "sizes", COSTS: "models"}
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", "inputs": "Newcombe", "sizes": "t, of a slope",
+    "models": "none: counted",
 }  # fmt: skip
 
 
@@ -79,6 +88,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             "model": MODELS,
             "inputs": None,
             "units": _units(claim),
+            "scope": _scope(claim),
         }
         try:
             if claim["analysis"] == "training":
@@ -89,6 +99,8 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             elif claim["analysis"] == OPERATORS:
                 exponents = _exponents() if exponents is None else exponents
                 frames = [exponents[exponents["operator"] == name] for name in names]
+            elif claim["analysis"] == COSTS:
+                frames = [_counted(claim["options"], name) for name in names]
             else:
                 evaluation = evaluation_record() if evaluation is None else evaluation
                 frames = [_evaluated(evaluation, name) for name in names]
@@ -100,7 +112,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         else:
             found = _judged(claim, finding)
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "options"])
+    frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options"]))
     sources = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
@@ -108,25 +120,38 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
 
 
 def count_verdicts(claims: pd.DataFrame) -> list[str]:
-    """How many claims hold, fail, are undecided or not tested, a sentence for each model of a table of claims."""
-    counts = pd.crosstab(claims["model"], claims["verdict"])
-    return [f"{model}: {', '.join(_told(row))}." for model, row in counts.iterrows()]
+    """How the counted claims of a table come out, a sentence for each model, scope and scale.
+
+    One interpretation of every claim counts, and neither mathematics nor exact counts do. What an embedded task says,
+    and what one pair of weights says, is never added to what was tested as the paper states it.
+    """
+    sentences = []
+    rows = verdicts.counted(claims).fillna({"scale": ""})
+    for _, own in rows.groupby(["model", "scale", "scope"], sort=False):
+        model, scale, scope = own.iloc[0][["model", "scale", "scope"]]
+        where = f"{model} ({scope}{', embedded tasks' if scale else ''})"
+        told = _listed(_told(own["verdict"].value_counts()))
+        sentences.append(f"{where}: of {len(own)} claim{'s' * (len(own) > 1)} {told}.")
+    return sentences
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
     """How many rows of a table of claims hold, fail or are undecided, as a caption says it."""
-    told = _told(claims["verdict"].value_counts())
-    return f"of {len(claims)} comparisons " + " and ".join(
-        [", ".join(told[:-1]), told[-1]] if told[1:] else told
-    )
+    return f"of {len(claims)} comparisons {_listed(_told(claims['verdict'].value_counts()))}"
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _told(counts: pd.Series) -> list[str]:
     """Numbers of verdicts, e.g. "3 hold", "1 is undecided"."""
     words = {
         HOLDS: ("holds", "hold"),
+        EQUIVALENT: ("is equivalent within its margin", "are equivalent within their margins"),
         FAILS: ("fails", "fail"),
         UNDECIDED: ("is undecided", "are undecided"),
+        PREMISE: ("lacks its premise", "lack their premise"),
         NOT_TESTED: ("is not tested", "are not tested"),
     }
     return [
@@ -143,10 +168,9 @@ def _names(options: str) -> list[str]:
 
 
 def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
-    words = {"model - baseline": " minus ", "model / baseline": " over ", "last - first": "", "sizes": ""}[
-        claim["over"]
-    ]
-    who = words.join(names) + (", last epoch minus first" if claim["over"] == "last - first" else "")
+    words = {"model - baseline": " minus ", "model / baseline": " over "}.get(claim["over"], "")
+    start = {"last - first": "first", "last - warm-up": "first after the warm-up"}.get(claim["over"], "")
+    who = words.join(names) + (f", last epoch minus {start}" if start else "")
     return ", ".join(filter(None, (claim["interpretation"], who)))
 
 
@@ -170,20 +194,52 @@ def _exponents() -> pd.DataFrame:
     return frame
 
 
+def _counted(options: str, attention: str) -> pd.DataFrame:
+    """Multiply–accumulates of a recipe's model with this attention, as rows of a record of training."""
+    import torch
+
+    from workbench.models.architectures import build
+    from workbench.studies.training.costs import model_costs
+    from workbench.studies.training.recipes import load_recipe
+
+    recipe = load_recipe(claim_options(options)["recipe"], attention=attention)
+    of_images = {**recipe.architecture, "in_chans": 3, "num_classes": 1000}  # which its task would say
+    size = of_images["img_size"]
+    costs = model_costs(build(of_images), torch.zeros(1, 3, size, size))
+    return pd.DataFrame({"metric": list(costs), "value": list(costs.values()), "epoch": 0, "seed": 0})
+
+
 def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
     (term,) = verdicts.parse_measure(claim["measure"])
-    if claim["over"] == "last - first":
+    if claim["over"].startswith("last - "):
         frame = frames[0]
-        last, first = (_sample(frame, term, epoch) for epoch in (frame["epoch"].max(), frame["epoch"].min()))
+        epochs = frame["epoch"].astype(int).unique().tolist()
+        start = verdicts.after_warm_up(epochs) if claim["over"].endswith("warm-up") else min(epochs)
+        last, first = (_sample(frame, term, epoch) for epoch in (max(epochs), start))
         return paired_interval(last.values, first.values)
     samples = [_sample(frame, term) for frame in frames]
     ratio = claim["over"] == "model / baseline"
+    if claim["analysis"] == COSTS or claim["kind"] == "count":
+        one, other = (float(sample.values.iloc[0]) for sample in samples)
+        value = one / other if ratio else one - other
+        return Finding(value, value, value, len(samples[0].values))
     if claim["analysis"] == "training":
         return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
     if len(samples[0].values) > 1:
         return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
-    sides = [Finding(float(sample.values.iloc[0]), sample.low, sample.high, sample.n) for sample in samples]
-    return sides[0] if claim["over"] == "sizes" else newcombe_interval(*sides, ratio=ratio)
+    # of a slope through n sizes two are spent; of a recorded interval over inputs it is the normal's
+    sides = [
+        Finding(
+            float(sample.values.iloc[0]), sample.low, sample.high, sample.n,
+            sample.n - 2 if claim["over"] == "sizes" else math.inf,
+        )
+        for sample in samples
+    ]  # fmt: skip
+    if claim["over"] == "sizes":
+        return sides[0]
+    difference = newcombe_interval(*sides, ratio=ratio)
+    # of two slopes the ends are t's, with the degrees of freedom of one
+    return difference._replace(freedom=samples[0].n - 2) if claim["analysis"] == OPERATORS else difference
 
 
 def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
@@ -216,23 +272,39 @@ def _units(claim: Mapping[str, str]) -> str:
     return _UNITS.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
 
 
+def _scope(claim: Mapping[str, str]) -> str:
+    """Of what a verdict speaks: seeds of training are samples of a mechanism, inputs those of two sets of weights."""
+    if claim["kind"]:
+        return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
+    return {"seeds": "training seeds", "sizes": "this device"}.get(_units(claim), "this pair of weights")
+
+
 def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
-    allowed = verdicts.region(claim["comparison"], claim["threshold"], _number(claim["published"]), None)
-    over = _units(claim)
-    how = _INTERVALS["change" if claim["over"] == "last - first" else over]
-    why = (
-        f"{finding.value:.3g} [{finding.low:.3g}, {finding.high:.3g}] over {finding.n} {over} against "
-        f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
+    allowed = verdicts.region(
+        claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
     )
-    why += {"inputs": "; one training seed each", "sizes": "; of one device"}.get(over, "")
+    over, ratio = _units(claim), claim["over"] == "model / baseline"
+    how = _INTERVALS["change" if claim["over"].startswith("last - ") else over]
+    against = f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
+    if claim["kind"] == "count":
+        how, why = _INTERVALS["models"], f"{finding.value:.4g}, counted, against {against}"
+    else:
+        ends = f"[{finding.low:.3g}, {finding.high:.3g}]"
+        why = f"{finding.value:.3g} {ends} over {finding.n} {over} against {against}"
+        where = "; this pair of weights, one training seed each"
+        why += {"inputs": where, "kinds": where, "sizes": "; of one device"}.get(over, "")
+        how += ", on logarithms" * ratio
+    verdict = verdicts.decide(finding, allowed)
     return {
-        "verdict": verdicts.decide(finding, allowed),
+        "verdict": verdict,
         "why": why,
         "n": finding.n,
-        "interval": how + ", on logarithms" * (claim["over"] == "model / baseline"),
+        "interval": how,
         "measured": finding.value,
         "low": finding.low,
         "high": finding.high,
+        "p": math.nan if claim["kind"] == "count" else verdicts.probability(finding, allowed, ratio=ratio),
+        "detectable": smallest_detectable(finding, ratio=ratio),
     }
 
 

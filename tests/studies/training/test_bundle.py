@@ -16,9 +16,10 @@ from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
 from workbench.data.pools import digits_split
 from workbench.models.checkpoints import read_checkpoint, restore
+from workbench.papers.published import claim_options, stated_claims
 from workbench.studies.records import read_metrics
 from workbench.studies.training import load_recipe
-from workbench.studies.training.bundle import MODELS, SEEDS, bundle, make_training_records
+from workbench.studies.training.bundle import CONFIRMATORY, MODELS, SEEDS, bundle, make_training_records
 from workbench.studies.training.folder import METRIC_COLUMNS
 from workbench.studies.training.tasks import load_task
 
@@ -166,3 +167,26 @@ def test_the_documented_numbers_are_those_on_record():
         values = [*(run[metric] for run in about["runs"]), about[f"{metric}_median"]]
         shown = [f"{value:.2f}" if language else f"{100 * value:.1f} %" for value in values]
         assert row == f"{', '.join(shown[:-1])} | {shown[-1]}"
+
+
+def test_seeds_that_confirm_are_others_for_every_model_that_a_claim_of_training_compares():
+    assert set(CONFIRMATORY) <= set(MODELS)
+    assert not {seed for seeds in CONFIRMATORY.values() for seed in seeds} & set(SEEDS)
+    assert {len(seeds) for name, seeds in CONFIRMATORY.items() if name.startswith("digits")} == {5}
+    stated = stated_claims().query("analysis in ('training', 'evaluation') and kind == ''")
+    compared = {name for options in stated["options"] for name in claim_options(options).values()}
+    assert set(CONFIRMATORY) == compared
+
+
+def test_a_record_that_confirms_has_no_weights_and_leaves_its_runs(tmp_path, monkeypatch):
+    monkeypatch.setitem(CONFIRMATORY, "digits-vit", (1907, 1912))
+    data, work = tmp_path / "data", tmp_path / "work"
+    (line,) = make_training_records(["digits-vit"], data, work, epochs=1, limit=16, confirm=True)
+    assert line.startswith("digits-vit: test ")
+    record = json.loads((data / "records" / "digits-vit" / "record.json").read_text())
+    assert record["seeds"] == [1907, 1912]
+    assert record["command"].endswith("--confirm")
+    assert list(record["files"]) == ["metrics.csv"]
+    assert not (data / "models").exists()
+    kept = sorted(work.rglob("epoch-001.safetensors"))
+    assert [sha256_file(path) for path in kept] == [run["last_checkpoint_sha256"] for run in record["runs"]]

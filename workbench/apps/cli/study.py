@@ -323,8 +323,16 @@ def begin_anew(folder: str | os.PathLike[str] | None) -> None:
 @epochs_option
 @limit_option
 @workers_option
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="The models that claims compare, with the seeds that confirm: three to "
+    "five that nobody has looked at; records alone, under confirmed/, and the runs stay.",
+)
 @_into("runs/bundle")
-def training(model: tuple[str, ...], out: str | None, work: Path, restart: bool, **given: Any) -> None:
+def training(
+    model: tuple[str, ...], out: str | None, work: Path, restart: bool, confirm: bool, **given: Any
+) -> None:
     """Train the bundled models again, three seeds each, and write models/ and records/.
 
     \b
@@ -332,9 +340,12 @@ def training(model: tuple[str, ...], out: str | None, work: Path, restart: bool,
     """
     from workbench.studies.training.bundle import make_training_records
 
+    data = _data(out)
+    if confirm:
+        data, work = data / "confirmed", work / "confirm"
     if restart:
         begin_anew(work)
-    for line in make_training_records([_name(spec) for spec in model], _data(out), work, **given):
+    for line in make_training_records([_name(spec) for spec in model], data, work, confirm=confirm, **given):
         click.echo(line)
 
 

@@ -85,7 +85,7 @@ def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any)
     for top in scores.TOP:
         if top < logits.shape[1]:
             right = int(scores.hits(logits, targets, top).sum())
-            value, low, high, _ = share_interval(right / len(targets), len(targets))
+            value, low, high = share_interval(right / len(targets), len(targets))[:3]
             yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named}
 
 

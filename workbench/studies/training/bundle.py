@@ -68,6 +68,19 @@ MODELS: dict[str, Bundled] = {
     "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
 SEEDS = (0, 1, 2)
+"""Of the bundled models; what they show has been seen, so it is exploratory."""
+_COMPARED = {
+    "digits": ("rpc-sym", "softmax-sym", "bilateral", "softmax-boost", "bilateral-boost", "vit", "primal", "tssa",
+               "tost", "xcit", "tost-ista", "tost-text", "scaled-free", "scaled-alpha"),
+    "photos": ("tost", "xcit", "vit", "tost-ista", "tost-text"),
+    "prose": ("softmax", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
+}  # fmt: skip
+CONFIRMATORY: dict[str, tuple[int, ...]] = {
+    f"{task}-{name}": (1907, 1912, 1931, 1949, 1973)[: 5 if task == "digits" else 3]
+    for task, names in _COMPARED.items()
+    for name in names
+}
+"""Seeds of the models that claims compare, fixed before any of them was trained (docs/papers/verdicts.md)."""
 COMMAND = "workbench study records training"
 
 
@@ -119,11 +132,15 @@ def run(
         torch.set_num_threads(threads)
 
 
-def collect(name: str, results: Sequence[TrainResult], data: Path) -> dict[str, Any]:
-    """Put the runs of a bundled model, first seed first, where the package looks for them."""
+def collect(name: str, results: Sequence[TrainResult], data: Path, *, weights: bool = True) -> dict[str, Any]:
+    """Put the runs of a bundled model, first seed first, where the package looks for them.
+
+    Without ``weights`` the record alone, whose hashes say which they were.
+    """
     models, records = data / "models" / name, data / "records" / name
-    _copy_model(results[0], models, MODELS[name].keep)
-    return _write_records(name, results, models, records)
+    if weights:
+        _copy_model(results[0], models, MODELS[name].keep)
+    return _write_records(name, results, models if weights else None, records)
 
 
 def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
@@ -138,13 +155,15 @@ def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
     write_json(models / MODEL_FILE, about)
 
 
-def _write_records(name: str, results: Sequence[TrainResult], models: Path, records: Path) -> dict[str, Any]:
+def _write_records(
+    name: str, results: Sequence[TrainResult], models: Path | None, records: Path
+) -> dict[str, Any]:
     metrics = pd.concat([result.metrics for result in results], ignore_index=True)
     described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
     reported = dict.fromkeys(("accuracy", results[0].headline))
     about = {
         "name": name,
-        "command": f"{COMMAND} --model bundled:{name}",
+        "command": f"{COMMAND} --model bundled:{name}" + " --confirm" * (models is None),
         "threads": 1,
         "seeds": [model["seed"] for model in described],
         **{
@@ -163,18 +182,20 @@ def _write_records(name: str, results: Sequence[TrainResult], models: Path, reco
         ],
         **{key: described[0][key] for key in ("recipe", "data", "versions")},
     }
-    return write_record(records, METRICS_FILE, metrics, about, *sorted(models.iterdir()))
+    return write_record(records, METRICS_FILE, metrics, about, *(sorted(models.iterdir()) if models else ()))
 
 
 def _seconds(metrics: pd.DataFrame) -> float:
     return float(metrics.loc[metrics["metric"] == "seconds", "value"].sum())
 
 
-def _run_all(names: Sequence[str], workers: int, **options: Any) -> Iterable[tuple[str, TrainResult]]:
+def _run_all(
+    seeds: Mapping[str, Sequence[int]], workers: int, **options: Any
+) -> Iterable[tuple[str, TrainResult]]:
     """Every seed of every name as it finishes, in `workers` processes."""
     from joblib import Parallel, delayed
 
-    call, todo = delayed(_run_one), [(name, seed) for name in names for seed in SEEDS]
+    call, todo = delayed(_run_one), [(name, seed) for name in seeds for seed in seeds[name]]
     together = Parallel(n_jobs=workers, return_as="generator_unordered")
     with safe_path():
         yield from together(call(name, seed, options) for name, seed in todo)
@@ -192,27 +213,32 @@ def make_training_records(
     workers: int = 1,
     epochs: int | None = None,
     limit: int | None = None,
+    confirm: bool = False,
 ) -> Iterator[str]:
     """Train the bundled models of these names (all for none) with every seed; one line for each that is complete.
 
-    Unfinished runs lie in `work`, and go on from there. Raises UnknownName for a name that is not bundled.
+    ``confirm`` trains the models that claims compare with the seeds of `CONFIRMATORY`, writes records without weights,
+    and leaves the runs in `work`, where evaluations find them. Unfinished runs lie in `work`, and go on from there.
+    Raises UnknownName for a name that is not bundled.
     """
+    seeds = CONFIRMATORY if confirm else dict.fromkeys(MODELS, SEEDS)
     for name in names:
-        if name not in MODELS:
-            raise UnknownName("bundled model", name, MODELS)
-    names = names or list(MODELS)
-    done: dict[str, list[TrainResult]] = {name: [] for name in names}
-    print(f"{len(names)} models, seeds {', '.join(map(str, SEEDS))}", file=sys.stderr)
-    for name, result in _run_all(names, workers, work=work, epochs=epochs, limit=limit):
+        if name not in seeds:
+            raise UnknownName("bundled model", name, seeds)
+    seeds = {name: seeds[name] for name in names or seeds}
+    done: dict[str, list[TrainResult]] = {name: [] for name in seeds}
+    every = dict.fromkeys(str(seed) for own in seeds.values() for seed in own)
+    print(f"{len(seeds)} models, seeds {', '.join(every)}", file=sys.stderr)
+    for name, result in _run_all(seeds, workers, work=work, epochs=epochs, limit=limit):
         print(str(result), file=sys.stderr, flush=True)
         done[name].append(result)
-        if len(done[name]) < len(SEEDS):
+        if len(done[name]) < len(seeds[name]):
             continue
         found = sorted(done[name], key=lambda result: result.out.name)
-        record = collect(name, found, data)
+        record = collect(name, found, data, weights=not confirm)
         metric = found[0].headline
         each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
         yield f"{name}: test {each}; median {in_words(metric, record[f'test_{metric}_median'])}"
     # Only now: until everything is done, a second call would train what is finished again.
-    for name in names:
+    for name in () if confirm else seeds:
         shutil.rmtree(work / name)

@@ -1,0 +1,108 @@
+"""Controls of the verdicts: what is planted holds in every test of its claim, and noise in none."""
+
+import pandas as pd
+import pytest
+import torch
+
+from workbench.analyses.kernel_pca import kpca_values, principal_axes
+from workbench.captures import Capture, LayerRecord
+from workbench.papers.claims import judged
+from workbench.papers.published import claim_options, stated_claims
+from workbench.papers.verdicts import EQUIVALENT, FAILS, HOLDS
+from workbench.runs.analyze import analyze, check_request
+
+INPUTS, TOKENS, WIDTH = 16, 20, 4
+SCALE = WIDTH**-0.5
+
+
+def _queries_and_keys(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, INPUTS, 1, TOKENS, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def _noise(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(INPUTS, 1, TOKENS, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def _kernel_pca_values(k):
+    """The values V̇ that kernel PCA predicts for these keys, head by head."""
+    found = [kpca_values(principal_axes(keys[0], SCALE, WIDTH)) for keys in k]
+    return torch.stack([one.values * one.log_factor.exp() for one in found])[:, None]
+
+
+def _verdicts(q, k, v, analyses):
+    """The verdict on every claim that these analyses measure on one model, by label."""
+    capture = Capture([LayerRecord(0, "", q=q, k=k, v=v, scale=SCALE)], ("q", "k", "v"))
+    stated = stated_claims()
+    stated = stated[stated["analysis"].isin(analyses) & stated["over"].isin(["inputs", "every input"])]
+    stated = stated[(stated["paper"] == "teo2024") | stated["claim"].str.contains("negligible")]
+    stated = stated[~stated["measure"].str.contains("as_implemented")]
+    frames, found = {}, {}
+    for claim in stated.to_dict("records"):
+        options = {
+            key: {"true": True, "0": 0}.get(word, word)
+            for key, word in claim_options(claim["options"]).items()
+        }
+        asked = check_request(claim["analysis"], {"null_samples": 8, **options})
+        key = (claim["analysis"], claim["options"])
+        if key not in frames:
+            frames[key] = analyze(claim["analysis"], qkv=capture, **asked)
+        found[claim["label"]] = judged(claim, [frames[key]])
+    return pd.DataFrame(found).T
+
+
+@pytest.fixture(scope="module")
+def of_kernel_pca():
+    """Verdicts on a head whose values are those of kernel PCA, and on one whose values are noise."""
+    q, k = _queries_and_keys()
+    about_values = ["value-similarity", "eigenvector-test", "projection-error"]
+    planted, noise = (_verdicts(q, k, v, about_values) for v in (_kernel_pca_values(k), _noise()))
+    return planted["verdict"], noise["verdict"]
+
+
+# teo2024's claims of the values, each under its interpretation
+OF_VALUES = (
+    "V equals the predicted V̇: share of heads equal entry by entry",
+    "V equals V̇ up to rotation and scale: linear CKA",
+    "V equals V̇ column by column, in any order: mean cosine",
+    "V holds the keys' principal axes: share of V in the span of V̇",
+    "V is nearer V̇ than noise is: linear CKA",
+    "Eigenvectors follow from V: inconsistency of (I − 1_N)X = G⁻¹V",
+    "Entries of γ are equal for â from V: mean |difference| over |γ|",
+    "Entries of γ are equal for â from V: standard deviation over |γ|",
+    "Entries of γ are equal for â from V: mean relative difference",
+    "Vectors from V are eigenvectors of K̃: eigen-residual",
+    "Vectors from V lie in the top eigenspace: share, beside noise",
+)
+
+
+@pytest.mark.parametrize("label", OF_VALUES)
+def test_values_of_kernel_pca_hold_and_noise_does_not(of_kernel_pca, label):
+    planted, noise = of_kernel_pca
+    assert planted[label] == HOLDS
+    assert noise[label] in (FAILS, EQUIVALENT)
+
+
+def test_outputs_that_are_the_projections_reconstruct_and_noise_does_not():
+    """Outputs h = P/μ, the coordinates of the best there is, come of values V̇ divided by the eigenvalues."""
+    q, k = _queries_and_keys()
+    axes = [principal_axes(keys[0], SCALE, WIDTH) for keys in k]
+    lengths = torch.stack([one.eigenvalues * one.log_factor.exp() for one in axes])[:, None, None]
+    best = _kernel_pca_values(k) / lengths
+    planted, noise = (_verdicts(q, k, v, ["projection-error"])["verdict"] for v in (best, _noise()))
+    for label in (
+        "Outputs remove the projection error: share of what can be removed",
+        "Outputs reconstruct the queries: share of removable error removed",
+        "Outputs reconstruct the queries: the same, beside noise",
+    ):
+        assert planted[label] == HOLDS
+        assert noise[label] in (FAILS, EQUIVALENT)
+
+
+def test_values_of_kernel_pca_are_not_negligibly_alike_and_noise_is(of_kernel_pca):
+    planted, noise = of_kernel_pca
+    negligible = [label for label in planted.index if label.startswith("V is no nearer V̇ than noise")]
+    assert len(negligible) == 7
+    assert (planted[negligible] == FAILS).all()
+    assert noise[negligible].isin([HOLDS, EQUIVALENT]).all()
