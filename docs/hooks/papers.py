@@ -76,6 +76,8 @@ def _holds(row: dict[str, str]) -> str:
     comparison, threshold = row["comparison"], row["threshold"]
     if comparison.endswith("null"):
         return "above the null distribution" if comparison == "> null" else "not above the null distribution"
+    if comparison == "equals":
+        return f"within {row['margin']} of {threshold}"
     if comparison == "near":
         return f"within {threshold} of the published value"
     if comparison == "between":

@@ -104,9 +104,16 @@ def test_a_statement_about_other_models_is_measured_and_not_judged(stated):
     assert (frame["measured"] > 1).all()
     assert frame["why"].str.contains("theirs").all()
     needs = _claim("rank_90", ">=", "1", needs="text model of the paper")
-    assert papers_claims._other_scale(needs, "all-MiniLM-L6-v2") is None
-    assert papers_claims._other_scale(needs, "vit_tiny_patch16_224")
-    assert papers_claims._other_scale(needs, "gpt2")  # of another paper
+    texts = "wikitext-103"
+    assert papers_claims._other_scale(needs, "all-MiniLM-L6-v2", texts) is None
+    assert "these inputs are bundled:prose" in papers_claims._other_scale(
+        needs, "all-MiniLM-L6-v2", "bundled:prose"
+    )
+    assert papers_claims._other_scale(needs, "vit_tiny_patch16_224", texts)
+    assert papers_claims._other_scale(needs, "gpt2", texts)  # of another paper
+    images = needs | {"needs": "images"}
+    assert papers_claims._other_scale(images, "all-MiniLM-L6-v2", "bundled:prose")
+    assert papers_claims._other_scale(images, VIT, DIGITS) is None
 
 
 def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_path):
@@ -213,7 +220,7 @@ def test_what_cannot_be_decided_says_why(stated):
     frame, _ = stated(_claim("rank_90", "> null"), _claim("LCKA", ">", "0"))
     assert frame["verdict"].tolist() == ["undecided", verdicts.NOT_TESTED]
     assert frame["why"].tolist() == [
-        "the run holds no null distribution to compare with (null_samples=0)",
+        "the run holds no null distribution to compare with (null_samples=0, or none that can differ)",
         "gram-spectrum puts out no LCKA for this model",
     ]
 
@@ -240,9 +247,25 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
     known = "does not list|the paper says it of|about digits-primal|no membership_ari|no coding_rate|candidate=boosted"
     assert open_rows["why"].str.contains(known).all()
     rest = frame.drop(open_rows.index)
+    unmet = rest[rest["verdict"] == verdicts.PREMISE]
+    assert set(unmet["claim"].str.split().str[0]) == {"Adding", "The"}  # Prop. III.1, and eq. 4 of wu2025
+    rest = rest.drop(unmet.index)
     assert len(rest) > 40
-    assert rest[["measured", "low", "high"]].notna().all(axis=None)
+    assert rest["measured"].notna().all()
+    medians = rest["low"].isna()  # of two images none has an interval
+    assert rest[medians]["measure"].str.startswith(("projection_error", "LCKA")).all()
+    rest = rest[~medians]
+    assert rest[["low", "high"]].notna().all(axis=None)
     assert (rest["low"] <= rest["measured"]).all()
+    profiles = rest[
+        rest["measure"].str.startswith("eigenvalue_profile[") & ~rest["measure"].str.contains("/")
+    ]
+    assert (
+        profiles["why"]
+        .str.contains("times (N/197)² for the paper's number of tokens, N = 65", regex=False)
+        .all()
+    )
+    assert set(rest.loc[rest["kind"] == "identity", "scope"]) <= {"mathematics"}
     assert rest.loc[rest["comparison"].str.contains("null"), "null_low"].notna().all()
     known = frame.set_index(["claim", "interpretation"])["verdict"].groupby("claim").first()
     # what mathematics says of any model
@@ -251,4 +274,6 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model():
         known[[name for name in known.index if "averaged over heads and layers is" in name]].eq("fails").all()
     )
     analyses = [run["analysis"] for run in frame.attrs["provenance"]]
-    assert analyses.count("projection-error") == 1 + 10  # once, and through ten checkpoints
+    assert (
+        analyses.count("projection-error") == 2 + 10
+    )  # as means and head by head, and through ten checkpoints

@@ -104,7 +104,8 @@ def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
     if not len(numbers):
         return Finding(math.nan, math.nan, math.nan, 0)
     mean, low, high = numbers.mean(), math.nan, math.nan
-    if np.isfinite(numbers).all() and np.ptp(numbers) == 0 and len(numbers) > 1:
+    rounding = 4 * np.finfo(float).eps * np.abs(numbers).max()
+    if np.isfinite(numbers).all() and np.ptp(numbers) <= rounding and len(numbers) > 1:
         low = high = mean  # scipy finds no interval of zeros, and warns of rounding for other equal values
     elif np.isfinite(numbers).all() and len(numbers) > 1:
         low, high = stats.ttest_1samp(numbers, 0).confidence_interval(LEVEL)

@@ -65,14 +65,14 @@ def claims(
     Claims that one mechanism is better than another need trained models: `workbench.studies.claims_from_records`.
 
     One row per claim and interpretation, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights:
-    over layers) with a 95 % t-interval from ``low`` to ``high``; a ratio is averaged and judged on logarithms, and so
-    is a positive quantity whose interval would reach below 0 (``interval`` says which). The null columns hold the
-    null distribution. ``verdict`` follows from the interval: "holds" where all of it meets ``comparison`` and
-    ``threshold``, "fails" where none of it does, otherwise "undecided"; "not tested at this scale" where the paper
-    speaks of something else than this model (its own table's models, training on ImageNet, checkpoints that this
-    model has not got), and ``why`` says which. Thresholds that the paper does not give are ours, and
-    ``interpretation`` says so; ``primary`` marks the one that counts. ``arguments`` go to `analyze` (``batch_size``,
-    ``device``, …).
+    over layers) with a 95 % confidence interval from ``low`` to ``high``, and ``interval`` says how it was found. The
+    null columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
+    meets ``comparison`` and ``threshold``, "fails" where none of it does, "equivalent within the margin" where all of
+    it lies within ``margin`` of what the claim names, otherwise "undecided", with what would have been ``detectable``.
+    "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models, training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is
+    not so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
+    ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
+    rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
 
     Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
     ``arguments`` say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it
