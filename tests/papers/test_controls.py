@@ -106,4 +106,4 @@ def test_values_of_kernel_pca_are_not_negligibly_alike_and_noise_is(of_kernel_pc
     assert len(negligible) == 7
     assert (planted[negligible] == FAILS).all()
     assert not (noise[negligible] == FAILS).any()
-    assert noise["V is no nearer V̇ than noise: mean optimally matched cosine, columns"] == EQUIVALENT
+    assert noise["V is no nearer V̇ than noise: share of V in the span of V̇"] == EQUIVALENT

@@ -69,8 +69,9 @@ def claims(
     null columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, "equivalent within the margin" where all of
     it lies within ``margin`` of what the claim names, otherwise "undecided", with what would have been ``detectable``.
-    "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models, training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is
-    not so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
+    "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models,
+    training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
+    so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
     ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
     rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
 
