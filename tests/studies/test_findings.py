@@ -15,7 +15,7 @@ def test_medians_are_of_the_last_epoch_and_growth_is_from_clean_to_the_largest_s
         columns=["model", "seed", "epoch", "value"],
     ).assign(metric="accuracy", split="test")
     assert findings.median_findings(trained, "accuracy", ".0%") == [
-        "Test accuracy, median of 3 seeds: x 80%."
+        "Test accuracy, median (range) of 3 seeds: x 80% (70% to 90%)."
     ]
     assert findings.median_findings(trained, "loss", ".2f") == []
     swapped = pd.DataFrame(

@@ -357,12 +357,12 @@ def _method(frame: pd.DataFrame) -> str:
     if _of_pairs(frame):
         ways = {
             "seeds": "Welch's over training seeds",
-            "kinds": "paired over kinds of corruption",
-            "sizes": "of exponents that of the fitted slope",
+            "kinds": "of corruptions paired over their kinds",
+            "sizes": "of exponents of cost that of the fitted slope",
         }
         units = frame["units"].dropna().unique()
         said = [words for unit, words in ways.items() if unit in units]
-        said += ["Newcombe's over inputs (one seed a side)"] if {*units} - {*ways} else []
+        said += ["of accuracies of one seed Newcombe's over inputs"] if {*units} - {*ways} else []
         return f"95 % CI: {', '.join(said)}." if said else ""
     logs = frame["interval"].astype(str).str.contains("log").any()
     kinds = ", ".join(

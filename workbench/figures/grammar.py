@@ -251,6 +251,8 @@ class _Drawing:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
         if len(self.plot.metrics) == 1:
             parts = {cell: own for cell, own in parts.items() if own}
+        if any(isinstance(mark, Band) and mark.bars for mark in self.plot.marks):
+            parts = {cell: _side_by_side(own) for cell, own in parts.items()}
         drawn = [series for own in parts.values() for series in own]
         marks = sorted(self.plot.marks or (Line(),), key=lambda mark: mark.depth)
         marks = [mark.within([*parts.values()]) for mark in marks]
@@ -390,6 +392,16 @@ class _Drawing:
 
 
 _NO_DATA = {"text": "no data", "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
+
+
+def _side_by_side(panel: Sequence[Series]) -> list[Series]:
+    """The series of a panel next to each other, within a third of the way from place to place."""
+    places = sorted({float(place) for series in panel for place in series.rows[series.x].dropna()})
+    apart = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
+    return [
+        replace(series, aside=apart * ((number + 0.5) / len(panel) - 0.5))
+        for number, series in enumerate(panel)
+    ]
 
 
 def _dashed(style: dict[str, Any], number: int) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Series:
     group: str
     unit: str = ""
     inputs: int | None = None
+    aside: float = 0.0
+    """How far from its place it is drawn, so that the bars of several series do not cover each other."""
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was taken from the rows already: marks, key and axes ask for the same."""
 
@@ -130,9 +132,11 @@ class Line(Mark):
                     **marker, "symbol": [f"{plain}-open" if one else plain for one in opened],
                     "line": {"width": [1.2 if one else 0 for one in opened], "color": series.colour},
                 }  # fmt: skip
+            hover = series.hover(words)
             yield go.Scatter(
-                x=level[series.x], y=level["value"], mode=mode, line=series.style["line"], marker=marker,
-                hovertemplate=series.hover(words), customdata=level["n"],
+                x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
+                marker=marker, customdata=level["n"], text=level[series.x] if series.aside else None,
+                hovertemplate=hover.replace("%{x}", "%{text}") if series.aside else hover,
             )  # fmt: skip
 
     def _words(self, series: Series) -> str:
@@ -192,7 +196,7 @@ class Band(Mark):
     def _drawn(self, series: Series) -> Iterator[go.Scatter]:
         ends = self.ends(series)
         if self.bars and len(ends):
-            x = [place for at in ends[series.x] for place in (at, at, None)]
+            x = [place for at in ends[series.x] + series.aside for place in (at, at, None)]
             y = [
                 end for low, high in zip(ends["low"], ends["high"], strict=True) for end in (low, high, None)
             ]

@@ -132,7 +132,7 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         )
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     cosines = rows.loc[~angles, ["value", "null_high"]].max().max()
-    titles = dict.fromkeys(present, "Layer") | {ANGLE: "Angle, smallest first"}
+    titles = dict.fromkeys(present, "Layer") | {ANGLE: "Rank of the angle, smallest first"}
     plot = Plot(rows, x="place").metric(*present)
     plot = plot.scale(
         x_free=True,

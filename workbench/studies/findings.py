@@ -11,14 +11,17 @@ from workbench.studies.baselines import UNREACHED
 
 
 def median_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
-    """A test metric at the end of training, of every model of a training record: median over its seeds."""
+    """A test metric at the end of training, of every model of a training record: median and range over its seeds."""
     rows = trained[(trained["metric"] == metric) & (trained["split"] == "test")]
     rows = rows[rows["epoch"] == rows.groupby("model")["epoch"].transform("max")]
     if rows.empty:
         return []
-    medians = rows.groupby("model", sort=False)["value"].median()
-    values = ", ".join(f"{model} {value:{format}}" for model, value in medians.items())
-    return [f"Test {metric}, median of {rows['seed'].nunique()} seeds: {values}."]
+    spread = rows.groupby("model", sort=False)["value"].agg(["median", "min", "max"])
+    values = ", ".join(
+        f"{model} {row['median']:{format}} ({row['min']:{format}} to {row['max']:{format}})"
+        for model, row in spread.iterrows()
+    )
+    return [f"Test {metric}, median (range) of {rows['seed'].nunique()} seeds: {values}."]
 
 
 def growth_findings(swapped: pd.DataFrame) -> list[str]:

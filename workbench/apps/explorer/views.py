@@ -449,7 +449,7 @@ def _read_compare(address: Address, material: Material) -> str:
         else ""
     )
     mean = f"{moved[real].mean():.1%} of that from a query on average"
-    return f"With {names[1]}, {one}{mean}, goes to other tokens than with {names[0]} (total variation)."
+    return f"Between {names[0]} and {names[1]}, {one}{mean}, goes to other tokens (total variation)."
 
 
 # ------------------------------------------------------------------------------------------------------ overview
