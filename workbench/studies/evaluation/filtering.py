@@ -75,8 +75,8 @@ class Filtered:
         over_even = best["psnr"] - psnr["even attention"]
         return [
             f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {made.idxmax()} of scikit-image "
-            f"{made.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB (settings "
-            "chosen by the clean photograph).",
+            f"{made.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB. A "
+            "filter that has settings takes those, of a small grid, that come nearest to the clean photograph.",
             f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
             f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} an even mean of "
             "its patches.",
