@@ -148,7 +148,8 @@ def test_a_file_without_it_is_refused(tmp_path, name, content, says):
         ({"models": [3]}, "models.0"), ({"notebook": {"name": []}}, "notebook.name"),
         ({"figure": {}}, "figure.caption"),
         ({"records": ["x"]}, "records.0"), ({"schema": 1, "parameters": "x"}, "parameters"),
-        ({"runs": {}}, "runs"), ({"versions": {"torch": 2}}, "versions.torch"), ({"git": {"commit": "c"}}, "git.dirty"),
+        ({"runs": {}}, "runs"), ({"runs": [{"analysis": []}]}, "runs.0.analysis"),
+        ({"versions": {"torch": 2}}, "versions.torch"), ({"git": {"commit": "c"}}, "git.dirty"),
     ],
 )  # fmt: skip
 def test_a_provenance_that_says_anything_is_refused_with_the_place(tmp_path, change, place):

@@ -191,8 +191,12 @@ def test_what_is_taken_from_a_frame_shares_its_provenance():
 
 
 @pytest.mark.parametrize(
-    "text", ['{"metric": "effective_rank", "value": 1}', "[1, 2]", '[{"layer": 0}]', "7", "not JSON"]
-)
+    "text",
+    [
+        '{"metric": "effective_rank", "value": 1}', "[1, 2]", '[{"layer": 0}]', "7", "not JSON",
+        '[{"metric": "effective_rank", "value": 1, "layer": 1000000000000000000000000000000}]',
+    ],
+)  # fmt: skip
 def test_json_of_another_kind_is_no_result(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)

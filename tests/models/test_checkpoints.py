@@ -88,6 +88,24 @@ def test_truncated_missing_and_other_files(model, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"mlp_ratio": 10**30}, "cannot be built"), ({"attention_options": {"name": []}}, "cannot be built"),
+    ],
+)  # fmt: skip
+def test_an_architecture_that_cannot_be_built_is_an_error_that_names_the_file(model, tmp_path, changes, said):
+    write_checkpoint(tmp_path / "x.safetensors", model, META | {"architecture": ARCHITECTURE | changes})
+    with pytest.raises(InputError, match=said):
+        restore(tmp_path / "x.safetensors")
+
+
+def test_entries_of_an_older_format_may_be_of_any_kind(model, tmp_path):
+    recipe = {"architecture": None, "recipe": 3}
+    write_checkpoint(tmp_path / "x.safetensors", model, META | {"format": 1, "recipe": recipe})
+    assert read_checkpoint(tmp_path / "x.safetensors")[1]["recipe"] == recipe
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
         ({"architecture": []}, "architecture: Input should be"),
         ({"architecture": {"name": "vit", "depth": "four"}}, "depth of architecture 'vit' must be a whole number"),
         ({"architecture": {"name": "vit", "patch_size": 0}}, "patch_size of architecture 'vit' must be"),

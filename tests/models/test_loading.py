@@ -377,6 +377,22 @@ def test_pickled_weights_in_a_folder_name_the_safe_way(bert, tmp_path, kind):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("kind", ["hf", "timm:local-dir"])
+def test_a_configuration_much_larger_than_its_weights_is_refused_before_it_takes_their_memory(
+    bert, tmp_path, kind
+):
+    """A hundred million classes or words would be gigabytes."""
+    about = {"architecture": "vit_tiny_patch16_224", "num_classes": 10**8, "pretrained_cfg": {}}
+    if kind == "hf":
+        about = json.loads((bert / "config.json").read_text()) | {"vocab_size": 10**8}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    save_file({"x": torch.zeros(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        InputError, match=r"does not fit its configuration: its weights are 76 bytes, and its"
+    ):
+        load(f"{kind}:{tmp_path}")
+
+
 def test_devices_and_types_that_do_not_exist(bert):
     with pytest.raises(InputError, match="device 'gpu'"):
         load(f"hf:{bert}", device="gpu")

@@ -83,6 +83,10 @@ class _Data(TypedDict):
     sha256: str
 
 
+class _Run(TypedDict):
+    analysis: NotRequired[str | None]
+
+
 class _Provenance(TypedDict):
     """What is relied on of a provenance, of any schema."""
 
@@ -93,7 +97,7 @@ class _Provenance(TypedDict):
     parameters: dict[str, Any]
     models: list[_Part]
     inputs: list[_Part]
-    runs: list[dict[str, Any]]
+    runs: list[_Run]
     records: list[_Record]
     versions: dict[str, str | None]
     git: _Git | None

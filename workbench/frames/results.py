@@ -242,5 +242,5 @@ def _read_text(path: Path) -> pd.DataFrame:
                 "it has no columns 'metric' and 'value'; rows of tokens or pairs are read from .parquet"
             )
         return with_new_names(conform(frame))  # these formats hold no schema
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path} holds no result: {error}") from error

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, MinLen
 from typing_extensions import TypedDict
 
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, WorkbenchError
 from workbench.core.files import atomic_write
 from workbench.core.options import conforming, parsed
 from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
-from workbench.models.source import ImageFormat, Source, require_file, seeded
+from workbench.models.source import ImageFormat, Source, first_lines, require_file, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -155,9 +155,9 @@ def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
     entries = RENAMED["recipe entry"]
     return {
         name: new_settings(value) if name == "attention_options" and value
-        else _with_new_options(value) if name == "architecture"
+        else _with_new_options(value) if name == "architecture" and isinstance(value, dict)
         else _with_new_options({entries.get(entry, entry): inside for entry, inside in value.items()})
-        if name == "recipe"
+        if name == "recipe" and isinstance(value, dict)
         else value
         for name, value in about.items()
     }  # fmt: skip
@@ -211,8 +211,16 @@ def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origi
             return func(*args, **(kwargs or {}))
 
     held = sum(value.numel() for value in state.values())
-    with torch.device("meta"), Unfilled():
-        wanted = sum(value.numel() for value in build(architecture).state_dict().values())
+    try:
+        with torch.device("meta"), Unfilled():
+            wanted = sum(value.numel() for value in build(architecture).state_dict().values())
+    except WorkbenchError:
+        raise
+    except Exception as error:  # torch fails at sizes and options of any kind in whatever way that ends
+        raise InputError(
+            f"{origin}: its architecture cannot be built ({first_lines(error)}); take the file as `workbench study "
+            "train` wrote it"
+        ) from error
     if wanted > 4 * held + 1_000_000:
         raise InputError(
             f"{origin} does not fit its architecture: it holds {held:,} weights, and that has {wanted:,}; take the "

@@ -16,7 +16,7 @@ from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.whole_module import whole_module
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
-from workbench.models.source import ImageFormat, Source, in_our_words, seeded
+from workbench.models.source import Bounded, ImageFormat, Source, in_our_words, seeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -69,7 +69,8 @@ def _load(
     auto = _auto_class(config)
     if pretrained:
         load = _pretrained_loader(auto, where, config, dtype, {**options, **placing})
-        with seeded():  # a pooler that the weights leave out is drawn at random: always the same one
+        bound = Bounded(where, f"hf:{name}") if is_folder else contextlib.nullcontext()
+        with seeded(), bound:  # a pooler that the weights leave out is drawn at random: always the same one
             module, report = fetch(load)
         _check_complete(f"hf:{name}", report)
     else:

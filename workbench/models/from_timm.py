@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import (
+    Bounded,
     ImageFormat,
     Source,
     first_lines,
@@ -97,7 +99,8 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
         elif (problem := hub.obstacle()) is not None:
             raise hub.missing(what, where, problem)
     try:
-        with seeded():
+        local = pretrained and place == "local-dir" and Path(where).is_dir()
+        with seeded(), Bounded(where, what) if local else contextlib.nullcontext():
             module = hub.download(
                 what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import pickle
 import re
 from collections.abc import Callable, Generator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
+from torch.overrides import TorchFunctionMode
 
 from workbench.core.errors import InputError
 
@@ -133,6 +135,39 @@ def require_file(path: Path) -> None:
 def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Names without what torch puts before them around a parallel or compiled model."""
     return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in state.items()}
+
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.arange)
+
+
+class Bounded(TorchFunctionMode):
+    """Building a model whose weights lie in a folder, and which may be larger than they are, but not many times.
+
+    A configuration of a few bytes could otherwise fill the memory before anybody finds that its weights are not there.
+    Weights packed below one bit have 16 numbers in a byte at most; buffers come beside them.
+    """
+
+    def __init__(self, folder: str | Path, what: str) -> None:
+        super().__init__()
+        files = [path for path in Path(folder).iterdir() if path.suffix in _WEIGHTS and path.is_file()]
+        self.held, self.what, self.made = sum(path.stat().st_size for path in files), what, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _MAKERS:
+            size = args or kwargs.get("size") or (kwargs.get("end", 0),)
+            if func is torch.arange:
+                size = [max(abs(end) for end in size if isinstance(end, (int, float)))]
+            elif isinstance(size[0], (tuple, list)):
+                size = size[0]
+            self.made += math.prod(size)
+            if self.made > 16 * self.held + 2**24:
+                raise InputError(
+                    f"{self.what} does not fit its configuration: its weights are {self.held:,} bytes, and its "
+                    f"config.json asks for more than {self.made:,} numbers; take both from where the model was saved"
+                )
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager

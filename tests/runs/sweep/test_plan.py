@@ -185,6 +185,13 @@ def test_a_manifest_of_any_shape_is_refused_at_once(tmp_path, change, said):
         sweep_status(tmp_path)
 
 
+@pytest.mark.parametrize("workers", [None, 0, "2", [], 1.5])
+def test_a_manifest_whose_workers_are_no_number_is_refused(tmp_path, workers):
+    (tmp_path / "manifest.json").write_text(json.dumps(json.loads(OLD.read_text()) | {"workers": workers}))
+    with pytest.raises(InputError, match=r"manifest\.json does not describe a sweep .*workers: "):
+        sweep_status(tmp_path)
+
+
 def test_no_sweep_is_planned_that_could_not_be_read():
     with pytest.raises(InputError, match="2,000,000 tasks is too long"):
         Plan((), ("a", "b"), (10**6,), RunSettings())

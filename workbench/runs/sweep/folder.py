@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 from urllib.parse import quote
 
 import pandas as pd
@@ -56,6 +56,7 @@ class _Failure(TypedDict):
 
 
 class _Manifest(TypedDict):
+    workers: NotRequired[Annotated[int, Ge(1)]]
     plan: dict[str, Any]
     parts: dict[str, _Line]
     failed: dict[str, _Failure]
