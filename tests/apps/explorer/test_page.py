@@ -165,7 +165,7 @@ def _tokens_are_followed_through_depth(page, bundle):
         ".aw-trajectories canvas", "all => all.map(one => one.getAttribute('aria-label'))"
     )
     names = [card.name for card in bundle.header.by_layer]
-    assert names[-2:] == ["token_cosine", "coding_rate"]
+    assert names[:2] == ["token_cosine", "coding_rate"]
     for name, words in zip(names, said, strict=True):
         drawn = [float(one) for one in re.findall(r": (-?[\d.]+)(?:,|$)", words.partition(" by layer")[2])]
         assert drawn == pytest.approx(bundle.arrays[f"inputs.0.by_layer.{name}.value"], rel=6e-3, abs=6e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from workbench.apps.cli.options import (
     INPUTS,
     MODEL,
     NOTEBOOK,
+    analysis_option,
     json_option,
     out_file,
     out_folder,
@@ -156,6 +158,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     metavar="MB",
     help="With --save: layers that do not fit are left out, evenly. [default: 8]",
 )
+@analysis_option("With --save: what it says of heads and layers is shown, too. May be repeated.")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Where it is served. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip
@@ -168,6 +171,7 @@ def explore(
     no_browser: bool,
     save: str | None,
     max_size: float | None,
+    analyses: tuple[str, ...],
     **place: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
@@ -181,18 +185,20 @@ def explore(
     """
     given = {name: value for name, value in place.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, given, max_size)
+        _save_explorer(save, figure, given, max_size, analyses)
         return
-    if given or max_size is not None:
+    if given or analyses or max_size is not None:
         raise click.UsageError(
-            "--model, --inputs, --index and --max-size say what --save writes; give --save FILE.html"
+            "--model, --inputs, --index, --analysis and --max-size say what --save writes; give --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
     sys.exit((open_page if app else open_explorer)(figure, port=port, browser=not no_browser, theme=theme))
 
 
-def _save_explorer(path: str, figure: str | None, given: dict[str, Any], megabytes: float | None) -> None:
+def _save_explorer(
+    path: str, figure: str | None, given: dict[str, Any], megabytes: float | None, analyses: Sequence[str]
+) -> None:
     """Write the page of an address: of a saved figure, changed by what was given."""
     from workbench.apps.explorer import Explorer
     from workbench.apps.explorer.address import address_of_figure
@@ -201,5 +207,6 @@ def _save_explorer(path: str, figure: str | None, given: dict[str, Any], megabyt
     if "index" in given:
         given["n"] = given["index"] + 1
     explorer = Explorer.at({**({} if figure is None else address_of_figure(figure)), **given})
-    written = explorer.save_html(path, limit_mb=LIMIT_MB if megabytes is None else megabytes)
+    limit = LIMIT_MB if megabytes is None else megabytes
+    written = explorer.save_html(path, limit_mb=limit, analyses=analyses)
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

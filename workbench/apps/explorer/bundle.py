@@ -419,11 +419,11 @@ def make_bundle(
         told(place / len(ones))
         seen = capture(model, one, layers=None if layers is None else list(layers), sites=SITES)
         part = _input(seen, one, with_operands)
+        part.series += _through_depth(model, one, layers, seed)
         for name, options in ANALYSES.items():
             frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
             part.series += [] if frame is None else _plain(name, frame)
         told((place + 0.3) / len(ones))
-        part.series += _through_depth(model, one, layers, seed)
         if len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
             _belong(part, model, one, layers)

@@ -20,7 +20,8 @@ export class Depth {
     this.chart = make("canvas");
     this.room = make("div", "aw-chart", null, this.chart);
     this.title = make("h2", "", "Depth");
-    this.trajectories = state.bundle.by_layer.slice(-MOST_CHARTS).map((metric) => this.trajectory(metric));
+    const [first, second, ...others] = state.bundle.by_layer; // of the tokens; and what was measured last
+    this.trajectories = [first, second, ...others.slice(2 - MOST_CHARTS)].filter(Boolean).map((metric) => this.trajectory(metric));
     this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ canvas }) => canvas));
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
@@ -179,12 +180,13 @@ export class Depth {
     this.title.textContent = "Depth: the tokens after each block";
     const { layers } = state.bundle;
     const [whole, height] = state.measured(this, "tokens", () => [this.tokens.clientWidth, this.tokens.clientHeight]);
-    const count = Math.max(1, this.trajectories.length);
+    const count = whole < 520 ? 1 : Math.max(1, this.trajectories.length); // side by side, on a phone one below another
     const width = Math.max(230, Math.floor((whole - 18 * (count - 1)) / count));
+    const tall = count === 1 ? 112 : Math.max(height, 90);
     const style = palette(state.theme, this.box);
     const colour = (name) => style.getPropertyValue(name);
     for (const { metric, canvas, left, right } of this.trajectories) {
-      const pen = fresh(canvas, width, Math.max(height, 90));
+      const pen = fresh(canvas, width, tall);
       if (!pen) continue;
       const of = (which) => layers.map((layer) => state.one.ofLayer(metric.name, which, layer));
       const values = of("value");
@@ -192,7 +194,7 @@ export class Depth {
       const known = [...values, ...mean, ...low, ...high].filter(Number.isFinite);
       const [bottom, top] = [Math.min(0, ...known), Math.max(...known, Math.min(0, ...known) + 1e-9)];
       const x = (place) => left + ((place + 0.5) / layers.length) * (width - left - right);
-      const y = (value) => 20 + (1 - (value - bottom) / (top - bottom)) * (Math.max(height, 90) - 38);
+      const y = (value) => 20 + (1 - (value - bottom) / (top - bottom)) * (tall - 38);
       const at = state.card.place;
       pen.font = `10.5px ${style.fontFamily}`;
       pen.textBaseline = "middle";
@@ -203,11 +205,15 @@ export class Depth {
       for (const value of [bottom, top]) pen.fillText(number(value), left - 7, y(value));
       pen.textAlign = "center";
       const every = Math.ceil((layers.length * 18) / (width - left - right));
-      layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), Math.max(height, 90) - 7));
+      layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), tall - 7));
       pen.fillStyle = colour("--ink");
       pen.textAlign = "left";
       const named = `${metric.label}${metric.unit ? ` (${metric.unit})` : ""}`;
-      pen.fillText(`${named}, layer ${state.layer}: ${number(values[at])}${metric.null ? `, null ${number(mean[at])}` : ""}`, left, 6);
+      const said = `${number(values[at])}${metric.null ? ` (null ${number(mean[at])})` : ""}`;
+      const room = width - left - right - pen.measureText(`: ${said}`).width;
+      let words = named;
+      while (words.length > 4 && pen.measureText(words).width > room) words = `${words.slice(0, -2).trimEnd()}…`;
+      pen.fillText(`${words}: ${said}`, left, 6);
       canvas.setAttribute("aria-label", `${named} by layer: ${layers.map((layer, place) => `${layer.index}: ${number(values[place])}`).join(", ")}`);
       pen.fillStyle = colour("--band");
       layers.forEach((_, place) => {
