@@ -251,8 +251,8 @@ class _Drawing:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
         if len(self.plot.metrics) == 1:
             parts = {cell: own for cell, own in parts.items() if own}
-        if any(isinstance(mark, Band) and mark.bars for mark in self.plot.marks):
-            parts = {cell: _side_by_side(own) for cell, own in parts.items()}
+        for bars in (mark for mark in self.plot.marks if isinstance(mark, Band) and mark.bars):
+            parts = {cell: _side_by_side(own, bars) for cell, own in parts.items()}
         drawn = [series for own in parts.values() for series in own]
         marks = sorted(self.plot.marks or (Line(),), key=lambda mark: mark.depth)
         marks = [mark.within([*parts.values()]) for mark in marks]
@@ -350,7 +350,9 @@ class _Drawing:
         places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
         log = self.plot.scales.get("x_log", False) if (places > 0).any() else False
         places = places[places > 0] if log else places
-        whole = bool((places == np.round(places)).all()) and not log
+        held = self.rows[cell[0]][self.plot.x].dropna().astype(float)
+        # of the rows: what is drawn may stand aside of its place
+        whole = bool((held % 1 == 0).all()) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
             usual = TITLES.get(self.plot.x, self.plot.x.replace("_", " ").capitalize())
@@ -394,8 +396,10 @@ class _Drawing:
 _NO_DATA = {"text": "no data", "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
 
 
-def _side_by_side(panel: Sequence[Series]) -> list[Series]:
-    """The series of a panel next to each other, within a third of the way from place to place."""
+def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
+    """The series of a panel next to each other where several have bars, within a third of the way between places."""
+    if sum(bool((ends["high"] > ends["low"]).any()) for ends in map(bars.ends, panel)) < 2:
+        return [*panel]
     places = sorted({float(place) for series in panel for place in series.rows[series.x].dropna()})
     apart = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
     return [
