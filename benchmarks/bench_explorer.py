@@ -34,7 +34,10 @@ _WATCH = """async act => {
   const says = () => document.querySelector(".aw-headline").textContent + document.querySelector(".aw-top").textContent;
   const [begin, before] = [performance.now(), says()];
   act();
-  while (says() === before) await new Promise(requestAnimationFrame);
+  while (says() === before) {
+    await new Promise(requestAnimationFrame);
+    if (performance.now() - begin > 60000) throw new Error(`nothing changed: ${before}`);
+  }
   await new Promise(requestAnimationFrame);
   return performance.now() - begin;
 }"""
@@ -101,10 +104,10 @@ def run() -> list[dict[str, str]]:
             for number in range(CHANGES):
                 if number % (CHANGES // 5) == 0:
                     memory.append(_memory(page, kernel))
-                if number % 10:
-                    page.evaluate(_PRESS, "ArrowUp" if number % 2 else "ArrowDown")
-                else:
-                    page.evaluate(_CHOOSE, (number // 10 + 1) % INPUTS)
+                if number % 10 == 9:
+                    page.evaluate(_CHOOSE, number // 10 % INPUTS)
+                elif number % 10 != 8:  # as many up as down: at either end nothing would change
+                    page.evaluate(_PRESS, "ArrowUp" if number % 2 == 0 else "ArrowDown")
             memory.append(_memory(page, kernel))
             assert page.locator(BOX).count() == 1
     (kernel_early, heap_early), (kernel_late, heap_late) = memory[1], memory[-1]
