@@ -75,7 +75,8 @@ def _interpreted(row: dict[str, str]) -> list[str]:
 def _holds(row: dict[str, str]) -> str:
     comparison, threshold = row["comparison"], row["threshold"]
     if comparison.endswith("null"):
-        return "above the null distribution" if comparison == "> null" else "not above the null distribution"
+        words = {"> null": "above", "< null": "below", "<= null": "not above"}
+        return f"{words[comparison]} the null distribution"
     if comparison == "equals":
         return f"within {row['margin']} of {threshold}"
     if comparison == "near":

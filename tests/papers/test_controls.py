@@ -107,3 +107,21 @@ def test_values_of_kernel_pca_are_not_negligibly_alike_and_noise_is(of_kernel_pc
     assert (planted[negligible] == FAILS).all()
     assert not (noise[negligible] == FAILS).any()
     assert noise["V is no nearer V̇ than noise: share of V in the span of V̇"] == EQUIVALENT
+
+
+def test_attention_of_low_rank_holds_and_that_of_noise_does_not():
+    # of a single head ranks vary much: enough inputs that noise is seen to be noise
+    noise = [torch.cat([8 * _queries_and_keys(seed)[side] for seed in range(3, 9)]) for side in (0, 1)]
+    sign = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, -1.0).double()[:, None]
+    low = (8 * sign).expand(*noise[0].shape)  # two kinds of tokens, each attending to its own
+    stated = stated_claims("chen2023").query(
+        "measure in ('rank_90_share', 'effective_rank') and over == 'inputs'"
+    )
+    assert len(stated) == 2
+    for q, k in ((low, low), noise):
+        attn = (SCALE * q @ k.mT).softmax(-1)
+        record = LayerRecord(0, "", q=q, k=k, v=torch.cat([_noise()] * 6), attn=attn, scale=SCALE)
+        capture = Capture([record], ("q", "k", "v", "attn"))
+        frame = analyze("attention-spectrum", qkv=capture, null="both", null_samples=5)
+        verdicts = {judged(claim, [frame])["verdict"] for claim in stated.to_dict("records")}
+        assert verdicts == {HOLDS} if q is low else verdicts <= {FAILS, EQUIVALENT}

@@ -149,7 +149,9 @@ def test_claims_are_stated_in_words_that_the_library_knows():
     assert (stated.groupby(one_claim)["primary"].sum() == 1).all()
     assert set(stated["kind"]) == set(verdicts.KINDS)
     assert set(stated["scale"]) == {"", "embedded"}
-    assert (stated.loc[stated["comparison"].isin(["equals", "> null", "<= null"]), "margin"] != "").all()
+    assert (
+        stated.loc[stated["comparison"].isin(["equals", "> null", "<= null", "< null"]), "margin"] != ""
+    ).all()
     for claim in stated.to_dict("records"):
         terms = verdicts.parse_measure(claim["measure"])
         recorded = claim["analysis"] == "training"  # whose metrics are those of metrics.csv

@@ -279,6 +279,10 @@ def test_a_p_is_below_five_percent_exactly_where_the_interval_decides():
         ("<= null", (0.13, 0.27), EQUIVALENT),
         ("<= null", (-0.5, 0.05), HOLDS),
         ("<= null", (0.2, 0.35), UNDECIDED),
+        ("< null", (-0.5, 0.05), HOLDS),
+        ("< null", (0.13, 0.27), EQUIVALENT),
+        ("< null", (0.05, 0.27), UNDECIDED),
+        ("< null", (0.2, 0.35), FAILS),
     ],
 )
 def test_negligible_is_within_a_stated_margin_of_noise(comparison, ends, verdict):

@@ -53,7 +53,15 @@ _KEYS = ["paper", "place", "claim", "interpretation"]
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12.5, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 583, PAGE - 2 * _MARGIN, 3
-_COMPARED = {"<": "< ", "<=": "≤ ", ">": "> ", ">=": "≥ ", "> null": "> null", "<= null": "≤ null"}
+_COMPARED = {
+    "<": "< ",
+    "<=": "≤ ",
+    ">": "> ",
+    ">=": "≥ ",
+    "> null": "> null",
+    "<= null": "≤ null",
+    "< null": "< null",
+}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _NULL = "rgba(90,90,90,0.55)"
 # What the labels' symbols mean, for the line under the chart.

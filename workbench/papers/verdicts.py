@@ -29,7 +29,7 @@ EQUIVALENT = "equivalent within the margin"
 PREMISE = "premise not met"
 NOT_TESTED = "not tested at this scale"
 VERDICTS = (HOLDS, EQUIVALENT, FAILS, UNDECIDED, PREMISE, NOT_TESTED)
-COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null")
+COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null", "< null")
 OVER = (
     "inputs", "every input", "layers", "last / first", "last - first", "last / warm-up", "last - warm-up",
     "every checkpoint", "model - baseline", "model / baseline", "last layer / first layer", "tokens", "sizes",
@@ -260,7 +260,10 @@ def region(
     if comparison.endswith("null"):
         if null is None:
             return None
-        end = max(null.high, null.mean + room_of(margin, null.mean, bound))
+        room = room_of(margin, null.mean, bound)
+        if comparison == "< null":
+            return -math.inf, math.nextafter(min(null.low, null.mean - room), -math.inf)
+        end = max(null.high, null.mean + room)
         return (math.nextafter(end, math.inf), math.inf) if comparison == "> null" else (-math.inf, end)
     if comparison == "between":
         low, _, high = threshold.partition("..")
@@ -323,7 +326,10 @@ class Judgement(NamedTuple):
 
 
 # What decides where two nulls do not agree: a claim must hold against each.
-_WORST = {"> null": (FAILS, EQUIVALENT, UNDECIDED, HOLDS), "<= null": (FAILS, UNDECIDED, EQUIVALENT, HOLDS)}
+_WORST = {
+    **dict.fromkeys(("> null", "< null"), (FAILS, EQUIVALENT, UNDECIDED, HOLDS)),
+    "<= null": (FAILS, UNDECIDED, EQUIVALENT, HOLDS),
+}
 
 
 def against_nulls(
