@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.captures.families import FAMILIES
-from workbench.captures import SITES, Capture, capture, compare, read_qkv
-from workbench.captures.storage import write_tensors
+from workbench.captures import SITES, Capture, capture, compare, read_qkv, storage
+from workbench.captures.storage import read_capture, write_tensors
 from workbench.core.errors import InputError, MissingResource
 
 LAYERS, BATCH, HEADS, TOKENS, HEAD_DIM = 4, 2, 3, 7, 5
@@ -295,3 +295,15 @@ def test_a_capture_of_a_newer_format_or_of_none_is_refused(tmp_path, version):
     path = write_tensors(tmp_path / "a.npz", {}, {"format": "capture", "format_version": version})
     with pytest.raises(InputError, match="reads formats up to"):
         read_qkv(path)
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_is_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "packed.npz"
+    np.savez_compressed(path, q=np.zeros((1, 1, 4, 10**5)))
+    with pytest.raises(InputError, match="no k, v"):
+        read_capture(path)  # small as it is, it may be
+    monkeypatch.setattr(storage, "_MOST_UNPACKED", 10**5)
+    with pytest.raises(
+        InputError, match=r"packed\.npz: [\d,]+ bytes that unpack to 3,200,128 hold no queries"
+    ):
+        read_capture(path)

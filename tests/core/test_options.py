@@ -18,6 +18,7 @@ from workbench.core.options import (
     conforming,
     literal,
     options_of,
+    parse_numbers,
     parsed,
     read_options,
     read_typed,
@@ -193,3 +194,10 @@ def test_any_depth_is_an_answer():
         deep = [deep]
     with pytest.raises(ValueError, match=r"deep|recursion"):
         conforming(list, deep)
+
+
+@pytest.mark.parametrize("asked", ["1" * 5000, "0-" + "9" * 5000, "3,-" + "1" * 30])
+def test_numbers_of_thousands_of_digits_are_no_numbers(asked):
+    for total in (None, 4):
+        with pytest.raises(InputError, match="neither a number nor a range"):
+            parse_numbers("head", asked, total)

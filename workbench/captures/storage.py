@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2  # 2 has new names of sites; files of format 1 are read
 _KEY = "workbench"
+_MOST_UNPACKED, _MOST_PACKED = (
+    2**26,
+    100,
+)  # bytes that an archive may unpack to, and more by this times its own size
 _PICKLED = (".pt", ".pth")
 
 
@@ -276,6 +280,16 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[s
     return atomic_write(target, put)
 
 
+def _check_unpacked(path: Path, size: int) -> None:
+    """Raise InputError for an archive that holds far more than its own size: no tensor of a model packs so well."""
+    held = path.stat().st_size
+    if size > _MOST_UNPACKED and size > _MOST_PACKED * held:
+        raise InputError(
+            f"{path}: {held:,} bytes that unpack to {size:,} hold no queries, keys or values; save them with "
+            "numpy.savez, which does not pack them"
+        )
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The tensors of a file, and the note that `write_tensors` left in it; None in anyone else's file."""
     if path.suffix in _PICKLED:
@@ -288,6 +302,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
             if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and advise to load that
                 raise InputError(f"{path}: not a readable .npz file; write it with numpy.savez")
             with np.load(path, allow_pickle=False) as archive:
+                _check_unpacked(path, sum(part.file_size for part in archive.zip.infolist()))
                 arrays = {name: archive[name] for name in archive.files}
             text = str(arrays.pop(_KEY)) if _KEY in arrays else None
             tensors = {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}

@@ -213,7 +213,7 @@ def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[
     numbers: list[int] = []
     if isinstance(asked, str):
         for part in asked.split(","):
-            match = re.fullmatch(r"\s*(-?\d+)(?:\s*-\s*(-?\d+))?\s*", part)
+            match = re.fullmatch(r"\s*(-?\d{1,18})(?:\s*-\s*(-?\d{1,18}))?\s*", part)
             if match is None:
                 raise InputError(
                     f"{kind}s {asked!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
