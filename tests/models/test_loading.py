@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -387,10 +388,24 @@ def test_a_configuration_much_larger_than_its_weights_is_refused_before_it_takes
         about = json.loads((bert / "config.json").read_text()) | {"vocab_size": 10**8}
     (tmp_path / "config.json").write_text(json.dumps(about))
     save_file({"x": torch.zeros(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(
-        InputError, match=r"does not fit its configuration: its weights are 76 bytes, and its"
-    ):
+    with pytest.raises(InputError, match=r"asks for more than [\d,]+ numbers; its weights are 76 bytes"):
         load(f"{kind}:{tmp_path}")
+
+
+@pytest.mark.parametrize("kind", ["hf", "timm:local-dir", "timm"])
+def test_random_weights_that_the_free_memory_cannot_hold_are_refused_before_they_take_it(
+    bert, tmp_path, kind, monkeypatch
+):
+    free = SimpleNamespace(available=2**14)
+    monkeypatch.setattr("workbench.models.source.psutil.virtual_memory", lambda: free)
+    about = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {}}
+    text = (bert / "config.json").read_text() if kind == "hf" else json.dumps(about)
+    (tmp_path / "config.json").write_text(text)
+    spec = "timm:vit_tiny_patch16_224" if kind == "timm" else f"{kind}:{tmp_path}"
+    with pytest.raises(InputError, match=r"more than [\d,]+ numbers; 0.0 GiB of memory are free"):
+        load(spec, pretrained=False)
+    free.available = 2**30
+    assert load(spec, pretrained=False).checkpoint == "random"
 
 
 def test_devices_and_types_that_do_not_exist(bert):

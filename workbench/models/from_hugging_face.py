@@ -16,7 +16,14 @@ from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.whole_module import whole_module
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
-from workbench.models.source import Bounded, ImageFormat, Source, in_our_words, seeded
+from workbench.models.source import (
+    ImageFormat,
+    Source,
+    bounded_by_memory,
+    bounded_by_weights,
+    in_our_words,
+    seeded,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -69,7 +76,7 @@ def _load(
     auto = _auto_class(config)
     if pretrained:
         load = _pretrained_loader(auto, where, config, dtype, {**options, **placing})
-        bound = Bounded(where, f"hf:{name}") if is_folder else contextlib.nullcontext()
+        bound = bounded_by_weights(where, f"hf:{name}") if is_folder else contextlib.nullcontext()
         with seeded(), bound:  # a pooler that the weights leave out is drawn at random: always the same one
             module, report = fetch(load)
         _check_complete(f"hf:{name}", report)
@@ -78,7 +85,7 @@ def _load(
             raise InputError(
                 f"{', '.join(placing)} place weights as they are loaded; leave pretrained=False out, or them"
             )
-        with seeded():
+        with seeded(), bounded_by_memory(f"hf:{name}"):
             module = auto.from_config(config, dtype=dtype or torch.float32, **placing)
         checkpoint = RANDOM_WEIGHTS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,10 @@ from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import (
-    Bounded,
     ImageFormat,
     Source,
+    bounded_by_memory,
+    bounded_by_weights,
     first_lines,
     in_our_words,
     read_state,
@@ -71,7 +71,7 @@ def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
     if checkpoint is not None:
         module = _with_file(architecture, Path(checkpoint).expanduser())
     elif not pretrained:
-        with seeded():
+        with seeded(), bounded_by_memory(f"timm:{name}"):
             module = timm.create_model(architecture, pretrained=False)
         checkpoint = RANDOM_WEIGHTS
     else:
@@ -100,7 +100,7 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
             raise hub.missing(what, where, problem)
     try:
         local = pretrained and place == "local-dir" and Path(where).is_dir()
-        with seeded(), Bounded(where, what) if local else contextlib.nullcontext():
+        with seeded(), bounded_by_weights(where, what) if local else bounded_by_memory(what):
             module = hub.download(
                 what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from torch.overrides import TorchFunctionMode
@@ -142,16 +143,14 @@ _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.r
 
 
 class Bounded(TorchFunctionMode):
-    """Building a model whose weights lie in a folder, and which may be larger than they are, but not many times.
+    """Building a model of no more numbers than ``most``; more is an `InputError` that says why.
 
-    A configuration of a few bytes could otherwise fill the memory before anybody finds that its weights are not there.
-    Weights packed below one bit have 16 numbers in a byte at most; buffers come beside them.
+    A configuration of a few bytes could otherwise fill the memory.
     """
 
-    def __init__(self, folder: str | Path, what: str) -> None:
+    def __init__(self, what: str, most: int, why: str) -> None:
         super().__init__()
-        files = [path for path in Path(folder).iterdir() if path.suffix in _WEIGHTS and path.is_file()]
-        self.held, self.what, self.made = sum(path.stat().st_size for path in files), what, 0
+        self.what, self.most, self.why, self.made = what, most, why, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -162,12 +161,29 @@ class Bounded(TorchFunctionMode):
             elif isinstance(size[0], (tuple, list)):
                 size = size[0]
             self.made += math.prod(size)
-            if self.made > 16 * self.held + 2**24:
+            if self.made > self.most:
                 raise InputError(
-                    f"{self.what} does not fit its configuration: its weights are {self.held:,} bytes, and its "
-                    f"config.json asks for more than {self.made:,} numbers; take both from where the model was saved"
+                    f"{self.what}: its configuration asks for more than {self.made:,} numbers; {self.why}"
                 )
         return func(*args, **kwargs)
+
+
+def bounded_by_weights(folder: str | Path, what: str) -> Bounded:
+    """Building a model whose weights lie in a folder, and which may be larger than they are, but not many times.
+
+    Weights packed below one bit have 16 numbers in a byte at most; buffers come beside them.
+    """
+    files = [path for path in Path(folder).iterdir() if path.suffix in _WEIGHTS and path.is_file()]
+    held = sum(path.stat().st_size for path in files)
+    why = f"its weights are {held:,} bytes; take both from where the model was saved"
+    return Bounded(what, 16 * held + 2**24, why)
+
+
+def bounded_by_memory(what: str) -> Bounded:
+    """Building a model with random weights, which may be as large as the memory that is free."""
+    free = psutil.virtual_memory().available
+    why = f"{free / 2**30:.1f} GiB of memory are free, and a number takes 4 bytes; take a smaller model"
+    return Bounded(what, free // 4, why)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import time
 import weakref
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -147,10 +147,7 @@ def free_memory(device: str = "cpu") -> int:
     """Bytes that can be had without others having to give any."""
     if device != "cpu":
         return torch.cuda.mem_get_info()[0]
-    try:
-        return 1024 * _of_proc("/proc/meminfo", "MemAvailable")
-    except OSError:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return psutil.virtual_memory().available
 
 
 def _give_back_memory() -> None:
