@@ -299,7 +299,7 @@ def test_without_rows_per_input_come_their_moments_whatever_the_batches(size):
     wide = frame.pivot_table(index=keys, columns="statistic", values="value", dropna=False).dropna(how="all")
     for key, own in rows.groupby(keys, dropna=False):
         at = wide.loc[key]
-        mean, low, high, _ = mean_interval(own["value"])
+        mean, low, high, *_ = mean_interval(own["value"])
         np.testing.assert_allclose(at[["mean", "low", "high"]], [mean, low, high], rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(at["std"], own["value"].std(ddof=1), rtol=2e-3, atol=1e-6)
     assert len(wide) == len(rows.groupby(keys, dropna=False))

@@ -44,7 +44,7 @@ def test_every_quantity_has_a_panel():
 
 def test_the_dot_is_the_overall_value_and_its_bar_the_interval_over_inputs():
     dot = dots(comparison_figure(similarities()))[0]
-    _, low, high, _ = mean_interval(pd.Series(INPUTS))
+    _, low, high, *_ = mean_interval(pd.Series(INPUTS))
     assert list(dot.x) == [0.36]
     assert dot.error_x.array[0] == pytest.approx(high - 0.36)
     assert dot.error_x.arrayminus[0] == pytest.approx(0.36 - low)

@@ -195,8 +195,14 @@ def _exponents() -> pd.DataFrame:
 
 
 def _counted(options: str, attention: str) -> pd.DataFrame:
-    """Multiply–accumulates of a recipe's model with this attention, as rows of a record of training."""
-    import torch
+    """Multiply–accumulates of a recipe's model with this attention, as rows of a record of training.
+
+    The model is built to be counted: raises `MissingResource` where torch is not there.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingResource("counting operations needs torch, which is not installed here") from None
 
     from workbench.models.architectures import build
     from workbench.studies.training.costs import model_costs
