@@ -28,6 +28,9 @@ for name in [name for name in os.environ if name.startswith("WORKBENCH_")]:
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# timm as the library has it, before a test's own `import timm` brings torch's compiler
+import workbench.core.light_timm  # noqa: E402, F401
+
 TESTS = Path(__file__).parent
 TIERS = {
     "analyses": "",
@@ -96,11 +99,20 @@ def _order(item: pytest.Item) -> int:
     return next((rank for rank, start in enumerate(FIRST) if start in places), len(FIRST))
 
 
+def _tier(path: Path) -> str:
+    return next((TIERS[place] for place in _places(path) if place in TIERS), "")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files whose tests `make check` leaves out are not imported either, which would take as long as its tests."""
+    fast = config.option.markexpr == "not integration and not e2e"
+    return True if fast and collection_path.suffix == ".py" and _tier(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test with its tier, and let what takes longest start first."""
     for item in items:
-        tier = next((TIERS[place] for place in _places(item.path) if place in TIERS), "")
-        if tier:
+        if tier := _tier(item.path):
             item.add_marker(tier)
     items.sort(key=_order)
 

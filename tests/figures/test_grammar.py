@@ -533,6 +533,7 @@ def test_a_composed_figure_on_a_slide_has_its_own_rooms_alone_and_letters_that_f
         assert again.layout.template.layout.font.size == pytest.approx(letters)
 
 
+@pytest.mark.integration  # a minute for all widths, and `make check` is to be fast
 @pytest.mark.parametrize("width", [*WIDTHS, "slides"])
 def test_a_composed_figure_has_no_flaws_in_print_at_any_width(width):
     """Each kind at the least and the greatest width, on a slide and in both of the usual ones; two kinds between."""
