@@ -336,6 +336,6 @@ def folders_of_models(data: Any, folder: Path) -> None:
         }  # fmt: skip
     put(folder, "config.json", as_json(data.draw(changed_json(config))))
     with patch(
-        "psutil.virtual_memory", return_value=SimpleNamespace(available=2**28)
+        "psutil.virtual_memory", return_value=SimpleNamespace(available=2**26)
     ):  # refused above it, unbuilt
         load(f"hf:{folder}", pretrained=False)

@@ -392,6 +392,19 @@ def test_a_configuration_much_larger_than_its_weights_is_refused_before_it_takes
         load(f"{kind}:{tmp_path}")
 
 
+@pytest.mark.parametrize(("kind", "many"), [("hf", {"num_hidden_layers": 10**7}), ("timm", {"depth": 10**7})])
+def test_ten_million_layers_are_refused_before_they_take_the_memory(tmp_path, bert, kind, many):
+    """Each of them holds little; and timm makes a list as long before the first."""
+    about = json.loads((bert / "config.json").read_text()) | many
+    if kind == "timm":
+        about = {"architecture": "vit_tiny_patch16_224", "model_args": many, "pretrained_cfg": {}}
+        kind = "timm:local-dir"
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    save_file({"x": torch.zeros(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"asks for more than [\d,]+ numbers; its weights are 76 bytes"):
+        load(f"{kind}:{tmp_path}")
+
+
 @pytest.mark.parametrize("kind", ["hf", "timm:local-dir", "timm"])
 def test_random_weights_that_the_free_memory_cannot_hold_are_refused_before_they_take_it(
     bert, tmp_path, kind, monkeypatch
@@ -404,7 +417,7 @@ def test_random_weights_that_the_free_memory_cannot_hold_are_refused_before_they
     spec = "timm:vit_tiny_patch16_224" if kind == "timm" else f"{kind}:{tmp_path}"
     with pytest.raises(InputError, match=r"more than [\d,]+ numbers; 0.0 GiB of memory are free"):
         load(spec, pretrained=False)
-    free.available = 2**30
+    free.available = 2**31
     assert load(spec, pretrained=False).checkpoint == "random"
 
 

@@ -139,7 +139,17 @@ def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.arange)
+_MAKERS = (
+    torch.empty,
+    torch.zeros,
+    torch.ones,
+    torch.full,
+    torch.rand,
+    torch.randn,
+    torch.arange,
+    torch.linspace,
+)
+_LEAST = 2**10  # numbers that would take the memory of a small tensor, with the module around it
 
 
 class Bounded(TorchFunctionMode):
@@ -158,9 +168,14 @@ class Bounded(TorchFunctionMode):
             size = args or kwargs.get("size") or (kwargs.get("end", 0),)
             if func is torch.arange:
                 size = [max(abs(end) for end in size if isinstance(end, (int, float)))]
+            elif func is torch.linspace:
+                size = [
+                    kwargs["steps"] if "steps" in kwargs else args[2],
+                    _LEAST,
+                ]  # a number for each layer to come
             elif isinstance(size[0], (tuple, list)):
                 size = size[0]
-            self.made += math.prod(size)
+            self.made += max(math.prod(size), _LEAST)  # a million layers of width 1 fill the memory too
             if self.made > self.most:
                 raise InputError(
                     f"{self.what}: its configuration asks for more than {self.made:,} numbers; {self.why}"
