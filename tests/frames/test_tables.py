@@ -271,10 +271,12 @@ def test_no_text_of_a_csv_is_run_by_a_spreadsheet_and_every_one_comes_back():
         "''@",
         "'quoted'",
         "plain = text",
+        "\r=1",
+        "two\rlines",
         None,
     ]
     frame = pd.DataFrame(
-        {"input": texts, "value": np.arange(-5.0, 5.0), "head": pd.array([-1] * 10, "Int64")}
+        {"input": texts, "value": np.arange(-5.0, 7.0), "head": pd.array([-1] * 12, "Int64")}
     )
     written = csv_bytes(frame)
     cells = pd.read_csv(io.BytesIO(written), dtype="string")

@@ -1,4 +1,5 @@
 import argparse
+import json
 import pickle
 
 import pytest
@@ -83,6 +84,21 @@ def test_truncated_missing_and_other_files(model, tmp_path):
         read_checkpoint(tmp_path / "none.safetensors")
     with pytest.raises(InputError, match=r"is a folder.*whole.safetensors"):
         read_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_changed_since_its_run_wrote_it_is_refused(model, tmp_path):
+    path = tmp_path / "epoch-001.safetensors"
+    digest = write_checkpoint(path, model, META)
+    (tmp_path / "model.json").write_text(json.dumps({"checkpoints": [{"file": path.name, "sha256": digest}]}))
+    read_checkpoint(path)
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1  # one bit of one weight: the file can still be read
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"epoch-001.safetensors is not the file that its run wrote"):
+        read_checkpoint(path)
+    for table in ("[", '[{"checkpoints": 3}]', '{"checkpoints": [3]}'):
+        (tmp_path / "model.json").write_text(table)
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize(

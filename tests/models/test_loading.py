@@ -421,6 +421,23 @@ def test_random_weights_that_the_free_memory_cannot_hold_are_refused_before_they
     assert load(spec, pretrained=False).checkpoint == "random"
 
 
+@pytest.mark.parametrize(
+    ("about", "place"),
+    [
+        ([1, 2], "object"),
+        ({"architecture": ["x"]}, "architecture: "),
+        ({"architecture": "vit_tiny_patch16_224", "num_classes": "ten"}, "num_classes: "),
+        ({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": [1]}, "pretrained_cfg: "),
+        ({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"input_size": "big"}}, "input_size: "),
+        ({"architecture": "vit_tiny_patch16_224", "model_args": [2]}, "model_args: "),
+    ],
+)  # fmt: skip
+def test_a_configuration_of_timm_with_values_of_another_kind_is_named_with_the_place(tmp_path, about, place):
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=rf"config\.json is no configuration of a timm model \(.*{place}"):
+        load(f"timm:local-dir:{tmp_path}")
+
+
 def test_devices_and_types_that_do_not_exist(bert):
     with pytest.raises(InputError, match="device 'gpu'"):
         load(f"hf:{bert}", device="gpu")

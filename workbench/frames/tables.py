@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,15 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
 
     Names of models, inputs and tokens may be a stranger's. `without_apostrophes` takes it back.
     """
-    return _of_texts(frame, _FORMULA, lambda text: f"'{text}").to_csv(index=False).encode()
+    frame = _of_texts(frame, _FORMULA, lambda text: f"'{text}")
+    # a carriage return ends a row unless it is quoted, which it is not of itself
+    torn = any(
+        isinstance(cell, str) and "\r" in cell
+        for place in range(frame.shape[1])
+        if not pd.api.types.is_numeric_dtype(frame.iloc[:, place])
+        for cell in frame.iloc[:, place]
+    )
+    return frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if torn else csv.QUOTE_MINIMAL).encode()
 
 
 def without_apostrophes(frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, MinLen
 from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError, WorkbenchError
-from workbench.core.files import atomic_write
+from workbench.core.files import atomic_write, sha256_file
 from workbench.core.options import conforming, parsed
 from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
@@ -116,6 +116,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
             f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or run the "
             "training command once more"
         ) from error
+    _check_unchanged(path)
     if METADATA_KEY not in metadata:
         raise InputError(
             f"{path} holds weights but not how to rebuild their model (no {METADATA_KEY!r} in its metadata); "
@@ -126,6 +127,23 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     except ValueError as error:
         raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
     return state, upgraded(meta, str(path))
+
+
+def _check_unchanged(path: Path) -> None:
+    """Raise InputError for a checkpoint that is not, byte for byte, what the table of its run says beside it."""
+    try:
+        run = parsed((path.parent / "model.json").read_bytes())
+    except (OSError, ValueError):
+        return  # a checkpoint on its own; who opens the run says what is wrong with its table
+    table = run.get("checkpoints") if isinstance(run, dict) else None
+    for line in table if isinstance(table, list) else ():
+        if not isinstance(line, dict) or line.get("file") != path.name or "sha256" not in line:
+            continue
+        if line["sha256"] != sha256_file(path):
+            raise InputError(
+                f"{path} is not the file that its run wrote: its sha256 is another than {path.parent / 'model.json'} "
+                "says; copy it again, or move it into a folder of its own if you changed it"
+            )
 
 
 def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str, Any]:

@@ -174,7 +174,9 @@ def _told(what: str) -> Generator[None]:
         ) from error
     # transformers believes what a config.json says, and fails where a number is a word in whatever way that ends
     except Exception as error:
-        raise InputError(f"{what} cannot be loaded: {in_our_words(error)}") from error
+        kinds = isinstance(error, TypeError | AttributeError)
+        hint = "; a value in its config.json may be of another kind than its model takes" if kinds else ""
+        raise InputError(f"{what} cannot be loaded: {in_our_words(error)}{hint}") from error
 
 
 def _auto_class(config: Any) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
+from annotated_types import Ge, Len
 from safetensors import SafetensorError
+from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.core.options import conforming, parsed
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import (
@@ -27,6 +30,23 @@ if TYPE_CHECKING:
 
 _SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
 _PLACES = ("hf-hub", "hf_hub", "local-dir")
+
+
+class _Weights(TypedDict, total=False):
+    """What timm relies on of what a configuration says of its weights; null is as good as nothing."""
+
+    num_classes: Annotated[int, Ge(0)] | None
+    input_size: Annotated[list[Annotated[int, Ge(1)]], Len(3, 3)] | None
+    mean: list[float] | None
+    std: list[float] | None
+
+
+class _Configuration(_Weights):
+    """A config.json of timm, where what is said of the weights may also stand at the top, as in old ones."""
+
+    architecture: str
+    pretrained_cfg: NotRequired[_Weights]
+    model_args: NotRequired[dict[str, Any] | None]
 
 
 def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
@@ -98,6 +118,8 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
             place, where = "local-dir", str(Path(cached).parent)
         elif (problem := hub.obstacle()) is not None:
             raise hub.missing(what, where, problem)
+    if place == "local-dir":
+        _check_configuration(Path(where) / "config.json", what)
     try:
         local = pretrained and place == "local-dir" and Path(where).is_dir()
         with seeded(), bounded_by_weights(where, what) if local else bounded_by_memory(what):
@@ -114,6 +136,19 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
         raise
     except Exception as error:  # timm believes what a config.json says, whatever that is
         raise InputError(f"{what} cannot be loaded: {in_our_words(error)}") from error
+
+
+def _check_configuration(path: Path, what: str) -> None:
+    """Raise InputError for a config.json that timm would only stumble over; one that is missing timm names."""
+    if not path.is_file():
+        return
+    try:
+        conforming(_Configuration, parsed(path.read_bytes()))
+    except ValueError as error:
+        raise InputError(
+            f"{what} cannot be loaded: {path} is no configuration of a timm model ({error}); take the file as timm or "
+            "the hub wrote it"
+        ) from error
 
 
 def _pretrained(name: str) -> nn.Module:

@@ -180,6 +180,13 @@ def test_layers_of_a_folder_written_before_settings_were_said_once_are_the_same(
         workbench.watch(vit(), images(), out=tmp_path, layers="1")
 
 
+@pytest.mark.parametrize("step", ["x", "7", 1.5, float("nan"), -3, [1]])
+def test_what_is_no_number_of_a_step_is_said_at_once(tmp_path, step):
+    watch = workbench.watch(vit(), images(), out=tmp_path)
+    with pytest.raises(InputError, match="step must be a whole number from 0 up; got"):
+        watch.step(step)
+
+
 def test_what_cannot_be_watched_is_said_at_once(tmp_path):
     with pytest.raises(InputError, match="batch must be"):
         workbench.watch(vit(), [images()], out=tmp_path)
@@ -187,8 +194,11 @@ def test_what_cannot_be_watched_is_said_at_once(tmp_path):
         workbench.watch("bundled:digits-vit", images(), out=tmp_path)
     with pytest.raises(InputError, match="every must be"):
         workbench.watch(vit(), images(), out=tmp_path, every=0)
-    with pytest.raises(InputError, match="max_cost"):
-        workbench.watch(vit(), images(), out=tmp_path, max_cost=3)
+    for share in (3, True):
+        with pytest.raises(InputError, match="max_cost"):
+            workbench.watch(vit(), images(), out=tmp_path, max_cost=share)
+    with pytest.raises(InputError, match="seed must be a whole number from 0 up; got 'x'"):
+        workbench.watch(vit(), images(), out=tmp_path, seed="x")
     with pytest.raises(InputError, match="analyses is empty"):
         workbench.watch(vit(), images(), out=tmp_path, analyses=[])
     with pytest.raises(UnknownName, match="did you mean 'gram-spectrum'"):

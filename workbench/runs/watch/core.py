@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import os
 import time
 import warnings
@@ -86,7 +87,10 @@ def watch(
     over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis or option.
     """
     _check_number("every", every, 1)
-    if max_cost is not None and (not isinstance(max_cost, int | float) or not 0 < max_cost <= 1):
+    _check_number("seed", seed, 0)
+    if max_cost is not None and (
+        isinstance(max_cost, bool) or not isinstance(max_cost, int | float) or not 0 < max_cost <= 1
+    ):
         raise InputError(f"max_cost is a share of the time above 0 and up to 1, or None; got {max_cost!r}")
     module = bare(model)
     _check_whole_weights(module)
@@ -141,8 +145,14 @@ class Watch:
         """After every step of the optimiser: log, if it is time to; returns whether it did.
 
         ``step`` is the number of the step, counted here from 0 where it is not given. The same number again does
-        nothing.
+        nothing. Raises `InputError` for what is no whole number from 0 up, which the first call of a loop shows.
         """
+        if step is not None:
+            try:
+                step = operator.index(step)  # of a tensor or of numpy, too
+            except TypeError:
+                raise InputError(f"step must be a whole number from 0 up; got {step!r}") from None
+            _check_number("step", step, 0)
         return self._guarded(step, last=False)
 
     def finish(self) -> bool:
@@ -153,7 +163,7 @@ class Watch:
         if self.folder is None or not is_main_process():
             return False
         try:
-            number = (0 if self._step is None else self._step + 1) if step is None else int(step)
+            number = (0 if self._step is None else self._step + 1) if step is None else step
             if self._step is None:
                 self._begin(self.folder, number)
             elif number == self._step and not last:
