@@ -25,6 +25,10 @@ SLOW_SECONDS = 20.0
 MEMORY = 12 * 2**30  # who asks for more than this gets an error, and the machine lives on
 
 
+class _TimeIsUp(KeyboardInterrupt):
+    """Ends a round, as Ctrl-C does: hypothesis takes any other exception for the reader's."""
+
+
 def run(name: str, number: int, until: float) -> tuple[int, str]:
     """One round of one reader: how many examples it read, and the traceback of the least one that failed.
 
@@ -44,7 +48,7 @@ def run(name: str, number: int, until: float) -> tuple[int, str]:
     def once(data: Any) -> None:
         nonlocal count, told
         if time.monotonic() > until and not told:
-            return
+            raise _TimeIsUp
         count += 1
         started = time.process_time()
         try:
@@ -60,6 +64,8 @@ def run(name: str, number: int, until: float) -> tuple[int, str]:
 
     try:
         once()
+    except _TimeIsUp:
+        pass
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
