@@ -78,5 +78,5 @@ def test_the_analysis_measures_what_an_image_has():
     frame = workbench.analyze("attention-patterns", model=narrow_vit(), inputs=images(BATCH))
     assert set(frame["metric"]) == {"pattern_local", "pattern_class", "pattern_uniform", "pattern_diagonal"}
     assert frame["null_mean"].between(0, 1).all()
-    told = workbench.findings(frame)
-    assert any("attention on the class token: most in layer" in sentence for sentence in told)
+    sentences = workbench.findings(frame)
+    assert any("attention on the class token: most in layer" in sentence for sentence in sentences)

@@ -26,23 +26,23 @@ BIAS = NORMAL.masked_fill(NORMAL > 1, -math.inf)
 SOME = torch.rand(BATCH, 1, 1, KEYS, generator=torch.manual_seed(4)) < 0.6
 
 
-def told(sees):
+def allowed(sees):
     """What is added to every score, by a rule for numbers of queries and keys."""
     rows = [[0.0 if sees(i, j) else -math.inf for j in range(KEYS)] for i in range(QUERIES)]
     return torch.tensor(rows, dtype=torch.float64).expand(BATCH, HEADS, -1, -1)
 
 
 MASKS = {
-    "none": (None, told(lambda i, j: True)),
-    "causal": (Mask(causal=True), told(lambda i, j: j <= i)),
-    "causal, later": (Mask(causal=True, offset=4), told(lambda i, j: j <= i + 4)),
-    "causal, earlier": (Mask(causal=True, offset=-2), told(lambda i, j: j <= i - 2)),
-    "window": (Mask(window=3), told(lambda i, j: abs(i - j) < 3)),
-    "causal window": (Mask(causal=True, window=3), told(lambda i, j: 0 <= i - j < 3)),
+    "none": (None, allowed(lambda i, j: True)),
+    "causal": (Mask(causal=True), allowed(lambda i, j: j <= i)),
+    "causal, later": (Mask(causal=True, offset=4), allowed(lambda i, j: j <= i + 4)),
+    "causal, earlier": (Mask(causal=True, offset=-2), allowed(lambda i, j: j <= i - 2)),
+    "window": (Mask(window=3), allowed(lambda i, j: abs(i - j) < 3)),
+    "causal window": (Mask(causal=True, window=3), allowed(lambda i, j: 0 <= i - j < 3)),
     "keys": (SOME, torch.where(SOME, 0.0, -math.inf).double().expand(-1, HEADS, QUERIES, -1)),
     "bias": (BIAS, BIAS),
-    "function": (lambda query, key: (query + key) % 3 > 0, told(lambda i, j: (i + j) % 3 > 0)),
-    "bias and causal": (Mask(tensor=BIAS, causal=True), BIAS + told(lambda i, j: j <= i)),
+    "function": (lambda query, key: (query + key) % 3 > 0, allowed(lambda i, j: (i + j) % 3 > 0)),
+    "bias and causal": (Mask(tensor=BIAS, causal=True), BIAS + allowed(lambda i, j: j <= i)),
 }
 
 

@@ -32,9 +32,9 @@ class _TimeIsUp(KeyboardInterrupt):
 def run(name: str, number: int, until: float) -> tuple[int, str]:
     """One round of one reader: how many examples it read, and the traceback of the least one that failed.
 
-    The first failure is told at once, since looking for the least one may take longer than the time ``until``.
+    The first failure is failed at once, since looking for the least one may take longer than the time ``until``.
     """
-    read, count, told = READERS[name], 0, False
+    read, count, failed = READERS[name], 0, False
 
     @seed(number)
     @settings(
@@ -46,8 +46,8 @@ def run(name: str, number: int, until: float) -> tuple[int, str]:
     )
     @given(st.data())
     def once(data: Any) -> None:
-        nonlocal count, told
-        if time.monotonic() > until and not told:
+        nonlocal count, failed
+        if time.monotonic() > until and not failed:
             raise _TimeIsUp
         count += 1
         started = time.process_time()
@@ -57,9 +57,9 @@ def run(name: str, number: int, until: float) -> tuple[int, str]:
                 read(data, Path(folder))
             assert time.process_time() - started < SLOW_SECONDS, "it took too long"
         except Exception as error:
-            if not told:
+            if not failed:
                 print(f"\n{name} (round {number}): {error!r:.300}; looking for less", flush=True)
-            told = True
+            failed = True
             raise
 
     try:

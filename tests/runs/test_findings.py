@@ -286,9 +286,9 @@ def test_robust_components_tell_how_sparse_and_how_large_the_split_is():
         mean_interval(level.loc[level["metric"] == metric, "value"])
         for metric in ("sparse_zeros", "pursuit_gap")
     )
-    (told,) = workbench.findings(frame)
-    assert told.startswith(f"bundled:digits-rpc-sym: {zeros.words('.3f')} of the entries of S are zero;")
-    assert told.endswith(f"‖K − L − S‖ / ‖K‖ = {gap.words('.3g')}, mean over 4 inputs with its 95 % CI.")
+    (sentence,) = workbench.findings(frame)
+    assert sentence.startswith(f"bundled:digits-rpc-sym: {zeros.words('.3f')} of the entries of S are zero;")
+    assert sentence.endswith(f"‖K − L − S‖ / ‖K‖ = {gap.words('.3g')}, mean over 4 inputs with its 95 % CI.")
     none = frame.assign(value=frame["value"].where(frame["metric"] != "sparse_zeros", 1.0))
     assert "1.000 [1.000, 1.000] of the entries" in workbench.findings(none)[0]
 
@@ -385,11 +385,11 @@ def test_subspaces_tell_how_parallel_heads_are_beside_random_directions():
 
 def test_filter_kernels_tell_shares_beside_permuted_tokens():
     frame = workbench.analyze("filter-kernels", **RUN | {"n": 2}, layers=[0], null_samples=2)
-    (told,) = workbench.findings(frame)
+    (sentence,) = workbench.findings(frame)
     rows = frame.query("metric == 'filter_share' and candidate == 'nlm' and convention == 'heads'")
     share = mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
-    assert f"of queries and keys {share.words('.1%')}; bilateral filter" in told
-    assert "above the permutation null's 95 % band: " in told
+    assert f"of queries and keys {share.words('.1%')}; bilateral filter" in sentence
+    assert "above the permutation null's 95 % band: " in sentence
     assert "95 % band: 0 of 5" in workbench.findings(frame.assign(value=frame["null_mean"]))[0]
 
 
@@ -398,12 +398,14 @@ def test_projection_errors_of_checkpoints_are_told_together_from_first_to_last()
         "projection-error", [("bundled:digits-vit", "bundled:digits")], n=3, layers=[0], checkpoints=[0, 30],
         null_samples=0,
     )  # fmt: skip
-    (told,) = workbench.findings(frame)
+    (sentence,) = workbench.findings(frame)
     whole = frame[frame["layer"].isna() & frame["input"].notna() & (frame["metric"] == "h_norm2")]
     norms = whole[whole["statistic"] == "mean"].pivot(index="input", columns="checkpoint", values="value")
     ratio = mean_interval(norms["epoch-030"] / norms["epoch-000"], ratio=True)
     verdict = "grows" if ratio.low > 1 else "falls" if ratio.high < 1 else "does not change significantly"
-    assert told.startswith("bundled:digits-vit: from epoch-000 to epoch-030, geometric mean over 3 inputs")
-    assert f"mean ‖h‖² {verdict}, from " in told
-    assert f"{ratio.words('.3g')} times" in told
+    assert sentence.startswith(
+        "bundled:digits-vit: from epoch-000 to epoch-030, geometric mean over 3 inputs"
+    )
+    assert f"mean ‖h‖² {verdict}, from " in sentence
+    assert f"{ratio.words('.3g')} times" in sentence
     assert "does not change significantly" in workbench.findings(frame.assign(value=1.0))[0]

@@ -19,6 +19,7 @@ from workbench.frames.results import conform
 from workbench.papers.published import published
 from workbench.studies import baselines
 from workbench.studies.baselines import (
+    change_findings,
     change_in_training,
     ends_and_speed,
     exact_shares,
@@ -27,9 +28,8 @@ from workbench.studies.baselines import (
     ratio_at_the_end,
     ratios_to_baseline,
     recorded_curves,
+    share_findings,
     stated_baselines,
-    told_changes,
-    told_shares,
     versus_baseline,
 )
 
@@ -348,16 +348,16 @@ def test_the_sentences_tell_which_variants_fall_and_where_the_exact_errors_lie()
             "finding": ["", "lower"],
         }
     )
-    assert told_changes(change, "base") == (
+    assert change_findings(change, "base") == (
         "J, 30 / 0: falls in 1 of 2 (by the interval over seeds: none), grows in 1 of 2 (by the interval over seeds: "
         "softmax); in softmax 2 [1.5, 2.5], geometric mean over 3 seeds with its 95 % CI; significantly different from "
         "that: bilateral."
     )
-    assert "falls in 1 of 2 (by the interval over seeds: bilateral)" in told_changes(
+    assert "falls in 1 of 2 (by the interval over seeds: bilateral)" in change_findings(
         change.assign(high=[2.5, 0.9]), "base"
     )
     shares = change.assign(null_low=[2.1, 0.1], null_high=[2.2, 0.4])
-    told = told_shares(shares, "base")
-    assert "is 200.0% [150.0%, 250.0%] of the zero predictor's in softmax, mean over 3 inputs" in told
-    assert "50.0% (bilateral) to 200.0% (softmax) in all" in told
-    assert told.endswith("below the null's 95 % band in 1, above it in 1 of 2.")
+    sentence = share_findings(shares, "base")
+    assert "is 200.0% [150.0%, 250.0%] of the zero predictor's in softmax, mean over 3 inputs" in sentence
+    assert "50.0% (bilateral) to 200.0% (softmax) in all" in sentence
+    assert sentence.endswith("below the null's 95 % band in 1, above it in 1 of 2.")

@@ -22,8 +22,8 @@ def test_medians_are_of_the_last_epoch_and_growth_is_from_clean_to_the_largest_s
         [("x", 0.0, 4.0), ("x", 0.2, 8.0), ("y", 0.0, 5.0), ("y", 0.2, 6.0)],
         columns=["model", "epsilon", "value"],
     ).assign(metric="perplexity")
-    (told,) = findings.growth_findings(swapped)
-    assert told.endswith("of all characters grows 1.20 times (y) to 2.00 times (x).")
+    (sentence,) = findings.growth_findings(swapped)
+    assert sentence.endswith("of all characters grows 1.20 times (y) to 2.00 times (x).")
 
 
 def test_differences_and_learning_tell_what_their_intervals_decide():
@@ -37,10 +37,11 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
             "model", "task", "attention", "quantity", "difference", "difference_low", "difference_high", "n", "finding",
         ],
     )  # fmt: skip
-    (told,) = findings.difference_findings(versus, "accuracy", "Accuracy in points", 100)
+    (sentence,) = findings.difference_findings(versus, "accuracy", "Accuracy in points", 100)
     change = Finding(2.0, 1.0, 3.0, 3).words("+.3g")
     assert (
-        told == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
+        sentence
+        == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
     )
     assert findings.difference_findings(versus, "loss", "Loss") == []
     loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
@@ -54,8 +55,8 @@ def test_corruptions_and_verdicts_are_counted():
         {"kind": ["a", "b", "c", None], "ratio": [0.5, 2.0, 1.0, 1.1], "low": [0.4, 1.5, 0.8, 1.0],
          "high": [0.6, 2.5, 1.2, 1.3]}
     )  # fmt: skip
-    (told,) = findings.corruption_findings(ratios)
-    assert told.startswith(
+    (sentence,) = findings.corruption_findings(ratios)
+    assert sentence.startswith(
         "Of 3 errors by model and corruption, 1 have a 95 % CI below the baseline's, 1 above;"
     )
     claims = pd.DataFrame(

@@ -438,13 +438,13 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
         if len(patches):
             largest = patches.groupby(["input", "layer"])["value"].max().reset_index()
             most = over_inputs(largest).within(0, 1)
-            told = f"{whose} the patch that gets most has {most.words('.1%')}, {unit_of(most)}"
+            sentence = f"{whose} the patch that gets most has {most.words('.1%')}, {unit_of(most)}"
             if most.n > 1 and patches["row"].notna().all():
-                told += (
+                sentence += (
                     f"; the place of a patch explains {placed_share(patches.assign(head=0)):.0%} of the variance over "
                     f"patches and inputs ({1 / most.n:.0%} if places did not matter)"
                 )
-            sentences.append(told)
+            sentences.append(sentence)
         elif rows["input"].nunique() == 1:
             words = rows.nlargest(3, "value")
             named = ", ".join(

@@ -400,7 +400,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     fits = {name: over_everything(by_filter[name]) for name in _FILTERS if name in by_filter}
     if not fits or all(math.isnan(fit.value) for fit in fits.values()):
         return []
-    told = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
+    explained = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
     placed = pd.concat([place_in_null(rows) for rows in by_filter.values()])
     beside = (
         f"; above the {placed['null'].iloc[0]} null's 95 % band: {placed['above'].sum()} of {len(placed)} "
@@ -409,7 +409,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         else ""
     )
     over = unit_of(next(iter(fits.values()))).removeprefix("mean over ")
-    return [f"attention explained by a {told}; mean over layers, heads and {over}{beside}"]
+    return [f"attention explained by a {explained}; mean over layers, heads and {over}{beside}"]
 
 
 ANALYSIS = Analysis(

@@ -329,10 +329,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     }
     if not {*TERMS, "covariances", "cross"} <= {*shares}:
         return []
-    told = [f"{name.replace('-', '–')} {shares[name].words('.0%')}" for name in (*TERMS, "covariances")]
+    parts = [f"{name.replace('-', '–')} {shares[name].words('.0%')}" for name in (*TERMS, "covariances")]
     sentences = [
-        f"of the logits' variance within rows {', '.join(told)}, {shares['cross'].over('inputs')}, of layers and heads "
-        "together"
+        f"of the logits' variance within rows {', '.join(parts)}, {shares['cross'].over('inputs')}, of layers and heads"
+        " together"
     ]
     correlated = frame[(frame["metric"] == LOGIT_CORRELATION.name) & (frame["candidate"] == "cross")]
     if len(size := correlated[correlated["statistic"] == "abs"]):

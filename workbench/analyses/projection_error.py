@@ -467,7 +467,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         return _through_training(frame)
     errors = frame[frame["metric"] == "projection_error"]
     by_convention = dict(iter(errors.groupby("convention", sort=False)))
-    told = []
+    sentences = []
     if "exact" in by_convention:
         rows = by_convention.pop("exact")
         exact, floor, zero = (
@@ -480,15 +480,15 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
                 ),
             )
         )
-        told.append(
+        sentences.append(
             f"exact projection error {exact.words('.3g')}, {unit_of(exact)}: {exact.value / zero.value:.1%} of "
             f"the zero predictor's (true projections: {floor.value / zero.value:.1%}){side_of_null(rows, '.3g')}"
         )
     if by_convention:
         values = {name: over_everything(rows) for name, rows in by_convention.items()}
         parts = [f"{_FORMULAS[name]} is {value.words('.3g')}" for name, value in values.items()]
-        told.append(f"{'; '.join(parts)}, {unit_of(next(iter(values.values())))}")
-    return told + _norms_apart(frame[frame["metric"].isin(["phi_norm2", "h_norm2"])])
+        sentences.append(f"{'; '.join(parts)}, {unit_of(next(iter(values.values())))}")
+    return sentences + _norms_apart(frame[frame["metric"].isin(["phi_norm2", "h_norm2"])])
 
 
 def _through_training(frame: pd.DataFrame) -> list[str]:
@@ -501,7 +501,7 @@ def _through_training(frame: pd.DataFrame) -> list[str]:
         "its floor": ("projection_floor", "convention", "exact"),
     }
     whole = frame[frame[["layer", "head"]].isna().all(axis=1)]
-    ends, told = [*dict.fromkeys(whole["checkpoint"])], []
+    ends, changes = [*dict.fromkeys(whole["checkpoint"])], []
     first, last = ends[0], ends[-1]
     for words, (metric, column, kind) in quantities.items():
         rows = whole[(whole["metric"] == metric) & (whole[column] == kind)]
@@ -515,13 +515,15 @@ def _through_training(frame: pd.DataFrame) -> list[str]:
             else "falls" if ratio.high < 1
             else "does not change significantly"
         )  # fmt: skip
-        told.append(
+        changes.append(
             f"{words} {verdict}, from {over_everything(start).value:.3g} to {over_everything(end).value:.3g}, "
             f"{ratio.words('.3g')} times"
         )
-    if not told:
+    if not changes:
         return []
-    return [f"from {first} to {last}, {unit_of(ratio).replace('mean', 'geometric mean')}: {'; '.join(told)}"]
+    return [
+        f"from {first} to {last}, {unit_of(ratio).replace('mean', 'geometric mean')}: {'; '.join(changes)}"
+    ]
 
 
 _FORMULAS = {

@@ -1,6 +1,6 @@
 """What is taken of attention tile by tile: numbers of rows, of keys, coarse maps, chosen rows and columns.
 
-Each is a `workbench.analyses.tiles.Reduction`, given to `reduce_tiles` by its name or, where it must be told something,
+Each is a `workbench.analyses.tiles.Reduction`, given to `reduce_tiles` by its name or, where it needs an argument,
 as an object. Numbers of rows are (batch, head, query), float64, 0 for queries that see nothing.
 """
 

@@ -114,7 +114,7 @@ class Analysis:
     metrics: tuple[Metric, ...]
     options_type: type = OfInputs
     notes: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
-    """What a reader of any such result should know, of its rows and options: told with every run."""
+    """What a reader of any such result should know, of its rows and options: it stands beside every result."""
     sites_of: Callable[[Any], tuple[str, ...]] | None = None
     """The sites for given options, where they depend on them."""
     across: Callable[[Sequence[tuple[Layer, Measurement]], Any], Iterator[Measurement]] | None = None

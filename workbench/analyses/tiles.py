@@ -408,8 +408,8 @@ def _seen(mask: Mask, batch: int, heads: slice, rows: slice, shape: Shape, real:
         parts.append(_cut(mask.tensor, batch, heads, rows, columns, shape).to(shape.device))
     if mask.function is not None:
         keys = torch.arange(columns.start, columns.stop, device=shape.device)[None]
-        told = mask.function(queries, keys).to(shape.device)
-        parts.append(told.expand(len(queries), columns.stop - columns.start)[None])
+        seen = mask.function(queries, keys).to(shape.device)
+        parts.append(seen.expand(len(queries), columns.stop - columns.start)[None])
     for part in parts:
         if part.dtype == torch.bool:
             allowed = part if allowed is None else allowed & part
@@ -484,7 +484,7 @@ def _found(reduction: str | Reduction) -> Reduction:
         return REDUCTIONS[reduction]()
     except TypeError as error:
         raise InputError(
-            f"the reduction {reduction!r} needs to be told what of: give {REDUCTIONS[reduction].__name__}(…) ({error})"
+            f"the reduction {reduction!r} needs an argument: give {REDUCTIONS[reduction].__name__}(…) ({error})"
         ) from None
 
 

@@ -378,24 +378,24 @@ def chosen_quantities(options: Options) -> tuple[Quantity, ...]:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How much of V lies in the span of V̇, in how many measures V is above random values, and whether it is V̇."""
-    told = []
+    sentences = []
     inside, equal = (frame[frame["metric"] == name] for name in ("span_share", "allclose"))
     if len(inside):
         share = over_everything(inside)
-        told.append(
+        sentences.append(
             f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{side_of_null(inside, '.3f')}"
         )
     # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
     placed = place_in_null(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
     if len(placed) > 1:
-        told.append(
+        sentences.append(
             f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "
             f"the {placed['null'].iloc[0]} null's 95 % band and {placed['below'].sum()} below it"
         )
     if len(equal):
         most = equal.loc[equal["input"].isna() & equal["layer"].isna() & equal["head"].isna(), "value"].max()
-        told.append(f"V equals V̇ entry by entry in {most:.1%} of the heads")
-    return told
+        sentences.append(f"V equals V̇ entry by entry in {most:.1%} of the heads")
+    return sentences
 
 
 _METRICS = {

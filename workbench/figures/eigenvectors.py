@@ -57,10 +57,12 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
     rows["quantity"] = rows["quantity"].mask(of_size, "gamma_size")
     rows["metric"] = rows["metric"].mask(of_size, "gamma_abs")
     rows = rows.assign(candidate=pd.NA, convention=pd.NA, statistic=pd.NA)
-    told = {name: CANDIDATES[name] for name in ("values", "perturbed")} | {
+    quantities = {name: CANDIDATES[name] for name in ("values", "perturbed")} | {
         "true": f"{CANDIDATES['true']} (first row: below 10<sup>{power}</sup>)".replace("-", "−")
     }
-    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=told | _SIZE | _PANELS).metric(*_PANELS)
+    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=quantities | _SIZE | _PANELS).metric(
+        *_PANELS
+    )
     plot = plot.scale(
         x_log=2, x_title="Eigenvector", x_free=True, y_log={"gamma_abs": True},
         y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),

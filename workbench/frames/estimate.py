@@ -46,12 +46,12 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
         "below": (by_layer["value"] < by_layer["null_low"]).sum(),
     }
     kind, level, layers = known["null"].iloc[0], by_layer["null_mean"].mean(), len(by_layer)
-    told = {side: count for side, count in sides.items() if count} or {"inside": layers}
+    counted = {side: count for side, count in sides.items() if count} or {"inside": layers}
     where = " and ".join(
         side
         if layers == 1
         else f"in {f'all {layers}' if count == layers else f'{count} of {layers}'} layers {side}"
-        for side, count in told.items()
+        for side, count in counted.items()
     )
     return f"; {where} the {kind} null's 95 % band ({unit}; its mean is {level:{format}})"
 

@@ -52,7 +52,7 @@ def load(
     `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository. ``placing`` are options
     of ``from_pretrained`` that say where its weights go and how its attention runs.
     """
-    with _told(f"hf:{name}"):
+    with _errors_explained(f"hf:{name}"):
         return _load(name, checkpoint, pretrained, dtype, placing)
 
 
@@ -155,14 +155,14 @@ def fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool]
     """A function that runs a loading step on the folder, or on the cache and then the hub."""
 
     def run(step: Callable[[bool], Any]) -> Any:
-        with _told(what), _quiet_transformers():
+        with _errors_explained(what), _quiet_transformers():
             return step(True) if is_folder else hub.from_cache_or_hub(what, where, step)
 
     return run
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Generator[None]:
+def _errors_explained(what: str) -> Generator[None]:
     """Whatever goes wrong is an `InputError` of one line that names what was loaded."""
     try:
         yield

@@ -234,7 +234,7 @@ def _band_of(frame: pd.DataFrame, terms: tuple[Term, ...], null: str) -> NullBan
 def room_of(margin: str, level: float, bound: float = math.nan) -> float:
     """How far from ``level`` is the same: a number, or a share of the way to ``bound`` (without one, of the level).
 
-    "10%" of a similarity, bounded by 1, is a tenth of the way from chance to equality.
+    "10%" of a similarity, bounded by 1, is a tenth of the way from the mean of the null to equality.
     """
     if not margin:
         return 0.0

@@ -366,7 +366,7 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
     return _results(rows, "floor", "null_low", "null_high")
 
 
-def told_changes(change: pd.DataFrame, baseline: str) -> str:
+def change_findings(change: pd.DataFrame, baseline: str) -> str:
     """In how many variants a metric falls or grows through training, and which differ from the baseline, in a sentence.
 
     Args:
@@ -390,12 +390,12 @@ def told_changes(change: pd.DataFrame, baseline: str) -> str:
     )
 
 
-def told_shares(shares: pd.DataFrame, baseline: str) -> str:
+def share_findings(shares: pd.DataFrame, baseline: str) -> str:
     """The exact error's share of the zero predictor's, of the baseline and in all, beside the null, in a sentence.
 
     Args:
         shares: the result of `exact_shares`.
-        baseline: the model that is told first.
+        baseline: the model that is named first.
     """
     own = shares[shares["model"] == baseline].iloc[0]
     best, worst = (shares.loc[place] for place in (shares["value"].idxmin(), shares["value"].idxmax()))

@@ -130,21 +130,21 @@ def count_verdicts(claims: pd.DataFrame) -> list[str]:
     for _, own in rows.groupby(["model", "scale", "scope"], sort=False):
         model, scale, scope = own.iloc[0][["model", "scale", "scope"]]
         where = f"{model} ({scope}{', embedded tasks' if scale else ''})"
-        told = _listed(_told(own["verdict"].value_counts()))
-        sentences.append(f"{where}: of {len(own)} claim{'s' * (len(own) > 1)} {told}.")
+        numbers = _listed(_numbered(own["verdict"].value_counts()))
+        sentences.append(f"{where}: of {len(own)} claim{'s' * (len(own) > 1)} {numbers}.")
     return sentences
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
     """How many rows of a table of claims hold, fail or are undecided, as a caption says it."""
-    return f"of {len(claims)} comparisons {_listed(_told(claims['verdict'].value_counts()))}"
+    return f"of {len(claims)} comparisons {_listed(_numbered(claims['verdict'].value_counts()))}"
 
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
-def _told(counts: pd.Series) -> list[str]:
+def _numbered(counts: pd.Series) -> list[str]:
     """Numbers of verdicts, e.g. "3 hold", "1 is undecided"."""
     words = {
         HOLDS: ("holds", "hold"),

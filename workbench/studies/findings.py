@@ -82,7 +82,7 @@ def corruption_findings(ratios: pd.DataFrame) -> list[str]:
 def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor: float = 1) -> list[str]:
     """A quantity less that of the baseline, of every model of a `versus_baseline` frame; Welch's CI over seeds."""
     rows = versus[(versus["quantity"] == quantity) & versus["difference"].notna()]
-    told = [
+    changes = [
         (f"{row.label} on {row.task} " if "label" in versus else f"{row.model} ")
         + Finding(
             *(factor * x for x in (row.difference, row.difference_low, row.difference_high)), row.n
@@ -90,7 +90,11 @@ def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor:
         + f" ({row.finding})"
         for row in rows.itertuples()
     ]
-    return [f"{words} less the baseline's, mean over seeds with 95 % CI: {'; '.join(told)}."] if told else []
+    return (
+        [f"{words} less the baseline's, mean over seeds with 95 % CI: {'; '.join(changes)}."]
+        if changes
+        else []
+    )
 
 
 def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> list[str]:

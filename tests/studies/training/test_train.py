@@ -366,9 +366,9 @@ def test_a_test_runs_the_whole_model_and_an_epoch_drops_its_paths(trainer):
 
 
 def test_a_step_goes_along_a_gradient_that_is_cut_to_its_length(trainer):
-    told = trainer.train_epoch(1)
+    row = trainer.train_epoch(1)
     norm = torch.stack([parameter.grad.norm() for parameter in trainer.module.parameters()]).norm()
-    assert told["gradient_norm"] > 0.1  # before it is cut
+    assert row["gradient_norm"] > 0.1  # before it is cut
     assert norm == pytest.approx(1e-3, rel=1e-3)
 
 

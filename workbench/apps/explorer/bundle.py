@@ -414,25 +414,25 @@ def make_bundle(
         if isinstance(inputs, Inputs)
         else [*inputs]
     )
-    told = progress or (lambda share: None)
+    report = progress or (lambda share: None)
     for place, one in enumerate(ones):
-        told(place / len(ones))
+        report(place / len(ones))
         seen = capture(model, one, layers=None if layers is None else list(layers), sites=SITES)
         part = _input(seen, one, with_operands)
         part.series += _through_depth(model, one, layers, seed)
         for name, options in ANALYSES.items():
             frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
             part.series += [] if frame is None else _plain(name, frame)
-        told((place + 0.3) / len(ones))
+        report((place + 0.3) / len(ones))
         if len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
             _belong(part, model, one, layers)
-        told((place + 0.6) / len(ones))
+        report((place + 0.6) / len(ones))
         _predict(part, model, one, seen, ablations)
         parts.append(part)
     bundle = _join(parts, model, left_out)
     for number, name in enumerate(analyses):
-        told(number / len(analyses))
+        report(number / len(analyses))
         chosen = None if layers is None else list(layers)
         given = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
         bundle = bundle.with_measured(name, [given(inputs=one) for one in ones])

@@ -208,8 +208,8 @@ def _whole(model: LoadedModel, one: Inputs) -> int:
 def _address(place: Address, index: int) -> dict[str, str | int]:
     """What chooses an input again. A path is nobody's business but of the machine that it is on."""
     spec = str(place.inputs)
-    told = not spec.startswith(("images:", "imagenet:", "text:"))
-    return {**({"inputs": spec} if told else {}), "n": place.n, "seed": place.seed, "index": index}
+    travels = not spec.startswith(("images:", "imagenet:", "text:"))
+    return {**({"inputs": spec} if travels else {}), "n": place.n, "seed": place.seed, "index": index}
 
 
 def _number(layer: int, known: list[int], model: str) -> int:

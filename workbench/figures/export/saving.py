@@ -109,7 +109,7 @@ def save_figure(
     alt = caption if alt is None else alt
     if isinstance(caption, str):
         caption = with_definitions(in_words(caption), fig.to_json())
-    _check_told(name, data, caption, alt)
+    _check_words(name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
     theme = theme_of(width)
@@ -293,7 +293,7 @@ def _check_figure(fig: go.Figure, name: str) -> None:
         raise InputError(f"the figure {name!r} has no traces: there is nothing to draw")
 
 
-def _check_told(name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
+def _check_words(name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
     if not isinstance(data, pd.DataFrame) or data.empty:
         what = "an empty frame" if isinstance(data, pd.DataFrame) else type(data).__name__
         raise InputError(f"{name!r} needs data=FRAME, a DataFrame with the numbers shown; got {what}")

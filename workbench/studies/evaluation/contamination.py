@@ -208,7 +208,7 @@ def contamination_findings(frame: pd.DataFrame) -> list[str]:
         frame: results of `contamination_frame`, of one model; several kinds joined.
     """
     whole = frame[frame["layer"].isna() & frame["head"].isna() & frame["input"].notna()]
-    told, gains = [], []
+    sentences, gains = [], []
     for kind, rows in whole.groupby("contamination", sort=False):
         each = rows.pivot_table(index="input", columns=["metric", "candidate"], values="value")
         auc, share = each["contamination_auc"], each["contamination_share", "sparse"]
@@ -217,7 +217,7 @@ def contamination_findings(frame: pd.DataFrame) -> list[str]:
             mean_interval(values).words(".3f")
             for values in (auc["sparse"], auc["clean"], gains[-1], auc["sparse"] - auc["keys"], auc["change"])
         )
-        told.append(
+        sentences.append(
             f"{kind}: ‖S_j‖ tells the contaminated patches with an AUC of {own}, the same places of the clean image "
             f"with {before}, a gain of {more}; over the keys' distance from their mean a gain of {over_keys}; the "
             f"change of S has {changed}; mean over {len(each)} inputs with its 95 % CI"
@@ -226,7 +226,7 @@ def contamination_findings(frame: pd.DataFrame) -> list[str]:
     gain = mean_interval(sum(gains) / len(gains))
     verdict = decide(gain, (0, math.inf))
     return [
-        *told,
+        *sentences,
         f"Over all kinds the gain is {gain.words('.3f')}. That S picks contamination out: {verdict}.",
     ]
 

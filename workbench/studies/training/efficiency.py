@@ -346,7 +346,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
     for metric, condition, words in _TOLD:
         found = _ratios(costs, metric, condition)
         dearest.append(f"{words} {found.idxmax()} ({found.max():.2f}×)")
-    told = [f"The most costly, as multiples of softmax attention: {', '.join(dearest)}."]
+    sentences = [f"The most costly, as multiples of softmax attention: {', '.join(dearest)}."]
     table_5, table_13 = (printed[printed["source"] == table] for table in _TABLES)
     if "bilateral" in set(costs["attention"]):
         ours, theirs = (
@@ -355,7 +355,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
         )
         batch = _ratios(costs, "macs", "training, in a batch")["bilateral"]
         seconds = _ratios(costs, "seconds_per_sample", "test")["bilateral"]
-        told.append(
+        sentences.append(
             f"Bilateral attention takes {ours['training']:.3f} times softmax's multiply–accumulates in training, for "
             f"an image by itself (Table V: {theirs['training']:.2f}), {batch:.3f} in a batch, whose images share the "
             f"position term; in a test, with that term computed beforehand, {ours['test']:.3f} (Table V: "
@@ -366,7 +366,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
         shared = [name for name in both[1].index if name != SYMMETRIC and name in both[0]]
         if shared:
             ours, theirs = (f"{part[shared].min():.2f} to {part[shared].max():.2f}" for part in both)
-            told.append(
+            sentences.append(
                 f"RPC-Attention, {words}, of symmetric softmax: {ours} here, {theirs} printed (Table 13)."
             )
     for source, count in _TABLES.items():
@@ -378,11 +378,11 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
         ]
         times = at_size[0].set_index("attention")["value"] / at_size[1].set_index("attention")["value"]
         giga = ", so giga are meant where it prints mega" if times.between(900, 1100).all() else ""
-        told.append(
+        sentences.append(
             f"Multiply–accumulates counted here at the size of {source}: {times.min():.4g} to {times.max():.4g} times "
             f"what it prints{giga}."
         )
-    return told
+    return sentences
 
 
 _TOLD = (

@@ -151,14 +151,14 @@ function words(error) {
 
 function topBar(state, help, taken, other, options) {
   const { model, inputs, layers } = state.bundle;
-  const told = make("span", "aw-said");
-  told.setAttribute("role", "status");
+  const status = make("span", "aw-said");
+  status.setAttribute("role", "status");
   const notice = new Notice(options);
   const say = (text, stays = false) => {
     if (stays) return notice.say(text);
-    told.textContent = told.title = text;
+    status.textContent = status.title = text;
     clearTimeout(say.later);
-    say.later = setTimeout(() => (told.textContent = ""), 4000);
+    say.later = setTimeout(() => (status.textContent = ""), 4000);
   };
   const name = make("h1", "", model.spec.replace(/^(bundled|timm|hf):(?=.)/, ""));
   name.title = `${model.spec}${model.checkpoint ? ` · ${model.checkpoint}` : ""}`;
@@ -174,7 +174,7 @@ function topBar(state, help, taken, other, options) {
   share.hidden = !options.address;
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
   const bar = make(
-    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), told,
+    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), status,
     input.box, share, button("Export", "Image, numbers, and the command for print (E)", () => taken.show()), theme, button("?", "Keys and how to read this page (?)", () => help.show()),
   );
   return {
