@@ -536,7 +536,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(device or "cpu")
+        chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
         raise InputError(
             f"device {device!r} is not one torch knows; take 'cpu', 'cuda', 'cuda:1' or 'auto'"

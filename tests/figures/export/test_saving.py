@@ -99,9 +99,21 @@ def test_the_same_figure_is_the_same_files(tmp_path):
 
 
 def test_an_older_static_image_does_not_outlive_its_figure(tmp_path):
+    save(tmp_path, formats=["html"])
     (tmp_path / "f.pdf").write_bytes(b"old")
     save(tmp_path, formats=["html"])
     assert not (tmp_path / "f.pdf").exists()
+    assert not [*tmp_path.glob("*kept*")]
+
+
+def test_a_file_that_somebody_else_wrote_is_kept_under_another_name(tmp_path):
+    (tmp_path / "f.png").write_bytes(b"mine")
+    (tmp_path / "f.kept.csv").write_bytes(b"older")
+    (tmp_path / "f.csv").write_bytes(b"my,numbers")
+    with pytest.warns(UserWarning, match=r"f\.png was not written by the workbench: it is f\.kept\.png now"):
+        save(tmp_path, formats=["html"])
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("*kept*")}
+    assert kept == {"f.kept.png": b"mine", "f.kept.csv": b"older", "f.kept1.csv": b"my,numbers"}
 
 
 def test_the_csv_gives_the_numbers_back_exactly(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.extras import missing
 from workbench.core.files import atomic_write, sha256_bytes
 from workbench.figures.export import chrome
@@ -32,7 +33,7 @@ from workbench.figures.export.static import (
 )
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words, with_definitions
-from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump
+from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
 
@@ -66,7 +67,8 @@ def save_figure(
     plotly.js), ``.csv`` (every row of `data`), ``.tex`` (booktabs summary, see `workbench.frames.tables`),
     ``.figure.tex`` (a LaTeX figure with caption and label), ``.figure.json`` (plotly specification) and ``.json``
     (provenance, also inside PDF, SVG, PNG and HTML).
-    Every file is whole or absent.
+    Every file is whole or absent. A file of such a name that the workbench did not write becomes ``NAME.kept.SUFFIX``,
+    with a warning.
 
     The provenance holds the parameters of the notebook that saves the figure: in a render those it runs with, in
     JupyterLab and VS Code the variables that its cell tagged "parameters" assigns, as they are at this moment.
@@ -142,6 +144,7 @@ def save_figure(
         records=records,
     )
     table = latex_table(data, caption, name).encode()
+    _keep_others(folder, name)
     for format in FORMATS:  # images of an earlier figure would pass for this one
         _remove(folder / f"{name}.{format}")
     _write(folder / f"{name}.csv", csv)
@@ -300,6 +303,31 @@ def _check_words(name: str, data: pd.DataFrame, caption: str, alt: str) -> None:
     for label, text in (("caption", caption), ("alt", alt)):
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{name!r} needs a {label}: one sentence of text")
+
+
+def _keep_others(folder: Path, name: str) -> None:
+    """Set files of the figure's names aside that no figure of ours has written: they are somebody's own."""
+    if _is_ours(folder / f"{name}.json"):
+        return
+    for suffix in ("json", "csv", "tex", "figure.tex", "figure.json", *FORMATS):
+        path = folder / f"{name}.{suffix}"
+        if not path.is_file() or (suffix in FORMATS and _is_ours(path)):
+            continue
+        taken = (path.with_name(f"{name}.kept{number or ''}.{suffix}") for number in itertools.count())
+        kept = next(place for place in taken if not place.exists())
+        try:
+            path.rename(kept)
+        except OSError as error:
+            raise MissingResource(f"{path} cannot be kept as {kept.name}: {error.strerror}") from error
+        warnings.warn(f"{path} was not written by the workbench: it is {kept.name} now", stacklevel=3)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        read_provenance(path)
+    except InputError:
+        return False
+    return True
 
 
 def _remove(path: Path) -> None:
