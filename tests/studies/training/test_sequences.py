@@ -257,8 +257,6 @@ def test_a_file_in_the_place_of_a_folder(task, tmp_path):
     path.write_text("@data\n")
     with pytest.raises(InputError, match=f"task {task} takes a folder with"):
         load(task, path)
-    with pytest.raises(InputError, match=f"task {task} needs data"):
-        load(task, None)
 
 
 def test_series_longer_than_the_recipes_positions_are_refused_with_both_numbers(tmp_path):

@@ -7,7 +7,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.models.tokenizer import SPECIAL, character_tokenizer
 from workbench.studies.training.recipes import Images
 from workbench.studies.training.tasks import TASKS, load_task
-from workbench.studies.training.tasks.images import TEST_TILES, TILES, _cuts_of
+from workbench.studies.training.tasks.images import TEST_TILES, TILES, cuts_of
 from workbench.studies.training.tasks.texts import HELD_OUT, Windows
 
 
@@ -41,7 +41,7 @@ def test_no_pixel_of_a_photograph_is_in_both_splits():
     for row, column in TEST_TILES:  # white where test images come from, black elsewhere
         top, left = row * 8, column * 8 + 2
         image[top : top + 8, left : left + 8] = 255
-    cuts = _cuts_of(image, size=12)
+    cuts = cuts_of(image, size=12)
     assert len(cuts["test"]) == 9 * 4
     assert len(cuts["train"]) == 9 * 12
     assert all((cut == 255).all() and cut.shape == (12, 12, 3) for cut in cuts["test"])

@@ -81,15 +81,24 @@ def _variant_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _training_tables() -> Tables:
     from workbench.attention import VARIANTS
     from workbench.studies.training.tasks import TASKS
+    from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX
 
     tasks = [
         (name, entry.title + (f"; --data {entry.takes}" if entry.takes else ""))
         for name, entry in TASKS.items()
     ]
+    made = [
+        (PREFIX + name, f"{entry.title} (task {entry.task}; asks the question of the {entry.asks_for})")
+        for name, entry in EMBEDDED.items()
+    ]
     variants = [
         row for name, entry in VARIANTS.items() for row in option_rows(name, entry.title, entry.options)
     ]
-    return [("Tasks", tasks), ("Attention variants and their options, as --set takes them", variants)]
+    return [
+        ("Tasks", tasks),
+        ("Data made on the spot, as --data takes them; a task without --data takes its first", made),
+        ("Attention variants and their options, as --set takes them", variants),
+    ]
 
 
 @study.command(cls=WithTables, tables=_training_tables)
@@ -103,9 +112,12 @@ def _training_tables() -> Tables:
 )
 @epochs_option
 @seed_option
-@click.option("--data", type=click.Path(), metavar="FILE-OR-FOLDER", help="The data of tasks that need some.")
+@click.option("--data", type=click.Path(), metavar="FILE-OR-FOLDER",
+              help="The data of tasks that need some, or embedded:NAME.")  # fmt: skip
 @click.option("--recipe", type=RECIPE, metavar="NAME-OR-FILE",
               help="A recipe of the package, or a .toml file of your own. [default: the task's]")  # fmt: skip
+@click.option("--shuffled", is_flag=True,
+              help="A control: the tokens of every sequence in an order drawn at random.")  # fmt: skip
 @limit_option
 @device_option
 @out_folder("The folder of the run. [default: runs/RECIPE-…-seedN]")
@@ -119,9 +131,14 @@ def train(
     workbench study train digits --attention rpc-sym -s num_iter=[4] --seed 3
     """
     from workbench.studies.training import train
+    from workbench.studies.training.tasks import usual_recipe
+    from workbench.studies.training.tasks.embedded import embedded_name
 
-    recipe = Path(given["recipe"] or task).stem
-    parts = [recipe, attention, "boost" if given["boost"] else None, f"seed{given['seed']}"]
+    made = embedded_name(task, given["data"])
+    recipe = Path(given["recipe"] or usual_recipe(task, given["data"])).stem
+    named = f"{made}-embedded" if made and not given["recipe"] else recipe
+    flags = [name for name in ("boost", "shuffled") if given[name]]
+    parts = [named, attention, *flags, f"seed{given['seed']}"]
     options = read_settings(
         attention or recipe, typed, _variant_options({"task": task, "attention": attention, **given})
     )

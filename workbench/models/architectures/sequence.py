@@ -30,6 +30,7 @@ def build_sequence(
     channels: Size | None = None,
     context: Size = 512,
     num_classes: Classes = 2,
+    pairs: bool = False,
     embed_dim: Size = 64,
     depth: Count = 2,
     num_heads: Size = 2,
@@ -47,6 +48,9 @@ def build_sequence(
     2 layers of 2 heads with head_dim 32 (chen2023 §5, abdullaev2025 §V-B). There is no class token: the mean is
     what those experiments take, there over padding too, here over real tokens only, so that padding changes
     nothing.
+
+    With ``pairs`` two rows of a batch, one under the other, are an example: the same transformer reads both, and
+    `PairHead` compares them, as in the Long Range Arena's Retrieval.
 
     ``attention``, ``attention_layers``, ``attention_options``, ``boost`` and ``pos_embed_std`` as in
     ``build_lm``, for variants that are not causal.
@@ -74,6 +78,8 @@ def build_sequence(
         model: SequenceClassifier = TokenClassifier(vocabulary, embed_dim, blocks, num_classes, limit)
     else:
         model = SeriesClassifier(channels or 0, embed_dim, blocks, num_classes, limit)
+    if pairs:
+        model.head = PairHead(embed_dim, round(mlp_ratio * embed_dim), num_classes)
     if added:
         std = 0.02 if pos_embed_std is None else pos_embed_std
         model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
@@ -98,7 +104,7 @@ class SequenceClassifier(nn.Module):
         self.register_parameter("pos_embed", None)
         self.blocks = blocks
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, num_classes)
+        self.head: nn.Module = nn.Linear(width, num_classes)
 
     def classify(
         self, sequences: Tensor, attention_mask: Tensor | None
@@ -154,6 +160,28 @@ class SeriesClassifier(SequenceClassifier):
     ) -> Float[Tensor, "batch num_classes"]:
         """``attention_mask`` is 0 at padding; see `SequenceClassifier.classify`."""
         return self.classify(values, attention_mask)
+
+
+class PairHead(nn.Module):
+    """Two-tower head: rows 2i and 2i + 1 become u, v, u v and u − v, and these the logits of example i.
+
+    The Long Range Arena's (Tay et al. 2021) for Retrieval, with the one hidden layer of Xiong et al. 2021.
+    """
+
+    def __init__(self, width: int, hidden: int, num_classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4 * width, hidden)
+        self.out = nn.Linear(hidden, num_classes)
+
+    def forward(self, rows: Float[Tensor, "row width"]) -> Float[Tensor, "pair num_classes"]:
+        """Logits (nats) of the classes; raises InputError for a row without the other."""
+        if len(rows) % 2:
+            raise InputError(
+                f"this classifier compares texts two by two (0 with 1, 2 with 3, …), and got {len(rows)} of them; "
+                "give an even number in every batch"
+            )
+        u, v = rows[0::2], rows[1::2]
+        return self.out(torch.relu(self.hidden(torch.cat([u, v, u * v, u - v], dim=-1))))
 
 
 def _mean(x: Float[Tensor, "batch token width"], mask: Bool[Tensor, "batch token"] | None) -> Tensor:

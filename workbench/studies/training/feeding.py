@@ -30,6 +30,14 @@ def pad_together(examples: Sequence[tuple[Tensor, int]], name: str) -> tuple[dic
     return batch, torch.tensor([target for _, target in examples])
 
 
+def pad_pairs(
+    examples: Sequence[tuple[tuple[Tensor, Tensor], int]], name: str
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Pairs of sequences as a batch of twice as many rows, the two of a pair under one another; a target a pair."""
+    rows = [(sequence, target) for pair, target in examples for sequence in pair]
+    return pad_together(rows, name)[0], torch.tensor([target for _, target in examples])
+
+
 def named_tensors(batch: Batch) -> dict[str, Tensor]:
     """The tensors of a batch; a single one is called "input"."""
     return dict(batch) if isinstance(batch, Mapping) else {"input": batch}

@@ -19,7 +19,8 @@ from workbench.studies.training.measuring import peak_memory
 from workbench.studies.training.monitoring import monitor
 from workbench.studies.training.progress import Report
 from workbench.studies.training.recipes import Recipe, load_recipe
-from workbench.studies.training.tasks import Task, check_data, find_task, load_task
+from workbench.studies.training.tasks import Task, check_data, find_task, load_task, usual_recipe
+from workbench.studies.training.tasks.embedded import embedded_name
 
 
 def train(
@@ -37,6 +38,7 @@ def train(
     limit: int | None = None,
     data: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
+    shuffled: bool = False,
     progress: bool = True,
 ) -> TrainResult:
     """Train a task's model from its recipe into the folder `out`.
@@ -49,8 +51,9 @@ def train(
     `attention` is a variant of `workbench.attention.VARIANTS` (softmax, unless the recipe says otherwise), in
     `layers` and with `options` where the recipe's own table of that variant is not to hold; `boost` gives
     every layer a boosted residual. `epochs` overrides the recipe's, `limit` keeps only that many training
-    examples, `data` is the folder or file of tasks that need one, `recipe` is another recipe (its name, its
-    file, or the object), `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate finds).
+    examples, `data` is the folder or file of tasks that need one or "embedded:NAME", `recipe` is another recipe
+    (its name, its file, or the object), `shuffled` draws the order of every sequence's tokens at random,
+    `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate finds).
 
     Raises UnknownName for an unknown task, variant or option, InputError for values that cannot be and for a
     folder that holds a different run, MissingResource if `out` cannot be written, TrainingDiverged if the
@@ -61,18 +64,25 @@ def train(
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
     require("training", "accelerate")
+    made = embedded_name(task, data)
+    if recipe is None and made is not None:
+        recipe = usual_recipe(task, data)
     chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
-    loaded = load_task(task, limit, data=data, architecture=chosen.architecture, images=chosen.images)
+    loaded = load_task(
+        task, limit, data=data, architecture=chosen.architecture, images=chosen.images, shuffled=shuffled
+    )
     chosen = chosen.completed(loaded.architecture)
     flags = _flags(attention, layers, options, boost, recipe, data, limit)
+    flags |= {"shuffled": True} if shuffled else {}
     if isinstance(recipe, Recipe):
         command = (
             f"workbench.studies.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
         )
     else:
         command = command_line(task, flags, seed, chosen.epochs)
+    named = recipe if made is None or isinstance(recipe, Recipe) else f"{made}-embedded"
     run = RunFolder(
-        Path(out), loaded, chosen, seed, command, run_name(task, recipe, attention, options, boost)
+        Path(out), loaded, chosen, seed, command, run_name(task, named, attention, options, boost)
     )
     with run.alone():
         run.prepare_folder(restart)

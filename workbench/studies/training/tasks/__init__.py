@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.recipes import Images, load_recipe, recipe_names
 from workbench.studies.training.tasks import images, sequences, texts
 from workbench.studies.training.tasks.base import Asked, Task
+from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, embedded_name, written
 
-__all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task"]
+__all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task", "usual_recipe"]
 
 
 @dataclass(frozen=True)
@@ -48,25 +50,26 @@ TASKS: dict[str, TaskEntry] = {
         sequences.series,
         "classes of time series, as in the UEA archive",
         "FOLDER with NAME_TRAIN.ts and NAME_TEST.ts",
-        needs_data=True,
     ),
     "bytes": TaskEntry(
         sequences.text_bytes,
         "classes of texts, byte by byte, such as IMDB's reviews",
         "FOLDER with train/CLASS/*.txt and test/CLASS/*.txt",
-        needs_data=True,
     ),
     "listops": TaskEntry(
         sequences.listops,
         "values of nested lists, word by word, as in the Long Range Arena",
         "FOLDER with NAME_train.tsv and NAME_test.tsv (Source, Target)",
-        needs_data=True,
     ),
     "pixels": TaskEntry(
         sequences.pixels,
         "classes of images, pixel by pixel in grey, as in the Long Range Arena",
         "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
-        needs_data=True,
+    ),
+    "retrieval": TaskEntry(
+        sequences.retrieval,
+        "whether two texts belong together, byte by byte, as in the Long Range Arena",
+        "FOLDER with NAME.train.tsv and NAME.test.tsv (0 or 1, two names, two texts)",
     ),
 }
 
@@ -79,8 +82,10 @@ def find_task(name: str) -> TaskEntry:
 
 
 def check_data(name: str, data: str | Path | None) -> Path | None:
-    """``data`` as a path that is there, if the task takes one; InputError otherwise."""
+    """``data`` as a path that is there, if the task takes one and it is not embedded; InputError otherwise."""
     entry = find_task(name)
+    if embedded_name(name, data) is not None:
+        return None
     if data is None:
         if entry.needs_data:
             raise InputError(f"task {name} needs data (--data): {entry.takes}")
@@ -96,6 +101,12 @@ def check_data(name: str, data: str | Path | None) -> Path | None:
     return path
 
 
+def usual_recipe(name: str, data: str | Path | None = None) -> str:
+    """The recipe of a task where none is named: that with its name, or of the embedded data that it takes."""
+    made = embedded_name(name, data)
+    return name if made is None else EMBEDDED[made].recipe
+
+
 def load_task(
     name: str,
     limit: int | None = None,
@@ -103,11 +114,14 @@ def load_task(
     data: str | Path | None = None,
     architecture: Mapping[str, Any] | None = None,
     images: Images | None = None,
+    shuffled: bool = False,
 ) -> Task:
     """A task by name; ``limit`` keeps only that many training examples, for trying things out.
 
-    ``architecture`` and ``images`` are those of a recipe, which cut the data to its size: unless given,
-    those of the recipe with the task's name.
+    ``data`` is a folder or file, or "embedded:NAME" for data that are made here; a task that has such takes its first
+    unless ``data`` says otherwise. ``architecture`` and ``images`` are those of a recipe, which cut the data to its
+    size: unless given, those of the recipe with the task's name. With ``shuffled`` the tokens of every sequence stand
+    in an order drawn at random, the same in every epoch: a control that keeps everything but the order.
 
     Raises UnknownName for a task that does not exist, InputError for a limit below 1 and for data that are
     not there, not asked for or not what the task takes.
@@ -116,7 +130,16 @@ def load_task(
     if limit is not None and limit < 1:
         raise InputError(f"limit: keep at least one training example, got {limit}")
     if architecture is None or images is None:
-        usual = load_recipe(name) if name in recipe_names() else None
+        recipe = usual_recipe(name, data)
+        usual = load_recipe(recipe) if recipe in recipe_names() else None
         architecture = architecture or (usual.architecture if usual else {})
         images = images or (usual.images if usual else Images())
-    return entry.load(Asked(limit, path, dict(architecture), images))
+    asked = Asked(limit, path, dict(architecture), images)
+    made = embedded_name(name, data)
+    if made is None:
+        task = entry.load(asked)
+    else:
+        with written(made) as folder:
+            task = sequences.in_memory(entry.load(dataclasses.replace(asked, data=folder)))
+        task = dataclasses.replace(task, data=task.data | {"source": PREFIX + made, "seed": SEED})
+    return sequences.shuffled(task) if shuffled else task

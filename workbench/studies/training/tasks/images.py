@@ -70,7 +70,7 @@ def photos(asked: Asked) -> Task:
     cuts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for label, path in enumerate(files.values()):
-        for split, images in _cuts_of(read_image(path), size).items():
+        for split, images in cuts_of(read_image(path), size).items():
             cuts[split] += images
             labels[split] += [label] * len(images)
     kept = {"train": spread(len(cuts["train"]), asked.limit), "test": spread(len(cuts["test"]), None)}
@@ -94,7 +94,7 @@ def photos(asked: Asked) -> Task:
     )
 
 
-def _cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
+def cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
     """Split → the (size, size, 3) cuts of one photograph, row by row."""
     image = Image.fromarray(photo).convert("RGB")
     side = min(image.size) // TILES

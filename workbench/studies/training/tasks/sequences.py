@@ -1,13 +1,14 @@
-"""Tasks whose inputs are whole sequences to classify: time series, bytes of texts, lists of words, pixels.
+"""Tasks whose inputs are whole sequences to classify: time series, texts and pairs of them, lists of words, pixels.
 
-They read a folder of the user's own; the test set is the published one.
+They read a folder; the test set is the published one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils.data import Dataset, Subset
 
 from workbench.core.errors import InputError
 from workbench.models.tokenizer import BYTES, SPECIAL, UNKNOWN
-from workbench.studies.training.feeding import pad_together
+from workbench.studies.training.feeding import pad_pairs, pad_together
 from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
 from workbench.studies.training.tasks.images import folder_identity, open_splits
 from workbench.studies.training.tasks.reading import check_classes, file_pair, numbered_lines
@@ -40,10 +41,8 @@ class Sequences(Dataset):
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        sequence = self.sequences[index]
-        whole = np.issubdtype(sequence.dtype, np.integer)
-        return torch.from_numpy(sequence.astype(np.int64 if whole else np.float32)), self.targets[index]
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return _tensor(self.sequences[index]), self.targets[index]
 
     def identity(self) -> dict[str, Any]:
         """Number, shortest and longest, and a hash over the values and classes in order."""
@@ -55,6 +54,84 @@ class Sequences(Dataset):
         return {"n": len(self), "lengths": [min(lengths), max(lengths)], "sha256": digest.hexdigest()}
 
 
+def _tensor(sequence: np.ndarray) -> Tensor:
+    whole = np.issubdtype(sequence.dtype, np.integer)
+    return torch.from_numpy(sequence.astype(np.int64 if whole else np.float32))
+
+
+class Pairs(Sequences):
+    """Two sequences an example: those at 2i and 2i + 1 belong to target i."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        pair = _tensor(self.sequences[2 * index]), _tensor(self.sequences[2 * index + 1])
+        return pair, self.targets[index]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def identity(self) -> dict[str, Any]:
+        """As that of sequences, each half with the pair's target."""
+        halves = [target for target in self.targets for _ in range(2)]
+        return Sequences(self.sequences, halves).identity() | {"n": len(self)}
+
+
+class Shuffled(Dataset):
+    """The same examples, the tokens of each in an order of its own that is the same whenever it is read."""
+
+    def __init__(self, examples: Any) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        found, target = self.examples[index]
+        draw = np.random.default_rng(index)
+        if isinstance(found, tuple):
+            return tuple(one[draw.permutation(len(one))] for one in found), target
+        return found[draw.permutation(len(found))], target
+
+
+def shuffled(task: Task) -> Task:
+    """A task with its tokens in random order; InputError where the inputs are no sequences to classify."""
+    if task.collate is None:
+        raise InputError(
+            f"task {task.name} has no sequences to classify whose tokens could be shuffled; leave shuffled out"
+        )
+    sets = {"train": Shuffled(task.train), "test": Shuffled(task.test)}
+    return dataclasses.replace(
+        task, **sets, watched=_watched(sets, task.collate), data=task.data | {"shuffled": True}
+    )
+
+
+def in_memory(task: Task) -> Task:
+    """A task that needs its files no longer."""
+    held, data = {}, dict(task.data)
+    for split in ("train", "test"):
+        part: Any = getattr(task, split)
+        if not isinstance(part, Sequences):
+            examples = [part[number] for number in range(len(part))]
+            small = [ids.numpy().astype(np.uint16) for ids, _ in examples]
+            part = Sequences(small, [target for _, target in examples])
+            data[split] = part.identity()
+        held[split] = part
+    return dataclasses.replace(task, **held, data=data, workers=0)
+
+
+def _watched(sets: dict[str, Any], collate: Callable[..., Any]) -> dict[str, Any]:
+    """A few examples of each split; of one token alone there is nothing to compare."""
+    found = {}
+    for split, items in sets.items():
+        chosen = [items[number] for number in spread(len(items), WATCHED)]
+        if longer := [example for example in chosen if _shortest(example[0]) > 1]:
+            found[split] = collate(longer)[0]
+    return found
+
+
+def _shortest(found: Any) -> int:
+    return min(map(len, found)) if isinstance(found, tuple) else len(found)
+
+
 def _task(
     name: str,
     argument: str,
@@ -62,16 +139,11 @@ def _task(
     test: Any,
     classes: tuple[str, ...],
     architecture: dict[str, Any],
+    padded: Callable[..., Any] = pad_together,
     **rest: Any,
 ) -> Task:
     """A task of sequences that the model takes as ``argument``."""
-    collate = partial(pad_together, name=argument)
-    watched = {}
-    for split, items in (("train", train), ("test", test)):
-        chosen = [items[number] for number in spread(len(items), WATCHED)]
-        # Of one token alone there is nothing to compare.
-        if longer := [example for example in chosen if len(example[0]) > 1]:
-            watched[split] = collate(longer)[0]
+    collate = partial(padded, name=argument)
     return Task(
         name=name,
         classes=classes,
@@ -79,7 +151,7 @@ def _task(
         test=test,
         output=(len(classes),),
         architecture={**architecture, "num_classes": len(classes)},
-        watched=watched,
+        watched=_watched({"train": train, "test": test}, collate),
         collate=collate,
         **rest,
     )
@@ -183,7 +255,7 @@ def text_bytes(asked: Asked) -> Task:
     sets, data = {}, {"source": "texts in a folder"}
     for split, paths in files.items():
         texts = [_content(path) for path in paths]
-        ids = [np.frombuffer(text[:context], np.uint8).astype(np.uint16) + len(SPECIAL) for text in texts]
+        ids = [_byte_ids(text, context) for text in texts]
         sets[split] = Sequences(ids, [classes.index(path.parent.name) for path in paths])
         cut = sum(len(text) > context for text in texts)
         data[split] = sets[split].identity() | {"cut": cut}
@@ -196,6 +268,10 @@ def text_bytes(asked: Asked) -> Task:
         data=data,
         architecture={"vocabulary": len(SPECIAL) + BYTES},
     )
+
+
+def _byte_ids(text: bytes, context: int) -> np.ndarray:
+    return np.frombuffer(text[:context], np.uint8).astype(np.uint16) + len(SPECIAL)
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -217,6 +293,51 @@ def _content(path: Path) -> bytes:
     if not content:
         raise InputError(f"{path} is empty; remove it, or copy it again")
     return content
+
+
+# Pairs of texts ---------------------------------------------------------------------------------------------
+
+
+def retrieval(asked: Asked) -> Task:
+    """NAME.train.tsv and NAME.test.tsv without a header: 0 or 1, two names and two texts, byte by byte."""
+    context = asked.number("context")
+    paths = file_pair("retrieval", asked.data, ".train.tsv", ".test.tsv")
+    sets, data = {}, {"source": "pairs of a .tsv file"}
+    for split, path in zip(("train", "test"), paths, strict=True):
+        rows = list(_pairs(path))
+        chosen = [rows[number] for number in spread(len(rows), asked.limit if split == "train" else None)]
+        texts = [text for _, *both in chosen for text in both]
+        sets[split] = Pairs([_byte_ids(text, context) for text in texts], [label for label, *_ in chosen])
+        data[split] = sets[split].identity() | {"cut": sum(len(text) > context for text in texts)}
+    return _task(
+        "retrieval",
+        "input_ids",
+        **sets,
+        classes=("0", "1"),
+        preprocessing={"tokens": "bytes", "context": context},
+        data=data,
+        architecture={"vocabulary": len(SPECIAL) + BYTES, "pairs": True},
+        padded=pad_pairs,
+    )
+
+
+def _pairs(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
+    """Label and both texts of every row; the arena's files have quotes around every cell, which belong to a text."""
+    row = 0
+    for row, line in numbered_lines(path):
+        cells = line.split("\t")
+        if len(cells) != 5:
+            raise InputError(
+                f"{path}, line {row}: {len(cells)} columns; a row is 0 or 1, two names, two texts, tabs between"
+            )
+        label = cells[0].strip('" ')
+        if label not in ("0", "1", "0.0", "1.0"):
+            raise InputError(f"{path}, line {row}: class {label[:40]!r}; a row begins with 0 or 1")
+        if not (cells[3] and cells[4]):
+            raise InputError(f"{path}, line {row}: a text is empty; remove the line")
+        yield int(label[0]), cells[3].encode(), cells[4].encode()
+    if not row:
+        raise InputError(f"{path} has no rows; copy it again")
 
 
 # Lists of words ---------------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""Embedded tasks: data made on the spot, by a published recipe or of what is bundled, in the layout a task reads.
+
+They ask the question of a published benchmark in minutes of one core: numbers are of the embedded task and compare with
+one another, never with the published ones. Each is ``--data embedded:NAME`` of its task, and a task without ``--data``
+takes its first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.core.errors import InputError, UnknownName
+from workbench.studies.training.tasks.embedded import images, listops, pathfinder, prose, series
+
+PREFIX = "embedded:"
+SEED = 21
+"""Of everything that is drawn: an embedded task is one data set, whatever the seed of a training."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One embedded task: whose reader reads it, what makes its files, how many examples, and its recipe."""
+
+    task: str
+    title: str
+    write: Callable[[Path, dict[str, int], int], None]
+    """``write(folder, examples of each split, seed)`` puts the files into an empty folder."""
+    train: int
+    test: int
+    recipe: str
+    asks_for: str
+    """The published data whose question it asks."""
+
+
+_ARENA = "Long Range Arena"
+EMBEDDED: dict[str, Embedded] = {
+    "listops": Embedded(
+        "listops", "nested lists of up to 200 words, by the published grammar", listops.write, 12000, 2000,
+        "listops-embedded", f"{_ARENA} ListOps",
+    ),
+    "genre": Embedded(
+        "bytes", "passages of the bundled prose: essay, story or report; files held out", prose.write_genres, 2400, 333,
+        "bytes-embedded", f"{_ARENA} Text",
+    ),
+    "same-file": Embedded(
+        "retrieval", "two passages of the bundled prose: from one file or not; files held out", prose.write_pairs,
+        6000, 1000, "retrieval-embedded", f"{_ARENA} Retrieval",
+    ),
+    "digits": Embedded(
+        "pixels", "scikit-learn's digits, 16×16 grey pixels in a row", images.write_digits, 1352, 445,
+        "pixels-embedded", f"{_ARENA} Image",
+    ),
+    "photos": Embedded(
+        "pixels", "cuts of the bundled photographs, 16×16 grey pixels in a row", images.write_photos, 1944, 648,
+        "pixels-embedded", f"{_ARENA} Image",
+    ),
+    "pathfinder": Embedded(
+        "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 8000, 1000,
+        "pathfinder-embedded", f"{_ARENA} Pathfinder",
+    ),
+    **{
+        name: Embedded(
+            "series", f"time series, made: {what}", series.WRITERS[name], 300, 300, "series-embedded", "UEA archive"
+        )
+        for name, what in {
+            "phase": "the phase between two sines",
+            "lag": "by how much one channel of noise follows another",
+            "frequency": "the frequency of a sine in one of three channels",
+            "shape": "cylinder, bell or funnel under noise",
+            "chirp": "whether the frequency rises or falls",
+            "oscillators": "which two of three oscillators are coupled",
+        }.items()
+    },
+}  # fmt: skip
+
+
+def embedded_name(task: str, data: str | Path | None) -> str | None:
+    """Which embedded task is meant: the one that ``data`` names, a task's first where there is no ``data``, or none.
+
+    Raises UnknownName for a name that the task has not.
+    """
+    names = [name for name, entry in EMBEDDED.items() if entry.task == task]
+    if data is None:
+        return names[0] if names else None
+    if not str(data).startswith(PREFIX):
+        return None
+    if not names:
+        raise InputError(f"task {task} has no embedded data; {data} is of another task, or leave --data out")
+    name = str(data).removeprefix(PREFIX)
+    if name not in names:
+        raise UnknownName(f"embedded data of task {task}", name, names)
+    return name
+
+
+@contextmanager
+def written(name: str) -> Iterator[Path]:
+    """A folder with the files of an embedded task, for as long as they are read."""
+    entry = EMBEDDED[name]
+    with tempfile.TemporaryDirectory(prefix="workbench-embedded-") as folder:
+        entry.write(Path(folder), {"train": entry.train, "test": entry.test}, SEED)
+        yield Path(folder)

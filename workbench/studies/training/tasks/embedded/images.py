@@ -1,0 +1,48 @@
+"""Grey pixels of the bundled images as class folders: the digits, and cuts of photographs.
+
+The place of the Long Range Arena's Image, whose CIFAR-10 is not bundled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from workbench.core.errors import MissingResource
+from workbench.data.pools import digits_split, photo_files, read_image
+from workbench.studies.training.tasks.base import spread
+from workbench.studies.training.tasks.images import cuts_of
+
+SIDE = 16
+"""Pixels along the side of a cut."""
+
+
+def write_digits(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """Scikit-learn's digits by its split into training and test, 8×8; nothing is drawn at random."""
+    for split, count in sizes.items():
+        digits = digits_split(split)
+        grey = (digits.raw.astype(np.float64) * (255 / 16)).round().astype(np.uint8)
+        _save(folder / split, [(str(int(label)), grey[at]) for at, label in enumerate(digits.labels)], count)
+
+
+def write_photos(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """Cuts of the photographs, the class is the photograph; nothing is drawn at random."""
+    files = photo_files()
+    if len(files) < 2:
+        raise MissingResource(
+            "no photographs in the installed scikit-image and scikit-learn; install them again"
+        )
+    cuts = {name: cuts_of(read_image(path), SIDE) for name, path in files.items()}
+    for split, count in sizes.items():
+        _save(folder / split, [(name, cut) for name, both in cuts.items() for cut in both[split]], count)
+
+
+def _save(folder: Path, images: list[tuple[str, np.ndarray]], count: int) -> None:
+    """At most ``count`` images, as evenly over the classes as they come."""
+    order = sorted(range(len(images)), key=lambda number: images[number][0])
+    for number in (order[place] for place in spread(len(order), count)):
+        label, image = images[number]
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).convert("L").save(folder / label / f"{number:05d}.png")

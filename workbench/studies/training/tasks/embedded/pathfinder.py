@@ -1,0 +1,108 @@
+"""Pathfinder (Linsley et al. 2018), small: are the two marked ends those of one dashed path?
+
+As there, every image holds two long paths and distractors, all dashed, and two discs at ends of the long paths: of the
+same one ("connected") or of both ("apart"). The other path's end is chosen so that the distance of the discs says as
+little as it can. The originals have 300×300 pixels, the Long Range Arena's 32×32; here 16×16, drawn at four times that.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
+
+SIDE = 16
+LONG, SHORT = 13, 5
+"""Steps of one pixel in a path that may be marked, and in a distractor."""
+DISTRACTORS = 2
+TURN = 0.3
+"""Standard deviation of the change of direction from step to step, in radians."""
+CLEAR = 2.0
+"""Pixels between two paths, and between a path and the border half of that."""
+TRIALS = 48
+"""Paths drawn at once, of which the first that fits is taken."""
+DASH, GAP = 2, 1
+"""Steps that are drawn, and that are not, in turns."""
+DISC = 1.3
+_FINE = 4
+CLASSES = ("apart", "connected")
+
+
+def picture(draw: np.random.Generator, connected: bool) -> UInt8[np.ndarray, "16 16"]:
+    """One image of a class."""
+    while True:
+        paths: list[np.ndarray] = []
+        for steps in (LONG, LONG, *[SHORT] * DISTRACTORS):
+            path = path_beside(draw, steps, paths)
+            if path is None:
+                break
+            paths.append(path)
+        else:
+            return _drawn(paths, ends_marked(draw, paths, connected))
+
+
+def path_beside(
+    draw: np.random.Generator, steps: int, others: list[np.ndarray]
+) -> Float[np.ndarray, "point 2"] | None:
+    """A path that turns by little and stays clear of others and of itself; None where no trial found one."""
+    turns = draw.normal(0, TURN, (TRIALS, steps)).cumsum(1) + draw.uniform(0, 2 * math.pi, (TRIALS, 1))
+    moves = np.stack([np.cos(turns), np.sin(turns)], axis=-1)
+    paths = np.concatenate([np.zeros((TRIALS, 1, 2)), moves.cumsum(1)], axis=1)
+    low = paths.min(1)
+    room = SIDE - CLEAR - (paths.max(1) - low)
+    paths += (CLEAR / 2 - low + draw.uniform(size=(TRIALS, 2)) * room)[:, None]
+    clear = (room >= 0).all(1)
+    # of itself: a path that leads straight on is this far from where it was so many steps before
+    after = math.ceil(CLEAR) + 1
+    for gap in range(after, steps + 1):
+        clear &= (_distances(paths[:, gap:], paths[:, :-gap]) >= CLEAR).all(1)
+    if others:
+        taken = np.concatenate(others)
+        clear &= (_distances(paths[:, :, None], taken[None, None]) >= CLEAR).all((1, 2))
+    found = np.flatnonzero(clear)
+    return paths[found[0]] if len(found) else None
+
+
+def _distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.hypot(one[..., 0] - other[..., 0], one[..., 1] - other[..., 1])
+
+
+def ends_marked(
+    draw: np.random.Generator, paths: list[np.ndarray], connected: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the discs lie: at both ends of a long path, or at the two ends of both that are about as far apart."""
+    one, other = paths[:2] if draw.random() < 0.5 else paths[1::-1]
+    if connected:
+        return one[0], one[-1]
+    apart = math.dist(one[0], one[-1])
+    pairs = [(mine, its) for mine in (one[0], one[-1]) for its in (other[0], other[-1])]
+    return min(pairs, key=lambda pair: abs(math.dist(*pair) - apart))
+
+
+def _drawn(paths: list[np.ndarray], discs: tuple[np.ndarray, np.ndarray]) -> UInt8[np.ndarray, "16 16"]:
+    image = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
+    pen = ImageDraw.Draw(image)
+    for path in paths:
+        fine = [(float(x), float(y)) for x, y in path * _FINE]
+        for start in range(0, len(fine) - 1, DASH + GAP):
+            pen.line(fine[start : start + DASH + 1], fill=160, width=_FINE - 1)
+    for x, y in discs:
+        pen.ellipse(
+            [(x - DISC) * _FINE, (y - DISC) * _FINE, (x + DISC) * _FINE, (y + DISC) * _FINE], fill=255
+        )
+    return np.asarray(image.reduce(_FINE))
+
+
+def write(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``train/CLASS/*.png`` and ``test/CLASS/*.png``, as many of each class."""
+    for number, (split, count) in enumerate(sizes.items()):
+        draw = np.random.default_rng([seed, number])
+        for label in CLASSES:
+            (folder / split / label).mkdir(parents=True)
+        for index in range(count):
+            label = CLASSES[index % 2]
+            image = picture(draw, label == "connected")
+            Image.fromarray(image).save(folder / split / label / f"{index:05d}.png")

@@ -1,0 +1,80 @@
+"""Passages of the bundled prose: of which genre (the Long Range Arena's Text), and two of one file (its Retrieval).
+
+The files are split, so that no test passage comes from a file of which the training set has any.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from workbench.core import paths
+from workbench.core.errors import MissingResource
+from workbench.studies.training.tasks.base import spread
+
+GENRES = {
+    "essay": ("01", "03", "07", "09", "12", "13", "17"),
+    "story": ("02", "04", "08", "10", "14", "16"),
+    "report": ("05", "06", "11", "15", "18"),
+}
+"""Genre → files, by number: what explains, what tells with people who speak, letters, lives, journeys and diaries."""
+HELD_OUT = ("07", "17", "08", "16", "11", "18")
+"""Files of the test set: two of each genre."""
+LENGTH = 256
+"""Bytes of a passage."""
+STRIDE = {"train": 64, "test": 256}
+"""Bytes between the beginnings of two passages: those of the test set do not overlap."""
+
+
+def passages(split: str) -> dict[str, list[str]]:
+    """Number of a file → its passages, without headings, from the beginning to the end."""
+    folder = paths.data_dir() / "prose"
+    found = {}
+    for number in sorted(number for numbers in GENRES.values() for number in numbers):
+        if (number in HELD_OUT) != (split == "test"):
+            continue
+        file = next(iter(folder.glob(f"{number}-*.txt")), None)
+        if file is None:
+            raise MissingResource(f"the bundled prose is not in {folder}; install the package again")
+        lines = file.read_text(encoding="utf-8").splitlines()
+        text = " ".join(line for line in lines if line and not line.startswith("= "))
+        found[number] = [
+            text[start : start + LENGTH] for start in range(0, len(text) - LENGTH + 1, STRIDE[split])
+        ]
+    return found
+
+
+def write_genres(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``train/GENRE/*.txt`` and ``test/GENRE/*.txt``; nothing is drawn at random."""
+    genre = {number: name for name, numbers in GENRES.items() for number in numbers}
+    for split, count in sizes.items():
+        listed = [
+            (number, place, text)
+            for number, texts in passages(split).items()
+            for place, text in enumerate(texts)
+        ]
+        for chosen in spread(len(listed), count):
+            number, place, text = listed[chosen]
+            target = folder / split / genre[number]
+            target.mkdir(parents=True, exist_ok=True)
+            (target / f"{number}_{place:03d}.txt").write_text(text, encoding="utf-8")
+
+
+def write_pairs(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``prose.train.tsv`` and ``prose.test.tsv``; two passages of one file (1) share no byte."""
+    for at, (split, count) in enumerate(sizes.items()):
+        draw = np.random.default_rng([seed, at])
+        files = passages(split)
+        numbers, apart = [*files], -(-LENGTH // STRIDE[split])
+        lines = []
+        for index in range(count):
+            same = index % 2
+            one, other = draw.choice(len(numbers), 2, replace=False)
+            first, second = numbers[one], numbers[one if same else other]
+            left, right = int(draw.integers(len(files[first]))), int(draw.integers(len(files[second])))
+            while same and abs(left - right) < apart:
+                right = int(draw.integers(len(files[second])))
+            names = f"{first}_{left:03d}\t{second}_{right:03d}"
+            lines.append(f"{same}\t{names}\t{files[first][left]}\t{files[second][right]}\n")
+        (folder / f"prose.{split}.tsv").write_text("".join(lines), encoding="utf-8")

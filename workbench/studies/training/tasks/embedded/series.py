@@ -1,0 +1,133 @@
+"""Six problems of multivariate time series in the UEA archive's format, each with one thing to be seen.
+
+Lengths differ and say nothing of the class, and every channel is noisy. The archive itself (Bagnall et al. 2018) has 30
+problems, of which chen2023 takes ten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+Series = Float[np.ndarray, "step channel"]
+SHORTEST, LONGEST = 40, 80
+NOISE = 0.5
+"""Standard deviation of the noise on every value, where a problem does not say another."""
+
+
+def phase(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """Two sines of one frequency; the class is the phase between them, in quarters of a turn."""
+    angle = 2 * math.pi * (np.arange(steps) * draw.uniform(0.05, 0.1) + draw.uniform())
+    both = np.stack([np.sin(angle), np.sin(angle - label * math.pi / 2)], axis=1)
+    return both + draw.normal(0, NOISE, (steps, 2))
+
+
+LAGS = (2, 5, 9)
+
+
+def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """White noise, and the same some steps later; the class is how many. The third channel is noise alone."""
+    source = draw.normal(size=steps + LAGS[-1])
+    late = LAGS[label]
+    first = source[LAGS[-1] :]
+    second = source[LAGS[-1] - late : LAGS[-1] - late + steps]
+    return np.stack([first, second, draw.normal(size=steps)], axis=1) + draw.normal(0, 0.2, (steps, 3))
+
+
+FREQUENCIES = (0.06, 0.1, 0.15, 0.21)
+"""Of the sine, in turns per step."""
+
+
+def frequency(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """A sine of any phase in one of three channels, noise in the others; the class is its frequency."""
+    values = draw.normal(0, 1, (steps, 3))
+    angle = 2 * math.pi * (np.arange(steps) * FREQUENCIES[label] + draw.uniform())
+    channel = draw.integers(3)
+    values[:, channel] = math.sqrt(2) * np.sin(angle) + draw.normal(0, NOISE, steps)
+    return values
+
+
+def shape(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """Cylinder, bell or funnel (Saito 1994) at any place in one channel, another of the three in the second channel.
+
+    The class is the first channel's shape.
+    """
+    return np.stack(
+        [_event(draw, which, steps) for which in (label, int(draw.integers(3)))], axis=1
+    ) + draw.normal(0, 1, (steps, 2))
+
+
+def _event(draw: np.random.Generator, which: int, steps: int) -> Float[np.ndarray, " step"]:
+    start = int(draw.integers(steps // 8, steps // 4 + 1))
+    stop = start + int(draw.integers(steps // 4, 3 * steps // 4 + 1 - steps // 8))
+    time = np.arange(steps)
+    inside = (time >= start) & (time <= stop)
+    rise = (time - start) / (stop - start)
+    form = (np.ones(steps), rise, 1 - rise)[which]
+    return (6 + draw.normal()) * form * inside
+
+
+def chirp(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """Two channels whose frequency rises or falls between the same two values; the class is the direction."""
+    low, high = draw.uniform(0.02, 0.05), draw.uniform(0.12, 0.2)
+    course = np.linspace(low, high, steps) if label else np.linspace(high, low, steps)
+    angle = 2 * math.pi * (np.cumsum(course) + draw.uniform())
+    both = np.stack([np.sin(angle), np.cos(angle)], axis=1)
+    return both + draw.normal(0, NOISE, (steps, 2))
+
+
+def oscillators(draw: np.random.Generator, label: int, steps: int) -> Series:
+    """Three phase oscillators (Kuramoto 1975) of different frequencies; the class is which two are coupled.
+
+    The coupled two fall into step, the third goes on by itself.
+    """
+    own = 2 * math.pi * (0.08 + np.array([-0.02, 0.0, 0.02])[draw.permutation(3)])
+    coupling = np.zeros((3, 3))
+    one, other = ((0, 1), (0, 2), (1, 2))[label]
+    coupling[one, other] = coupling[other, one] = 0.3
+    angles = draw.uniform(0, 2 * math.pi, 3)
+    values = np.empty((steps, 3))
+    for step in range(steps):
+        values[step] = np.sin(angles)
+        pull = (coupling * np.sin(angles[None, :] - angles[:, None])).sum(1)
+        angles = angles + own + pull
+    return values + draw.normal(0, 0.3, (steps, 3))
+
+
+PROBLEMS: Mapping[str, tuple[Callable[[np.random.Generator, int, int], Series], tuple[str, ...]]] = {
+    "phase": (phase, ("0", "90", "180", "270")),
+    "lag": (lag, tuple(map(str, LAGS))),
+    "frequency": (frequency, tuple(map(str, FREQUENCIES))),
+    "shape": (shape, ("cylinder", "bell", "funnel")),
+    "chirp": (chirp, ("falling", "rising")),
+    "oscillators": (oscillators, ("1-2", "1-3", "2-3")),
+}
+"""Problem → what makes one of its series, and the names of its classes."""
+
+
+def write(problem: str, folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``NAME_TRAIN.ts`` and ``NAME_TEST.ts`` with four decimals, the classes in turns."""
+    make, classes = PROBLEMS[problem]
+    for at, (split, count) in enumerate(sizes.items()):
+        draw = np.random.default_rng([seed, [*PROBLEMS].index(problem), at])
+        lines = []
+        for index in range(count):
+            label = index % len(classes)
+            values = make(draw, label, int(draw.integers(SHORTEST, LONGEST + 1)))
+            lines.append(
+                ":".join([*(",".join(f"{value:.4f}" for value in one) for one in values.T), classes[label]])
+            )
+        head = (
+            f"@problemName {problem}\n@timeStamps false\n@missing false\n@univariate false\n"
+            f"@dimensions {values.shape[1]}\n@equalLength false\n@classLabel true {' '.join(classes)}\n@data\n"
+        )
+        text = head + "\n".join(lines) + "\n"
+        (folder / f"{problem}_{split.upper()}.ts").write_text(text, encoding="utf-8")
+
+
+WRITERS = {problem: partial(write, problem) for problem in PROBLEMS}
