@@ -67,8 +67,9 @@ pictures: $(READY) ## draw the pictures of figures/examples again: README, examp
 train: $(READY) ## train the bundled models again, three seeds each, and their committed records
 	@$(BIN)/python -P -m workbench study records training -j 2 $(FLAGS)
 
-confirm: $(READY) ## train the models that claims compare with seeds nobody has looked at (hours; goes on)
+confirm: $(READY) ## train the models that claims compare with new seeds, and attack them (hours; goes on)
 	@$(BIN)/python -P -m workbench study records training --confirm -j 2 $(FLAGS)
+	@$(BIN)/python -P -m workbench study records robustness --confirm -j 2
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
 	@$(BIN)/python -P -m workbench study records robustness -j 2 $(FLAGS)

@@ -68,7 +68,7 @@ SCHEME = {
     "--data": (None, "FILE-OR-FOLDER"), "--recipe": (None, "NAME-OR-FILE"), "--epsilon": (None, "LIST"),
     "--reference": (None, "SPEC"), "--install": (None, None), "--save": (None, "FILE"),
     "--index": (None, "NUMBER"), "--max-size": (None, "MB"), "--per": (None, None), "--generate": (None, "NUMBER"),
-    "--allow-partial": (None, None), "--confirm": (None, None),
+    "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",

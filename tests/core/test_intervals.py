@@ -12,8 +12,10 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 from workbench.core.intervals import (
     Finding,
     aupr_interval,
+    crossed_interval,
     half_width,
     interval_words,
+    mcnemar_p,
     mean_interval,
     median_interval,
     newcombe_interval,
@@ -123,6 +125,49 @@ def test_pairs_are_matched_by_label_not_by_place():
     found = paired_interval(first, second)
     expected = stats.ttest_rel(first, second[first.index]).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_crossed_inputs_widen_welch_s_interval_by_what_they_add():
+    rng = np.random.default_rng(0)
+    seeds = [rng.normal(size=(count, 1)) for count in (5, 4)]
+    shared = rng.normal(size=(1, 30))  # an input that is hard for both models tells them not apart
+    tables = [side + 10 * shared for side in seeds]
+    welch = welch_interval(pd.Series(seeds[0][:, 0]), pd.Series(seeds[1][:, 0]))
+    found = crossed_interval(*tables)
+    assert (found.value, found.low, found.high) == pytest.approx(welch[:3])
+    assert (found.freedom, found.n) == (pytest.approx(welch.freedom), 5)
+    own = rng.normal(size=(1, 30))  # one that is hard for the first model alone does
+    wider = crossed_interval(tables[0] + own, tables[1])
+    error = {
+        name: (one.high - one.value) / stats.t.ppf(0.975, one.freedom) for name, one in
+        {"with": wider, "without": found}.items()
+    }  # fmt: skip
+    assert error["with"] ** 2 == pytest.approx(error["without"] ** 2 + own.var(ddof=1) / 30)
+    assert math.isnan(crossed_interval(tables[0][:1], tables[1]).low)
+    assert crossed_interval(*[np.ones((3, 6))] * 2)[:4] == (0, 0, 0, 3)
+
+
+def test_crossed_intervals_cover_where_welch_s_over_seeds_alone_does_not():
+    rng = np.random.default_rng(1)
+    covered = {"crossed": 0, "welch": 0}
+    for _ in range(200):
+        tables = [
+            0.05 * rng.normal(size=(5, 1)) + rng.normal(size=(1, 40)) + 0.3 * rng.normal(size=(5, 40))
+            for _ in range(2)
+        ]
+        for name, found in (
+            ("crossed", crossed_interval(*tables)),
+            ("welch", welch_interval(*[pd.Series(side.mean(1)) for side in tables])),
+        ):
+            covered[name] += found.low <= 0 <= found.high
+    assert covered["crossed"] > 0.92 * 200
+    assert covered["welch"] < 0.5 * 200  # of these inputs, and of no others
+
+
+def test_mcnemar_s_test_is_the_sign_test_of_where_two_models_differ():
+    first, second = ([letter == "1" for letter in text] for text in ("1111111110", "0000011001"))
+    assert mcnemar_p(first, second) == pytest.approx(stats.binomtest(7, 8).pvalue)
+    assert mcnemar_p(first, first) == 1.0
 
 
 def test_newcombe_s_interval_of_a_published_example():

@@ -1,20 +1,39 @@
 """Claims about trained mechanisms: intervals of differences and ratios, and verdicts from records."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from workbench.core import paths
 from workbench.core.errors import MissingResource
+from workbench.core.intervals import crossed_interval, welch_interval
 from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies import claims as from_records
 from workbench.studies import claims_from_records
-from workbench.studies.records import scaling_record, training_record
+from workbench.studies.records import (
+    CONFIRMED_COLUMNS,
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    conform_evaluation,
+    scaling_record,
+    training_record,
+    write_record,
+)
 from workbench.studies.scaling import scaling_exponents
+from workbench.studies.seeds import CONFIRMATORY
 
 
-def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
+@pytest.fixture(scope="module")
+def everything():
+    return claims_from_records()
+
+
+def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed(everything):
     claim = stated_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
-    row = claims_from_records("wu2025").query("measure == 'accuracy[split=test]'").iloc[0]
+    row = everything.query("paper == 'wu2025' and measure == 'accuracy[split=test]'").iloc[0]
     frame = training_record(["digits-tssa", "digits-vit"])
     frame = frame[(frame["split"] == "test") & (frame["metric"] == "accuracy")]
     ends = frame[frame["epoch"] == frame["epoch"].max()].groupby("model")["value"].mean()
@@ -24,8 +43,8 @@ def test_a_claim_of_training_is_answered_from_the_last_epoch_of_every_seed():
     assert row["n"] == 3
 
 
-def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
-    frame = claims_from_records()
+def test_every_claim_from_records_has_a_row_and_says_what_it_compares(everything):
+    frame = everything
     stated = stated_claims()
     assert len(frame) == stated["analysis"].isin(RECORDED).sum()
     assert set(frame["model"]) == {from_records.MODELS}
@@ -37,8 +56,8 @@ def test_every_claim_from_records_has_a_row_and_says_what_it_compares():
     assert frame["why"].notna().all()
 
 
-def test_a_claim_of_an_operator_s_cost_is_answered_by_the_exponent_on_record():
-    claims = claims_from_records("wu2025").query("analysis == 'operators'").set_index("options")
+def test_a_claim_of_an_operator_s_cost_is_answered_by_the_exponent_on_record(everything):
+    claims = everything.query("paper == 'wu2025' and analysis == 'operators'").set_index("options")
     (row,) = claims.loc[["operator=tssa"]].query("measure.str.startswith('memory')").to_dict("records")
     fits = scaling_exponents(scaling_record())
     fit = fits.query(
@@ -112,20 +131,111 @@ def test_kinds_are_paired_and_single_values_use_their_own_intervals():
         "analysis": "evaluation", "kind": "", "over": "model - baseline",
         "measure": "corruption_error[protocol=p,kind=each]",
     }  # fmt: skip
-    found = from_records._compare(claim, [first, second])
+    found, how, _ = from_records._compare(claim, [first, second], "kinds")
+    assert how == "paired t"
     assert (found.value, found.n) == (pytest.approx(0.1), 3)
     with pytest.raises(MissingResource, match="make records"):
-        from_records._compare(claim | {"measure": "aupr[protocol=p]"}, [first, second])
+        from_records._compare(claim | {"measure": "aupr[protocol=p]"}, [first, second], "inputs")
 
 
-def test_a_cost_is_counted_at_the_paper_s_own_size():
-    rows = claims_from_records("teo2024").query("measure == 'macs'")
+def test_a_cost_is_counted_at_the_paper_s_own_size(everything):
+    rows = everything.query("paper == 'teo2024' and measure == 'macs'")
     (own,) = rows.to_dict("records")
     assert own["measured"] == pytest.approx(1.21 / 1.17, abs=0.01)  # as the paper's Table 13 prints it
     assert (own["verdict"], own["kind"], own["scale"]) == ("holds", "count", "")
 
 
-def test_seeds_speak_of_a_mechanism_and_inputs_of_one_pair_of_weights():
-    scope = claims_from_records("teo2024").groupby("units")["scope"].unique()
+def test_seeds_speak_of_a_mechanism_and_inputs_of_one_pair_of_weights(everything):
+    scope = everything.query("paper == 'teo2024'").groupby("units")["scope"].unique()
     assert set(scope["inputs"]) == set(scope["kinds"]) == {"this pair of weights"}
-    assert set(scope["seeds"]) == {"training seeds", "exact count"}
+    assert set(scope["seeds"]) == {"exploratory seeds", "exact count"}
+
+
+@pytest.fixture
+def confirmed(tmp_path, monkeypatch):
+    """The committed records in a folder of their own, and how to put records of confirmatory seeds beside them."""
+    for name in ("published", "records", "models"):
+        (tmp_path / name).symlink_to(paths.data_dir() / name)
+    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    rpc = stated_claims().query(
+        "options == 'model=digits-rpc-sym, baseline=digits-softmax-sym' and kind == ''"
+    )
+    monkeypatch.setattr(from_records, "stated_claims", lambda paper: rpc)
+    folder = tmp_path / "confirmed" / "records"
+
+    def train(name, values):
+        about = json.loads((tmp_path / "records" / name / "record.json").read_text())
+        rows = [
+            {"run": name, "task": "digits", "attention": "a", "seed": seed, "epoch": 30, "split": "test",
+             "metric": "accuracy", "value": value, "unit": "of 1"}
+            for seed, value in values.items()
+        ]  # fmt: skip
+        write_record(folder / name, METRICS_FILE, pd.DataFrame(rows), about | {"seeds": [*values]})
+
+    def evaluate(**outcomes):
+        """Which images were right under AutoAttack, by model and seed."""
+        rows = [
+            {"training_seed": seed, "model": f"bundled:digits-{name.replace('_', '-')}", "protocol": "autoattack",
+             "epsilon": 0.02, "metric": "accuracy_top1", "value": text.count("1") / len(text), "outcomes": text}
+            for name, own in outcomes.items()
+            for seed, text in own.items()
+        ]  # fmt: skip
+        frame = conform_evaluation(pd.DataFrame(rows), CONFIRMED_COLUMNS)
+        about = {"command": "c", "seed": 0, "models": {}, "protocols": {}, "notes": []}
+        write_record(folder / "robustness", EVALUATIONS_FILE, frame, about)
+
+    return SimpleNamespace(train=train, evaluate=evaluate)
+
+
+SEEDS = CONFIRMATORY["digits-rpc-sym"]
+FIVE = dict(zip(SEEDS, (0.90, 0.91, 0.93, 0.92, 0.94), strict=True))
+
+
+def _of_rpc(measure):
+    (row,) = claims_from_records().query("measure == @measure").to_dict("records")
+    return row
+
+
+def test_confirmatory_seeds_alone_decide_where_all_of_both_models_are_there(confirmed):
+    measure = "accuracy[split=test]"
+    before = _of_rpc(measure)
+    assert (before["scope"], before["n"]) == ("exploratory seeds", 3)
+    assert "0 of 5 of digits-rpc-sym, 0 of 5 of digits-softmax-sym" in before["why"]
+    confirmed.train("digits-rpc-sym", FIVE | {7: 0.1})  # another seed than those that were fixed
+    four = {seed: value + 0.03 for seed, value in FIVE.items() if seed != SEEDS[-1]}
+    confirmed.train("digits-softmax-sym", four)
+    partly = _of_rpc(measure)
+    assert (partly["measured"], partly["scope"]) == (before["measured"], "exploratory seeds")
+    assert "5 of 5 of digits-rpc-sym, 4 of 5 of digits-softmax-sym" in partly["why"]
+    confirmed.train("digits-softmax-sym", {seed: value + 0.03 for seed, value in FIVE.items()})
+    row = _of_rpc(measure)
+    assert (row["scope"], row["n"], row["units"]) == ("confirmatory seeds", 5, "seeds")
+    values = pd.Series(FIVE)
+    assert row["measured"] == pytest.approx(-0.03)
+    assert (row["low"], row["high"]) == pytest.approx(welch_interval(values, values + 0.03)[1:3])
+    assert "; confirmatory seeds, 5 and 5" in row["why"]
+
+
+def test_an_attack_on_confirmatory_seeds_is_judged_over_seeds_and_images(confirmed):
+    measure = "accuracy_top1[protocol=autoattack,epsilon=0.02]"
+    seen = _of_rpc(measure)
+    assert (seen["scope"], seen["units"]) == ("this pair of weights", "inputs")
+    assert (
+        "(confirmatory ones evaluated: 0 of 5 of digits-rpc-sym, 0 of 5 of digits-softmax-sym)" in seen["why"]
+    )
+    right = ["1" * 9 + "0", "1" * 8 + "00", "1" * 9 + "0", "1" * 10, "0" * 8 + "11"]
+    wrong = ["0" * 9 + "1", "1" * 4 + "0" * 6, "0" * 10, "01" * 5, "1" * 8 + "11"]
+    sides = [dict(zip(SEEDS, side, strict=True)) for side in (right, wrong)]
+    confirmed.evaluate(rpc_sym=sides[0], softmax_sym={seed: sides[1][seed] for seed in SEEDS[:2]})
+    assert _of_rpc(measure)["measured"] == seen["measured"]
+    assert "5 of 5 of digits-rpc-sym, 2 of 5 of digits-softmax-sym" in _of_rpc(measure)["why"]
+    confirmed.evaluate(rpc_sym=sides[0], softmax_sym=sides[1])
+    row = _of_rpc(measure)
+    tables = [np.array([[letter == "1" for letter in text] for text in side]) for side in (right, wrong)]
+    assert row["measured"] == pytest.approx(tables[0].mean() - tables[1].mean())
+    assert (row["low"], row["high"]) == pytest.approx(crossed_interval(*tables)[1:3])
+    assert (row["scope"], row["units"], row["n"]) == ("confirmatory seeds", "seeds", 5)
+    # McNemar's exact p of 9 : 1 is 0.02, of 4 : 0 0.13, of 9 : 0 0.004, of 5 : 0 0.06, of 0 : 8 0.008
+    assert (
+        "over the same 10 inputs (McNemar), higher in 2 and lower in 1 of 5; confirmatory seeds" in row["why"]
+    )

@@ -193,6 +193,45 @@ def welch_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) 
     return _finding(difference, low, high, len(one), ratio, freedom)
 
 
+def crossed_interval(first: np.ndarray, second: np.ndarray) -> Finding:
+    """Difference of the means of two tables (a row per seed, a column per input) that have their inputs in common.
+
+    Welch's interval over seeds, widened by what the choice of inputs adds to it. With s² the variance of a table's
+    means by seed, r that of what neither its seeds nor its inputs explain, and v that of the differences of the inputs'
+    means, SE² = Σ s²/S + max(0, v − Σ r/S)/I: seeds are nested in models, inputs cross both, both are random (the
+    model of Obuchowski & Rockette 1995, of readers and cases). Satterthwaite's degrees of freedom; n counts seeds.
+    statsmodels fits the same model by iteration (`MixedLM`), and not where a component is zero.
+    """
+    tables = [np.asarray(side, dtype=float) for side in (first, second)]
+    counts, inputs = [len(side) for side in tables], tables[0].shape[1]
+    difference = float(tables[0].mean() - tables[1].mean())
+    if min(*counts, inputs) < 2:
+        return Finding(difference, math.nan, math.nan, counts[0])
+    parts = [side.mean(1).var(ddof=1) / len(side) for side in tables]
+    unexplained = 0.0
+    for side in tables:
+        rest = side - side.mean(1, keepdims=True) - side.mean(0) + side.mean()
+        unexplained += (rest**2).sum() / ((len(side) - 1) * (inputs - 1)) / len(side)
+    spread = (tables[0].mean(0) - tables[1].mean(0)).var(ddof=1)
+    parts.append(max(0.0, spread - unexplained) / inputs)
+    squared = sum(parts)
+    if squared <= np.finfo(float).eps ** 2:  # all that was measured agrees
+        return Finding(difference, difference, difference, counts[0], math.inf)
+    own = [counts[0] - 1, counts[1] - 1, inputs - 1]
+    freedom = squared**2 / sum(part**2 / free for part, free in zip(parts, own, strict=True))
+    half = float(half_width(math.sqrt(squared), freedom))
+    return Finding(difference, difference - half, difference + half, counts[0], float(freedom))
+
+
+def mcnemar_p(first: Sequence[bool], second: Sequence[bool]) -> float:
+    """McNemar's exact two-sided p: of inputs that one of two models alone has right, whether either has more."""
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    one, other = (np.asarray(side, dtype=bool) for side in (first, second))
+    table = [[(one & other).sum(), (one & ~other).sum()], [(~one & other).sum(), (~one & ~other).sum()]]
+    return float(mcnemar(table, exact=True).pvalue)
+
+
 def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
     """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
 

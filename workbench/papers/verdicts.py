@@ -47,6 +47,8 @@ COLUMNS = (
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
 MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
 ALPHA = 1 - LEVEL
+CONFIRMED, EXPLORED = "confirmatory seeds", "exploratory seeds"
+"""Of which trainings a verdict on a mechanism speaks, in the column `scope`: nobody had looked at the first."""
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 
 
@@ -314,6 +316,31 @@ def decide(
     if allowed[0] <= finding.low and finding.high <= allowed[1]:
         return HOLDS
     return FAILS if finding.high < allowed[0] or allowed[1] < finding.low else UNDECIDED
+
+
+def evidence(
+    names: Sequence[str],
+    fixed: Mapping[str, Sequence[int]],
+    trained: Mapping[str, Sequence[int]],
+    what: str = "trained",
+) -> tuple[bool, str]:
+    """Whether a claim about trained models is decided by the seeds fixed beforehand, and what to say of its seeds.
+
+    It is where all of them are there of every model that it compares. Until then the seeds that had been seen answer,
+    and nothing is read of those that are there: a look at some would choose when to stop.
+
+    Args:
+        names: the models that are compared.
+        fixed: the confirmatory seeds of every model.
+        trained: those of them that are there.
+        what: what was done with them.
+    """
+    there = {name: len(set(fixed.get(name, ())) & set(trained.get(name, ()))) for name in names}
+    stated = {name: len(fixed.get(name, ())) for name in names}
+    if all(0 < stated[name] == there[name] for name in names):
+        return True, f"{CONFIRMED}, {' and '.join(map(str, there.values()))}"
+    counts = ", ".join(f"{there[name]} of {stated[name]} of {name}" for name in names)
+    return False, f"exploratory: seeds that had been seen (confirmatory ones {what}: {counts})"
 
 
 class Judgement(NamedTuple):

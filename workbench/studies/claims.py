@@ -1,21 +1,25 @@
 """``claims_from_records``: what the papers claim of one attention mechanism against another, from committed records.
 
-A bundled model and its baseline were trained alike but for their attention. Their records of training (three seeds
-each) and of evaluation (one seed, many inputs) are compared, and the exponents of the efficiency study are read;
-nothing is trained, attacked or timed here.
+A bundled model and its baseline were trained alike but for their attention. Their records of training and evaluation
+are compared: those of the confirmatory seeds where all of them are there, otherwise those of the seeds that had been
+seen (three of training, one of evaluation). The exponents of the efficiency study are read; nothing is trained,
+attacked or timed here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.intervals import (
     Finding,
+    crossed_interval,
+    mcnemar_p,
     newcombe_interval,
     paired_interval,
     smallest_detectable,
@@ -27,22 +31,25 @@ from workbench.papers.published import RECORDED, claim_options, stated_claims
 from workbench.papers.verdicts import COLUMNS, EQUIVALENT, FAILS, HOLDS, NOT_TESTED, PREMISE, UNDECIDED, Term
 from workbench.studies.records import (
     OPERATORS,
+    confirmed_seeds,
     evaluation_record,
     scaling_record,
     trained_models,
     training_record,
 )
 from workbench.studies.scaling import scaling_exponents
+from workbench.studies.seeds import CONFIRMATORY
 
 MODELS = "trained models"
 
 
+TRAINING, EVALUATION = "training", "evaluation"
 COSTS = "costs"
 """What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
-_UNITS = {"training": "seeds", OPERATORS: "sizes", COSTS: "models"}
+_UNITS = {TRAINING: "seeds", OPERATORS: "sizes", COSTS: "models"}
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", "inputs": "Newcombe", "sizes": "t, of a slope",
-    "models": "none: counted",
+    "models": "none: counted", "crossed": "Welch, with inputs crossed",
 }  # fmt: skip
 
 
@@ -62,15 +69,19 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     ``interpretation``); ``model`` is "trained models" throughout. ``measured`` is the first model's value less the
     baseline's ("model - baseline"), or divided by it ("model / baseline"), or the change of one model's value from its
     first to its last epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one
-    operator's less the other's. The 95 % confidence interval is
+    operator's less the other's. ``scope`` says of what it speaks: "confirmatory seeds" where `CONFIRMATORY` are all
+    there of both models, otherwise "exploratory seeds" or, of evaluations, "this pair of weights". The 95 % confidence
+    interval is
 
     - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
       change. Three seeds a side make it wide;
-    - of evaluation with a value for each kind (corruptions, out-of-distribution inputs): a paired t-interval over
-      kinds;
-    - of other evaluations: over inputs, from the two intervals on record (Newcombe's method). One training seed a
-      side: it says which of *these two* models is better, and it is wide, since it takes the two samples of inputs
-      as independent although they are the same;
+    - of evaluation of confirmatory seeds: Welch's over seeds, which the choice of inputs widens where it is kept which
+      of them were right (`crossed_interval`); ``why`` then says of how many seeds McNemar's test finds a difference;
+    - of evaluation of the bundled weights with a value for each kind (corruptions, out-of-distribution inputs): a
+      paired t-interval over kinds;
+    - of other evaluations of them: over inputs, from the two intervals on record (Newcombe's method). One training
+      seed a side: it says which of *these two* models is better, and it is wide, since it takes the two samples of
+      inputs as independent although they are the same;
     - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
 
     Raises `UnknownName` for a paper without claims.
@@ -78,45 +89,84 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     stated = stated_claims(paper)
     stated = stated[stated["analysis"].isin(RECORDED)]
     rows = []
-    training: dict[str, pd.DataFrame] = {}
-    evaluation: pd.DataFrame | None = None
-    exponents: pd.DataFrame | None = None
+    read = _Records()
     for claim in stated.to_dict("records"):
         names = _names(claim["options"])
+        confirmed, seeds = read.evidence(claim, names)
+        units = _units(claim, confirmed)
         named = {
             "interpretation": _interpretation(claim, names),
             "model": MODELS,
             "inputs": None,
-            "units": _units(claim),
-            "scope": _scope(claim),
+            "units": units,
+            "scope": _scope(claim, units, confirmed),
         }
         try:
-            if claim["analysis"] == "training":
-                for name in names:
-                    if name not in training:
-                        training[name] = _trained(name)
-                frames = [training[name] for name in names]
-            elif claim["analysis"] == OPERATORS:
-                exponents = _exponents() if exponents is None else exponents
-                frames = [exponents[exponents["operator"] == name] for name in names]
-            elif claim["analysis"] == COSTS:
-                frames = [_counted(claim["options"], name) for name in names]
-            else:
-                evaluation = evaluation_record() if evaluation is None else evaluation
-                frames = [_evaluated(evaluation, name) for name in names]
-            finding = _compare(claim, frames)
+            frames = read.frames(claim, names, confirmed)
+            finding, how, more = _compare(claim, frames, units)
         except MissingResource as reason:
             why = str(reason).splitlines()[0]
             found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
             found |= dict.fromkeys(("measured", "low", "high"), math.nan) | {"interval": None}
         else:
-            found = _judged(claim, finding)
+            found = _judged(claim, finding, units, how)
+            found["why"] = "; ".join(filter(None, (found["why"], more, seeds)))
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options"]))
-    sources = [*training.values(), *(source for source in (evaluation, exponents) if source is not None)]
+    sources = [*read.made.values()]
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
     return frame
+
+
+class _Records:
+    """The committed records, each read once and when it is asked for."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[str, ...], pd.DataFrame] = {}
+
+    def _once(self, key: tuple[str, ...], read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        if key not in self.made:
+            self.made[key] = read()
+        return self.made[key]
+
+    def evidence(self, claim: Mapping[str, Any], names: Sequence[str]) -> tuple[bool, str]:
+        """Whether confirmatory seeds answer a claim, and what to say of its seeds; nothing where seeds do not."""
+        if claim["kind"] or claim["analysis"] not in (TRAINING, EVALUATION):
+            return False, ""
+        there = (
+            confirmed_seeds(names) if claim["analysis"] == TRAINING else self._evaluated_seeds(claim, names)
+        )
+        words = claim["analysis"].replace("training", "trained").replace("evaluation", "evaluated")
+        return verdicts.evidence(names, CONFIRMATORY, there, words)
+
+    def _evaluated_seeds(self, claim: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[int]]:
+        """Seeds of which the record has the rows that a claim is about."""
+        try:
+            frame = self._once((EVALUATION, "confirmed"), lambda: evaluation_record(confirmed=True))
+        except MissingResource:
+            return {}
+        (term,) = verdicts.parse_measure(claim["measure"])
+        rows = _selected(frame, term)
+        return {
+            name: rows.loc[rows["model"] == f"bundled:{name}", "training_seed"].tolist() for name in names
+        }
+
+    def frames(self, claim: Mapping[str, Any], names: Sequence[str], confirmed: bool) -> list[pd.DataFrame]:
+        """The rows of each model or operator of a claim."""
+        if claim["analysis"] == TRAINING:
+            return [
+                self._once((TRAINING, name, str(confirmed)), lambda name=name: _trained(name, confirmed))
+                for name in names
+            ]
+        if claim["analysis"] == OPERATORS:
+            exponents = self._once((OPERATORS,), _exponents)
+            return [exponents[exponents["operator"] == name] for name in names]
+        if claim["analysis"] == COSTS:
+            return [_counted(claim["options"], name) for name in names]
+        key = (EVALUATION, "confirmed") if confirmed else (EVALUATION,)
+        frame = self._once(key, lambda: evaluation_record(confirmed=confirmed))
+        return [_evaluated(frame, name) for name in names]
 
 
 def count_verdicts(claims: pd.DataFrame) -> list[str]:
@@ -174,10 +224,15 @@ def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
     return ", ".join(filter(None, (claim["interpretation"], who)))
 
 
-def _trained(name: str) -> pd.DataFrame:
+def _trained(name: str, confirmed: bool = False) -> pd.DataFrame:
     if name not in trained_models():
         raise MissingResource(f"no data on the training of {name}; make it with: make train")
-    return training_record(name)
+    frame = training_record(name, confirmed=confirmed)
+    if confirmed:  # these alone, whatever else was trained
+        own = frame[frame["seed"].isin(CONFIRMATORY[name])]
+        own.attrs = frame.attrs
+        return own
+    return frame
 
 
 def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -215,24 +270,28 @@ def _counted(options: str, attention: str) -> pd.DataFrame:
     return pd.DataFrame({"metric": list(costs), "value": list(costs.values()), "epoch": 0, "seed": 0})
 
 
-def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
+def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> tuple[Finding, str, str]:
+    """What a claim compares, how its interval was found, and what else there is to say of it."""
     (term,) = verdicts.parse_measure(claim["measure"])
     if claim["over"].startswith("last - "):
         frame = frames[0]
         epochs = frame["epoch"].astype(int).unique().tolist()
         start = verdicts.after_warm_up(epochs) if claim["over"].endswith("warm-up") else min(epochs)
         last, first = (_sample(frame, term, epoch) for epoch in (max(epochs), start))
-        return paired_interval(last.values, first.values)
-    samples = [_sample(frame, term) for frame in frames]
+        return paired_interval(last.values, first.values), _INTERVALS["change"], ""
     ratio = claim["over"] == "model / baseline"
+    if claim["analysis"] == EVALUATION and units == "seeds":
+        return _over_seeds(term, frames, ratio)
+    samples = [_sample(frame, term) for frame in frames]
+    how = _INTERVALS[units]
     if claim["analysis"] == COSTS or claim["kind"] == "count":
         one, other = (float(sample.values.iloc[0]) for sample in samples)
         value = one / other if ratio else one - other
-        return Finding(value, value, value, len(samples[0].values))
-    if claim["analysis"] == "training":
-        return welch_interval(samples[0].values, samples[1].values, ratio=ratio)
+        return Finding(value, value, value, len(samples[0].values)), how, ""
+    if claim["analysis"] == TRAINING:
+        return welch_interval(samples[0].values, samples[1].values, ratio=ratio), how, ""
     if len(samples[0].values) > 1:
-        return paired_interval(samples[0].values, samples[1].values, ratio=ratio)
+        return paired_interval(samples[0].values, samples[1].values, ratio=ratio), how, ""
     # of a slope through n sizes two are spent; of a recorded interval over inputs it is the normal's
     sides = [
         Finding(
@@ -242,14 +301,36 @@ def _compare(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> Finding:
         for sample in samples
     ]  # fmt: skip
     if claim["over"] == "sizes":
-        return sides[0]
+        return sides[0], how, ""
     difference = newcombe_interval(*sides, ratio=ratio)
     # of two slopes the ends are t's, with the degrees of freedom of one
-    return difference._replace(freedom=samples[0].n - 2) if claim["analysis"] == OPERATORS else difference
+    free = samples[0].n - 2 if claim["analysis"] == OPERATORS else math.inf
+    return difference._replace(freedom=free), how, ""
 
 
-def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
-    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> tuple[Finding, str, str]:
+    """Evaluations of the confirmatory seeds: over seeds and inputs where it is kept which of them were right."""
+    sides = []
+    for frame in frames:
+        name = str(frame["model"].iloc[0]).removeprefix("bundled:")
+        rows = _selected(frame, term)
+        sides.append(rows[rows["training_seed"].isin(CONFIRMATORY[name])].sort_values("training_seed"))
+    values = [side.groupby("training_seed")["value"].mean() for side in sides]  # over kinds
+    single = all(len(side) == len(own) for side, own in zip(sides, values, strict=True))
+    if ratio or not single or any(side["outcomes"].isna().any() for side in sides):
+        return welch_interval(values[0], values[1], ratio=ratio), _INTERVALS["seeds"], ""
+    right = [np.array([[letter == "1" for letter in text] for text in side["outcomes"]]) for side in sides]
+    if len({side.shape[1] for side in right}) > 1:
+        raise InputError(f"{term.metric} of the confirmatory seeds is of other inputs for each model")
+    ps = [mcnemar_p(one, other) for one, other in zip(*right, strict=True)]
+    more = [one.mean() - other.mean() for one, other in zip(*right, strict=True)]
+    surely = [gain for gain, p in zip(more, ps, strict=True) if p < verdicts.ALPHA]
+    above, below = sum(gain > 0 for gain in surely), sum(gain < 0 for gain in surely)
+    words = f"seed by seed, over the same {right[0].shape[1]} inputs (McNemar), higher in {above} and lower in {below}"
+    return crossed_interval(*right), _INTERVALS["crossed"], f"{words} of {len(ps)}"
+
+
+def _selected(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
     rows = frame[frame["metric"] == term.metric]
     for column, word in term.where.items():
         if word == "each":
@@ -259,6 +340,12 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
         else:
             number = pd.api.types.is_numeric_dtype(rows[column])
             rows = rows[rows[column] == (float(word) if number else word)]
+    return rows
+
+
+def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
+    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+    rows = _selected(frame, term)
     if "epoch" in rows:
         rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
         return _Sample(rows.set_index("seed")["value"])
@@ -273,31 +360,34 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
     return _Sample(rows["value"], float(row["low"]), float(row["high"]), int(row["n"]))
 
 
-def _units(claim: Mapping[str, str]) -> str:
+def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
     """What a claim's interval is over."""
+    if confirmed:
+        return "seeds"
     return _UNITS.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
 
 
-def _scope(claim: Mapping[str, str]) -> str:
+def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
     """Of what a verdict speaks: seeds of training are samples of a mechanism, inputs those of two sets of weights."""
     if claim["kind"]:
         return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
-    return {"seeds": "training seeds", "sizes": "this device"}.get(_units(claim), "this pair of weights")
+    if units == "seeds":
+        return verdicts.CONFIRMED if confirmed else verdicts.EXPLORED
+    return "this device" if units == "sizes" else "this pair of weights"
 
 
-def _judged(claim: Mapping[str, str], finding: Finding) -> dict[str, Any]:
+def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> dict[str, Any]:
     allowed = verdicts.region(
         claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
     )
-    over, ratio = _units(claim), claim["over"] == "model / baseline"
-    how = _INTERVALS["change" if claim["over"].startswith("last - ") else over]
+    ratio = claim["over"] == "model / baseline"
     against = f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
     if claim["kind"] == "count":
         how, why = _INTERVALS["models"], f"{finding.value:.4g}, counted, against {against}"
     else:
         ends = f"[{finding.low:.3g}, {finding.high:.3g}]"
         why = f"{finding.value:.3g} {ends} over {finding.n} {over} against {against}"
-        where = "; this pair of weights, one training seed each"
+        where = "; this pair of weights, one training seed each"  # of the bundled ones
         why += {"inputs": where, "kinds": where, "sizes": "; of one device"}.get(over, "")
         how += ", on logarithms" * ratio
     verdict = verdicts.decide(finding, allowed)

@@ -1,7 +1,7 @@
 """Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
 
-``make train``, ``make records`` and ``make scaling`` write them into ``data/records``; a figure drawn from one names
-it.
+``make train``, ``make records`` and ``make scaling`` write them into ``data/records``, ``make confirm`` those of the
+confirmatory seeds into ``data/confirmed/records``; a figure drawn from one names it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ EVALUATION_COLUMNS = (
     "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
     "low", "high", "unit", "version",
 )  # fmt: skip
+CONFIRMED_COLUMNS = ("training_seed", *EVALUATION_COLUMNS, "outcomes")
+"""Of the evaluations of confirmatory seeds: also whether each input was right, "0110…", in the order of the inputs."""
 TRAINING_COLUMNS = (
     "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip
@@ -42,6 +44,7 @@ _SCALING_TYPES = {
 }
 _MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling"}  # the make target of a record; of others: train
 _EVALUATION_TYPES = {
+    "training_seed": "Int64",
     "n": "Int64",
     "seed": "Int64",
     "severity": "Int64",
@@ -49,10 +52,20 @@ _EVALUATION_TYPES = {
 }
 
 
-def trained_models() -> list[str]:
-    """Names of the bundled models whose training is on record, e.g. "digits-rpc-sym"."""
-    folder = paths.data_dir() / "records"
+def _folder(confirmed: bool = False) -> Path:
+    return paths.data_dir().joinpath(*["confirmed"] * confirmed, "records")
+
+
+def trained_models(*, confirmed: bool = False) -> list[str]:
+    """Names of the bundled models whose training is on record ("digits-rpc-sym"), or that of ``confirmed`` seeds."""
+    folder = _folder(confirmed)
     return sorted(path.parent.name for path in folder.glob(f"*/{METRICS_FILE}"))
+
+
+def confirmed_seeds(names: Sequence[str]) -> dict[str, list[int]]:
+    """The confirmatory seeds on record, of those of these models that have any; their numbers are not read."""
+    known = set(trained_models(confirmed=True))
+    return {name: _described(name, confirmed=True)["seeds"] for name in names if name in known}
 
 
 def trained_alike(name: str) -> list[str]:
@@ -75,23 +88,31 @@ def _body(name: str) -> dict[str, Any]:
     return {"task": recipe["task"], **rest}
 
 
-def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
+def training_record(models: str | Sequence[str] | None = None, *, confirmed: bool = False) -> pd.DataFrame:
     """Metrics of every epoch and seed of bundled models (all on record, or those named), under one another.
+
+    Of the seeds that were bundled; of the confirmatory ones where ``confirmed``, as many as are trained.
 
     Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` ("+boost" at its end where boosted),
     ``seed``, ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md
     says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they say of
     their origin.
 
-    Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded.
+    Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded, and for
+    confirmatory seeds that were trained by another recipe than the bundled ones.
     """
-    known = trained_models()
+    known = trained_models(confirmed=confirmed)
     names = known if models is None else [models] if isinstance(models, str) else list(models)
     frames, files, runs = [], [], []
     for name in names:
         if name not in known:
             raise UnknownName("model whose training is on record", name, known)
-        about, path = _open(name, METRICS_FILE)
+        about, path = _open(name, METRICS_FILE, confirmed=confirmed)
+        if confirmed and about["recipe"] != _described(name)["recipe"]:
+            raise InputError(
+                f"the confirmatory seeds of {name} ({path}) were trained by another recipe than data/records/{name}: "
+                "train them again with: make confirm"
+            )
         frame = read_metrics(path)
         frame.insert(0, "model", name)
         frames.append(frame)
@@ -120,15 +141,16 @@ def training_record(models: str | Sequence[str] | None = None) -> pd.DataFrame:
     return joined
 
 
-def evaluation_record() -> pd.DataFrame:
+def evaluation_record(*, confirmed: bool = False) -> pd.DataFrame:
     """What `evaluate` found for the bundled models: attacks, corruptions, out-of-distribution inputs, swapped words.
 
-    Columns: `EVALUATION_COLUMNS`. ``attrs`` as those of `training_record`.
+    Columns: `EVALUATION_COLUMNS`; of the confirmatory seeds, where ``confirmed``, `CONFIRMED_COLUMNS`, and only what
+    claims compare. ``attrs`` as those of `training_record`.
 
     Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
     """
-    about, path = _open(ROBUSTNESS, EVALUATIONS_FILE)
-    frame = read_evaluation(path)
+    about, path = _open(ROBUSTNESS, EVALUATIONS_FILE, confirmed=confirmed)
+    frame = read_evaluation(path, CONFIRMED_COLUMNS if confirmed else EVALUATION_COLUMNS)
     runs = [
         {
             "analysis": "evaluation",
@@ -209,23 +231,23 @@ def read_metrics(path: str | Path) -> pd.DataFrame:
     return pd.read_csv(path).fillna({"unit": ""})
 
 
-def read_evaluation(path: str | Path) -> pd.DataFrame:
+def read_evaluation(path: str | Path, columns: Sequence[str] = EVALUATION_COLUMNS) -> pd.DataFrame:
     """A frame that ``workbench study evaluate`` or the committed record wrote as CSV, types restored."""
     frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
-    absent = [name for name in EVALUATION_COLUMNS if name not in frame]
+    absent = [name for name in columns if name not in frame]
     if absent:
         raise InputError(f"{path} holds no evaluation: it has no column {', '.join(absent)}")
-    return conform_evaluation(frame)
+    return conform_evaluation(frame, columns)
 
 
-def conform_evaluation(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with exactly `EVALUATION_COLUMNS`, in order and with fixed types; absent ones are null."""
-    frame = frame.reindex(columns=list(EVALUATION_COLUMNS))
-    return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in EVALUATION_COLUMNS})
+def conform_evaluation(frame: pd.DataFrame, columns: Sequence[str] = EVALUATION_COLUMNS) -> pd.DataFrame:
+    """The same rows with exactly these columns, in order and with fixed types; absent ones are null."""
+    frame = frame.reindex(columns=list(columns))
+    return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in columns})
 
 
-def _described(name: str) -> dict[str, Any]:
-    path = paths.data_dir() / "records" / name / RECORD_FILE
+def _described(name: str, *, confirmed: bool = False) -> dict[str, Any]:
+    path = _folder(confirmed) / name / RECORD_FILE
     about = json.loads(path.read_text(encoding="utf-8"))
     return about | {"recipe": new_settings(about["recipe"])} if "recipe" in about else about
 
@@ -250,18 +272,18 @@ def write_record(
     return record
 
 
-def _open(name: str, file: str) -> tuple[dict[str, Any], Path]:
+def _open(name: str, file: str, *, confirmed: bool = False) -> tuple[dict[str, Any], Path]:
     """What a record says of itself, and its file of numbers, which must have the hash recorded there."""
-    folder = paths.data_dir() / "records" / name
-    path = folder / file
+    path = _folder(confirmed) / name / file
+    where = f"data/{'confirmed/' * confirmed}records/{name}/{file}"
     if not path.is_file():
-        target = _MADE_BY.get(name, "train")
-        raise MissingResource(f"no record data/records/{name}/{file}; make it with: make {target}")
-    about = _described(name)
+        target = "confirm" if confirmed else _MADE_BY.get(name, "train")
+        raise MissingResource(f"no record {where}; make it with: make {target}")
+    about = _described(name, confirmed=confirmed)
     recorded, found = about["files"][file], sha256_file(path)
     if recorded != found:
         raise InputError(
-            f"data/records/{name}/{file} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
+            f"{where} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
             f"recorded {recorded[:12]}…): restore it from version control, or make the record again"
         )
     return about, path

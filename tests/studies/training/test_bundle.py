@@ -11,16 +11,20 @@ import torch
 
 import workbench
 from workbench.apps import cli
-from workbench.core.errors import UnknownName
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
 from workbench.data.pools import digits_split
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.papers.published import claim_options, stated_claims
-from workbench.studies.records import read_metrics
+from workbench.studies import records
+from workbench.studies.evaluation.robustness import claimed, make_robustness_record
+from workbench.studies.records import CONFIRMED_COLUMNS, evaluation_record, read_metrics, training_record
+from workbench.studies.seeds import CONFIRMATORY, SEEDS
 from workbench.studies.training import load_recipe
-from workbench.studies.training.bundle import CONFIRMATORY, MODELS, SEEDS, bundle, make_training_records
+from workbench.studies.training.bundle import MODELS, bundle, make_training_records
 from workbench.studies.training.folder import METRIC_COLUMNS
+from workbench.studies.training.runs import asked_recipe
 from workbench.studies.training.tasks import load_task
 
 MODEL = data_dir() / "models" / "digits-vit"
@@ -190,3 +194,44 @@ def test_a_record_that_confirms_has_no_weights_and_leaves_its_runs(tmp_path, mon
     assert not (data / "models").exists()
     kept = sorted(work.rglob("epoch-001.safetensors"))
     assert [sha256_file(path) for path in kept] == [run["last_checkpoint_sha256"] for run in record["runs"]]
+    _evaluate_the_seeds(tmp_path, data, work, monkeypatch)
+
+
+def _evaluate_the_seeds(tmp_path, data, work, monkeypatch):
+    """Every seed on record under what is claimed of its model, and which images it had right."""
+    where = {"data": data, "work": tmp_path / "evaluations", "runs": work, "limit": 5}
+    made = make_robustness_record(["bundled:digits-vit"], ["fgsm"], **where)
+    assert set(made["models"]) == {"digits-vit-1907", "digits-vit-1912"}
+    assert str(tmp_path) not in json.dumps(made)
+    (tmp_path / "confirmed").symlink_to(data)
+    for name in ("records", "published"):
+        (tmp_path / name).symlink_to(data_dir() / name)
+    monkeypatch.setattr("workbench.core.paths.data_dir", lambda: tmp_path)
+    frame = evaluation_record(confirmed=True)
+    assert tuple(frame.columns) == CONFIRMED_COLUMNS
+    assert set(frame["model"]) == {"bundled:digits-vit"}
+    assert set(frame["epsilon"]) == set(claimed()["digits-vit"]["fgsm"]) == {0.0, 0.02}
+    rows = frame[frame["metric"] == "accuracy_top1"]
+    assert rows["training_seed"].tolist() == [1907, 1907, 1912, 1912]
+    assert [text.count("1") / 5 for text in rows["outcomes"]] == rows["value"].tolist()
+    again = [path.stat().st_mtime_ns for path in sorted(where["work"].iterdir())]
+    make_robustness_record(["bundled:digits-vit"], ["fgsm"], **where)
+    assert [path.stat().st_mtime_ns for path in sorted(where["work"].iterdir())] == again
+    with pytest.raises(InputError, match="another recipe"):  # one epoch: these are no confirmatory seeds
+        training_record("digits-vit", confirmed=True)
+    (work / "digits-vit" / "seed-1912" / "epoch-001.safetensors").write_bytes(b"another")
+    with pytest.raises(InputError, match="does not hold the weights"):
+        make_robustness_record(None, None, **where)
+    with pytest.raises(UnknownName, match="digits-tost"):
+        make_robustness_record(["bundled:digits-tost"], None, **where)
+    with pytest.raises(MissingResource, match="make confirm"):
+        make_robustness_record(["bundled:digits-rpc-sym"], None, **where)
+
+
+def test_a_confirmatory_seed_is_trained_by_the_recipe_on_record():
+    given = {task: load_task(task).architecture for task in ("digits", "photos", "prose")}
+    for name in CONFIRMATORY:
+        model = MODELS[name]
+        asked = asked_recipe(model.task, model.recipe, model.attention, None, model.options, model.boost)
+        on_record = records._described(name)["recipe"]
+        assert json.loads(json.dumps(asked.completed(given[model.task]).as_dict())) == on_record

@@ -335,16 +335,18 @@ def begin_anew(folder: str | os.PathLike[str] | None) -> None:
         click.echo(f"{folder} moved aside to {moved}", err=True)
 
 
+def _confirm_option(help: str) -> Any:
+    return click.option("--confirm", is_flag=True, help=help)
+
+
 @records.command()
 @model_option("A bundled model. [default: all of them]", several=True)
 @epochs_option
 @limit_option
 @workers_option
-@click.option(
-    "--confirm",
-    is_flag=True,
-    help="The models that claims compare, with the seeds that confirm: three to "
-    "five that nobody has looked at; records alone, under confirmed/, and the runs stay.",
+@_confirm_option(
+    "The models that claims compare, with the seeds that confirm: three to "
+    "five that nobody has looked at; records alone, under confirmed/, and the runs stay."
 )
 @_into("runs/bundle")
 def training(
@@ -376,6 +378,9 @@ def _name(spec: str) -> str:
               help="Only this protocol. May be repeated. [default: all]")  # fmt: skip
 @limit_option
 @workers_option
+@_confirm_option("Every seed of training --confirm that is on record, under what claims compare alone.")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default="runs/bundle/confirm",
+              show_default=True, metavar="FOLDER", help="With --confirm, where their weights are.")  # fmt: skip
 @_into("runs/robustness")
 def robustness(
     model: tuple[str, ...],
@@ -383,6 +388,8 @@ def robustness(
     out: str | None,
     work: Path,
     restart: bool,
+    confirm: bool,
+    runs: Path,
     **given: Any,
 ) -> None:
     """Evaluate the bundled models again: attacks, corruptions, swapped words.
@@ -392,12 +399,16 @@ def robustness(
     """
     from workbench.studies.evaluation.robustness import make_robustness_record
 
+    data = _data(out)
+    if confirm:
+        data, work = data / "confirmed", work / "confirm"
     if restart:
         begin_anew(work)
     models = [f"bundled:{_name(spec)}" for spec in model]
-    seconds = make_robustness_record(models or None, [*protocol] or None, _data(out), work, **given)[
-        "seconds"
-    ]
+    made = make_robustness_record(
+        models or None, [*protocol] or None, data, work, runs=runs if confirm else None, **given
+    )
+    seconds = made["seconds"]
     click.echo(f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core")
 
 

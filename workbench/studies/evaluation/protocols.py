@@ -80,13 +80,15 @@ class Protocol:
 
 
 def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any) -> Iterator[Row]:
-    """Rows of top-1 and top-5 accuracy, with Wilson intervals."""
+    """Rows of top-1 and top-5 accuracy, with Wilson intervals, and which images were right."""
     logits = model.logits(pixels)
     for top in scores.TOP:
         if top < logits.shape[1]:
-            right = int(scores.hits(logits, targets, top).sum())
-            value, low, high = share_interval(right / len(targets), len(targets))[:3]
-            yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named}
+            hits = scores.hits(logits, targets, top)
+            value, low, high = share_interval(int(hits.sum()) / len(targets), len(targets))[:3]
+            each = "".join("01"[hit] for hit in hits.tolist())
+            yield {"metric": f"accuracy_top{top}", "value": value, "low": low, "high": high, **named,
+                   "outcomes": each}  # fmt: skip
 
 
 def _clean(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:

@@ -1,9 +1,10 @@
-"""Evaluate the bundled models for the committed record: ``workbench study records robustness``.
+"""Evaluate the bundled models for the committed record: ``workbench study records robustness [--confirm]``.
 
 Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts;
 one seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is
 finished, so an interrupted call goes on where it stopped. Everything
-ends in ``data/records/robustness``: the numbers, and what they came from.
+ends in ``data/records/robustness``: the numbers, and what they came from. The seeds that confirm undergo what claims
+compare alone, each by itself, and end in ``data/confirmed/records/robustness``.
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from workbench.core.children import safe_path
-from workbench.core.errors import UnknownName
-from workbench.core.files import atomic_write, write_json
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
+from workbench.papers.published import claim_options, stated_claims
+from workbench.papers.verdicts import parse_measure
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.evaluation.running import evaluate
-from workbench.studies.records import EVALUATIONS_FILE, ROBUSTNESS, read_evaluation, write_record
+from workbench.studies.records import (
+    CONFIRMED_COLUMNS,
+    EVALUATION_COLUMNS,
+    EVALUATIONS_FILE,
+    RECORD_FILE,
+    ROBUSTNESS,
+    conform_evaluation,
+    read_evaluation,
+    write_record,
+)
 
 COMMAND = "workbench study records robustness"
 REFERENCE = "bundled:digits-vit"
@@ -53,6 +65,19 @@ DEAR = dict.fromkeys(
 and its symmetric baseline, and they take five times as long as all others together."""
 
 
+class _Job(NamedTuple):
+    """One evaluation: of which weights, under what, and what its files are called."""
+
+    model: str
+    protocol: str
+    n: int
+    stem: str
+    seed: int | None = None
+    """Of the training, where it is one of the confirmatory ones: these weights are no bundled ones."""
+    epsilons: tuple[float, ...] | None = None
+    file: Path | None = None
+
+
 def make_robustness_record(
     models: Sequence[str] | None,
     protocols: Sequence[str] | None,
@@ -61,43 +86,110 @@ def make_robustness_record(
     *,
     limit: int | None = None,
     workers: int = 1,
+    runs: Path | None = None,
 ) -> dict[str, Any]:
     """Evaluate `models` (all bundled ones trained on digits or prose) under `protocols` (``RUNS``, less ``DEAR``).
 
     Numbers and record go to ``data/records/robustness``, in place of what is there. Unfinished work lies in
     `work` until then; `limit` shortens every run; `workers` evaluations run at a time, on one thread
     each.
+
+    `runs` is the folder that ``workbench study records training --confirm`` left: then its seeds are evaluated in the
+    place of the bundled weights, as many of them as are on record in `data`, under what claims compare alone
+    (`claimed`), and it is kept which inputs were right.
+
+    Raises UnknownName for a model or protocol that is none, or that no claim compares, InputError for weights that are
+    not those on record, MissingResource where no seed is.
     """
     from joblib import Parallel, delayed
 
-    wanted = _jobs(models, protocols, limit)
+    if runs is None:
+        wanted = _jobs(models, protocols, limit)
+    else:
+        wanted = _confirmatory_jobs(models, protocols, limit, data, runs)
     with safe_path():
-        done = Parallel(n_jobs=workers)(
-            delayed(_finish)(model, protocol, count, work) for model, protocol, count in wanted
-        )
-    frame = pd.concat([read_evaluation(path) for path, _ in done], ignore_index=True)
-    runs = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
-    folder = data / "records" / ROBUSTNESS
+        done = Parallel(n_jobs=workers)(delayed(_finish)(job, work) for job in wanted)
+    columns = EVALUATION_COLUMNS if runs is None else CONFIRMED_COLUMNS
+    frame = pd.concat([read_evaluation(path, columns) for path, _ in done], ignore_index=True)
+    made = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
+    names = [job.stem.removesuffix(f"-{job.protocol}") if job.seed else job.model for job in wanted]
     about = {
         "name": ROBUSTNESS,
-        "command": COMMAND,
+        "command": COMMAND + " --confirm" * (runs is not None),
         "seed": SEED,
         "threads": 1,
-        "reference": REFERENCE,
-        "models": {run["model"]["spec"]: run["model"] for run in runs},
+        **({"reference": REFERENCE} if runs is None else {}),
+        "models": {name: run["model"] for name, run in zip(names, made, strict=True)},
         "protocols": {
-            run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")} for run in runs
+            run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")} for run in made
         },
-        "seconds": {f"{run['model']['spec']} {run['evaluation']}": run["seconds"] for run in runs},
-        "notes": sorted({note for run in runs for note in run["notes"]}),
+        "seconds": {
+            f"{name} {run['evaluation']}": run["seconds"] for name, run in zip(names, made, strict=True)
+        },
+        "notes": sorted({note for run in made for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
     }
-    return write_record(folder, EVALUATIONS_FILE, frame, about)
+    return write_record(data / "records" / ROBUSTNESS, EVALUATIONS_FILE, frame, about)
 
 
-def _jobs(
-    models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None
-) -> list[tuple[str, str, int]]:
+def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
+    """Model → protocol → budgets under which a claim compares it, from ``claims.csv``; none where there are none.
+
+    Beside each budget stands 0, nothing done: a fall under attack is to be read beside where it began.
+    """
+    found: dict[str, dict[str, set[float]]] = {}
+    for claim in stated_claims().query("analysis == 'evaluation'").to_dict("records"):
+        (term,) = parse_measure(claim["measure"])
+        for name in claim_options(claim["options"]).values():
+            budgets = found.setdefault(name, {}).setdefault(term.where["protocol"], set())
+            budgets |= {0.0, float(term.where["epsilon"])} if "epsilon" in term.where else set()
+    return {
+        name: {protocol: tuple(sorted(budgets)) for protocol, budgets in own.items()}
+        for name, own in found.items()
+    }
+
+
+def _confirmatory_jobs(
+    models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None, data: Path, runs: Path
+) -> list[_Job]:
+    """What is claimed of every seed on record, whose weights lie in `runs`."""
+    chosen = claimed()
+    for name in models or ():
+        if name.removeprefix("bundled:") not in chosen:
+            raise UnknownName("model that a claim about robustness compares", name, chosen)
+    for name in protocols or ():
+        if name not in PROTOCOLS:
+            raise UnknownName("protocol", name, PROTOCOLS)
+    counts = {protocol: count for of_modality in RUNS.values() for protocol, count in of_modality.items()}
+    jobs = []
+    for name in chosen:
+        about = data / "records" / name / RECORD_FILE
+        if (models is not None and f"bundled:{name}" not in models) or not about.is_file():
+            continue
+        for run in json.loads(about.read_text(encoding="utf-8"))["runs"]:
+            folder = runs / name / f"seed-{run['seed']}"
+            file = max(folder.glob("epoch-*.safetensors"), default=None)
+            if file is None or sha256_file(file) != run["last_checkpoint_sha256"]:
+                raise InputError(
+                    f"{folder} does not hold the weights that {about} describes: say with --runs where they are, or "
+                    "train them again with: make confirm"
+                )
+            jobs += [
+                _Job(
+                    f"file:{file}", protocol, n or counts[protocol], f"{name}-{run['seed']}-{protocol}", run["seed"],
+                    budgets or None, file,
+                )
+                for protocol, budgets in chosen[name].items()
+                if protocols is None or protocol in protocols
+            ]  # fmt: skip
+    if not jobs:
+        raise MissingResource(
+            f"no confirmatory seed on record in {data / 'records'} to evaluate; train them with: make confirm"
+        )
+    return jobs
+
+
+def _jobs(models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None) -> list[_Job]:
     from workbench.models.catalog import bundled_models
 
     bundled = {
@@ -112,7 +204,7 @@ def _jobs(
         if name not in PROTOCOLS:
             raise UnknownName("protocol", name, PROTOCOLS)
     return [
-        (spec, protocol, n or count)
+        _Job(spec, protocol, n or count, f"{spec.removeprefix('bundled:')}-{protocol}")
         for spec, modality in bundled.items()
         for protocol, count in RUNS[modality].items()
         if (models is None or spec in models)
@@ -120,27 +212,43 @@ def _jobs(
     ]
 
 
-def _finish(model: str, protocol: str, n: int, work: Path) -> tuple[Path, Path]:
+def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
     """One evaluation on one thread, unless the same one lies finished in `work`: files of numbers and origin."""
     import torch
 
     from workbench import load
 
     torch.set_num_threads(1)
-    stem = f"{model.removeprefix('bundled:')}-{protocol}"
-    path, about = work / f"{stem}.csv", work / f"{stem}.json"
-    loaded = load(model)
-    asked = {"model": loaded.identity, "n": n, "defaults": _defaults(protocol), "versions": versions()}
+    path, about = work / f"{job.stem}.csv", work / f"{job.stem}.json"
+    loaded = load(job.model)
+    defaults = _defaults(job.protocol) | ({"epsilons": list(job.epsilons)} if job.epsilons else {})
+    identity: dict[str, Any] = {**loaded.identity}
+    if job.file is not None:  # not where it lies, which is another place on every machine
+        name = f"bundled:{job.file.parent.parent.name}"
+        identity |= {"spec": name, "training_seed": job.seed, "file_sha256": sha256_file(job.file)}
+    asked = {"model": identity, "n": job.n, "defaults": defaults, "versions": versions()}
     if path.is_file() and about.is_file():
         saved = json.loads(about.read_text(encoding="utf-8"))
         if saved.get("asked") == json.loads(json.dumps(asked)):
             return path, about
-    reference = REFERENCE if protocol == "corruptions" else None
-    frame = evaluate(loaded, protocol, n=n, seed=SEED, reference=reference)
-    origin = {**frame.attrs["provenance"][0], "notes": frame.attrs["notes"], "asked": asked}
+    frame = evaluate(
+        loaded,
+        job.protocol,
+        n=job.n,
+        seed=SEED,
+        epsilons=job.epsilons,
+        reference=REFERENCE if job.protocol == "corruptions" and job.file is None else None,
+        outcomes=job.file is not None,
+    )
+    origin = {**frame.attrs["provenance"][0], "model": identity, "asked": asked}
+    origin["notes"] = [note.replace(job.model, str(identity["spec"])) for note in frame.attrs["notes"]]
+    if job.file is not None:
+        frame = conform_evaluation(
+            frame.assign(training_seed=job.seed, model=identity["spec"]), CONFIRMED_COLUMNS
+        )
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
     write_json(about, origin)
-    print(f"{model} {protocol}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
+    print(f"{job.stem}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
     return path, about
 
 

@@ -17,7 +17,7 @@ from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import UNTRAINED_NOTE, shared
 from workbench.studies.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error
-from workbench.studies.records import conform_evaluation
+from workbench.studies.records import EVALUATION_COLUMNS, conform_evaluation
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -37,6 +37,7 @@ def evaluate(
     reference: str | LoadedModel | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
+    outcomes: bool = False,
 ) -> pd.DataFrame:
     """Evaluate one or several models under one protocol of ``PROTOCOLS``; the same inputs for all.
 
@@ -47,7 +48,8 @@ def evaluate(
 
     `epsilons` are budgets in place of the protocol's own, `settings` other values of its settings
     (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
-    ``corruptions``: it adds the metric ``mCE``.
+    ``corruptions``: it adds the metric ``mCE``. With `outcomes` a column of that name says of each accuracy which
+    inputs were right ("0110…", in the same order for every model), as McNemar's test needs them.
 
     One row per number: ``kind`` is the norm of an attack, the type of a corruption or of an out-of-distribution image;
     ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
@@ -69,11 +71,11 @@ def evaluate(
     frames, notes = [], []
     for model in asked:
         loaded = load(model, device=device) if isinstance(model, str) else model
-        frames.append(_one(loaded, chosen, request, inputs, n))
+        frames.append(_one(loaded, chosen, request, inputs, n, outcomes))
         notes += frames[-1].attrs["notes"]
     if reference is not None:
         loaded = load(reference, device=device) if isinstance(reference, str) else reference
-        against = _one(loaded, chosen, request, inputs, n)
+        against = _one(loaded, chosen, request, inputs, n, outcomes)
         for number, frame in enumerate(frames):
             frames[number], said = _with_mce(frame, against)
             notes += said
@@ -121,7 +123,12 @@ def check_request(
 
 
 def _one(
-    model: LoadedModel, protocol: Protocol, request: Request, inputs: str | None, n: int | str | None
+    model: LoadedModel,
+    protocol: Protocol,
+    request: Request,
+    inputs: str | None,
+    n: int | str | None,
+    outcomes: bool,
 ) -> pd.DataFrame:
     """The frame of one model, in the columns of this module."""
     from workbench.studies.evaluation.images import open_images
@@ -151,7 +158,7 @@ def _one(
         "model": model.spec, "checkpoint": model.checkpoint, "inputs": spec, "n": identity["n"],
         "seed": request.seed, "protocol": protocol.name,
     }  # fmt: skip
-    frame = _frame([{**named, **row} for row in rows])
+    frame = _frame([{**named, **row} for row in rows], outcomes)
     frame.attrs["notes"] = [f"{spec}: {note}" for note in notes]
     if model.has_random_weights:
         frame.attrs["notes"].append(f"{model.spec} {UNTRAINED_NOTE}")
@@ -192,10 +199,10 @@ def _test_set(model: LoadedModel) -> str:
     return TEST_SETS[task]
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _frame(rows: list[dict[str, Any]], outcomes: bool = False) -> pd.DataFrame:
     """Rows as a frame with exactly our columns, in order and with fixed types; absent ones are null."""
     filled = [{**row, "unit": METRICS[row["metric"]].unit or None, "version": __version__} for row in rows]
-    return conform_evaluation(pd.DataFrame(filled))
+    return conform_evaluation(pd.DataFrame(filled), (*EVALUATION_COLUMNS, *["outcomes"] * outcomes))
 
 
 def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -23,6 +23,7 @@ from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, write_json
 from workbench.studies.records import METRICS_FILE, write_record
+from workbench.studies.seeds import CONFIRMATORY, SEEDS
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
 from workbench.studies.training.progress import in_words
 from workbench.studies.training.runs import train
@@ -67,20 +68,6 @@ MODELS: dict[str, Bundled] = {
     },
     "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
-SEEDS = (0, 1, 2)
-"""Of the bundled models; what they show has been seen, so it is exploratory."""
-_COMPARED = {
-    "digits": ("rpc-sym", "softmax-sym", "bilateral", "softmax-boost", "bilateral-boost", "vit", "primal", "tssa",
-               "tost", "xcit", "tost-ista", "tost-text", "scaled-free", "scaled-alpha"),
-    "photos": ("tost", "xcit", "vit", "tost-ista", "tost-text"),
-    "prose": ("softmax", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
-}  # fmt: skip
-CONFIRMATORY: dict[str, tuple[int, ...]] = {
-    f"{task}-{name}": (1907, 1912, 1931, 1949, 1973)[: 5 if task == "digits" else 3]
-    for task, names in _COMPARED.items()
-    for name in names
-}
-"""Seeds of the models that claims compare, fixed before any of them was trained (docs/papers/verdicts.md)."""
 COMMAND = "workbench study records training"
 
 
@@ -217,8 +204,9 @@ def make_training_records(
 ) -> Iterator[str]:
     """Train the bundled models of these names (all for none) with every seed; one line for each that is complete.
 
-    ``confirm`` trains the models that claims compare with the seeds of `CONFIRMATORY`, writes records without weights,
-    and leaves the runs in `work`, where evaluations find them. Unfinished runs lie in `work`, and go on from there.
+    ``confirm`` trains the models that claims compare with the seeds of `CONFIRMATORY`, writes records without weights
+    after each seed, and leaves the runs in `work`, where evaluations find them. Unfinished runs lie in `work`, and go
+    on from there.
     Raises UnknownName for a name that is not bundled.
     """
     seeds = CONFIRMATORY if confirm else dict.fromkeys(MODELS, SEEDS)
@@ -232,10 +220,13 @@ def make_training_records(
     for name, result in _run_all(seeds, workers, work=work, epochs=epochs, limit=limit):
         print(str(result), file=sys.stderr, flush=True)
         done[name].append(result)
-        if len(done[name]) < len(seeds[name]):
+        complete = len(done[name]) == len(seeds[name])
+        if not (confirm or complete):
             continue
         found = sorted(done[name], key=lambda result: result.out.name)
         record = collect(name, found, data, weights=not confirm)
+        if not complete:  # which seeds are there, and not what they give: nobody is to look before the last
+            continue
         metric = found[0].headline
         each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
         yield f"{name}: test {each}; median {in_words(metric, record[f'test_{metric}_median'])}"

@@ -1,0 +1,21 @@
+"""The seeds of training: those whose results have been seen, and those that were fixed before any of them was trained.
+
+docs/papers/verdicts.md says what each may be used for; `workbench.papers.verdicts.evidence` decides by it.
+"""
+
+from __future__ import annotations
+
+SEEDS = (0, 1, 2)
+"""Of the bundled models; what they show has been seen, so it is exploratory."""
+_COMPARED = {
+    "digits": ("rpc-sym", "softmax-sym", "bilateral", "softmax-boost", "bilateral-boost", "vit", "primal", "tssa",
+               "tost", "xcit", "tost-ista", "tost-text", "scaled-free", "scaled-alpha"),
+    "photos": ("tost", "xcit", "vit", "tost-ista", "tost-text"),
+    "prose": ("softmax", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
+}  # fmt: skip
+CONFIRMATORY: dict[str, tuple[int, ...]] = {
+    f"{task}-{name}": (1907, 1912, 1931, 1949, 1973)[: 5 if task == "digits" else 3]
+    for task, names in _COMPARED.items()
+    for name in names
+}
+"""Seeds of the models that claims compare."""
