@@ -50,6 +50,20 @@ ALPHA = 1 - LEVEL
 CONFIRMED, EXPLORED = "confirmatory seeds", "exploratory seeds"
 """Of which trainings a verdict on a mechanism speaks, in the column `scope`: nobody had looked at the first."""
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
+_READ = (
+    "metric",
+    "checkpoint",
+    "input",
+    "layer",
+    "head",
+    "rank",
+    *_KINDS,
+    "value",
+    "null",
+    "null_mean",
+    "null_low",
+    "null_high",
+)
 
 
 class Term(NamedTuple):
@@ -102,7 +116,8 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 
     Raises `InputError` where the term leaves open which of several quantities is meant.
     """
-    rows = frame[frame["metric"] == term.metric]
+    rows = frame.loc[frame["metric"] == term.metric, list(dict.fromkeys((*_READ, *term.where)))]
+    rows.attrs = {}  # which pandas would copy at every step
     for column, word in term.where.items():
         if (column, word) == ("rank", "last"):
             keys = [rows[name] for name in ("checkpoint", "input")]
@@ -111,8 +126,9 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
             rows = rows[rows[column].isna()]
         else:
             rows = rows[rows[column].astype("string") == word]
-    kinds = rows.groupby("layer", dropna=False)[list(_KINDS)].nunique(dropna=False).max()
-    several = [name for name in _KINDS if kinds[name] > 1]
+    open_ones = [name for name in _KINDS if rows[name].nunique(dropna=False) > 1]
+    kinds = rows.groupby("layer", dropna=False)[open_ones].nunique(dropna=False).max() if open_ones else {}
+    several = [name for name in open_ones if kinds[name] > 1]
     if several:
         raise InputError(
             f"{term.metric} has rows of several {', '.join(several)}; say which in [column=word]"
