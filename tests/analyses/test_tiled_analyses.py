@@ -8,7 +8,7 @@ import transformers
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
-from workbench.analyses import registry
+from workbench.analyses import registry, tiled_spectra, value_matrix, value_similarity
 from workbench.captures import Capture, LayerRecord, capture
 from workbench.core.errors import InputError
 
@@ -106,12 +106,161 @@ def test_broken_scores_are_counted_as_in_maps_and_named_by_their_place():
     assert any("input 1, head 2, queries 4 to 4, keys 0 to 6" in note for note in tiled.attrs["notes"])
 
 
-def test_an_analysis_of_whole_matrices_refuses_tiles_and_knows_the_other_words():
-    q, k, v = (torch.randn(1, 2, 5, 3, generator=torch.manual_seed(5)) for _ in range(3))
-    given = Capture([LayerRecord(0, "", q=q, k=k, v=v)], ("q", "k", "v"))
+def test_an_analysis_of_whole_matrices_says_why_it_refuses_tiles_and_others_take_the_word():
+    given = layer_of(5)
     for method in ("auto", "dense"):
         assert len(workbench.analyze("gram-spectrum", qkv=given, method=method))
-    with pytest.raises(
-        InputError, match=r"gram-spectrum has no method 'tiled'.*attention-map or attention-patterns"
-    ):
-        workbench.analyze("gram-spectrum", qkv=given, method="tiled")
+    with pytest.raises(InputError, match=r"filter-kernels has no method 'tiled': .*fit"):
+        workbench.analyze("filter-kernels", qkv=given, method="tiled")
+    with pytest.raises(InputError, match="method must be 'auto', 'dense' or 'tiled'; got 'whole'"):
+        workbench.analyze("token-similarity", qkv=given, method="whole")
+    for (
+        name,
+        analysis,
+    ) in registry.ANALYSES.items():  # each has a method, forms no such matrix, or says why it must
+        assert analysis.asked({"method": "dense"})
+        if not analysis.whole:
+            assert analysis.asked({"method": "tiled"}), name
+
+
+SPECTRA = ["gram-spectrum", "value-similarity", "eigenvector-test", "projection-error"]
+# numbers of what is rounding in both ways; and an estimate, which has a test of its own
+ROUNDING = {"gamma_abs", "gamma_rel", "eigen_residual"}
+
+
+def layer_of(tokens, size=1.0, dtype=torch.float32):
+    source = torch.manual_seed(5)
+    fall = (-2 * torch.linspace(0, 1, 7)).exp() * 2
+    q, k, v = (torch.randn(2, heads, tokens, 7, generator=source) * fall for heads in (4, 2, 2))
+    record = LayerRecord(0, "", q=q.to(dtype), k=(size * k).to(dtype), v=v.to(dtype))
+    return Capture([record], ("q", "k", "v"))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of odd sizes, of which a few tokens have several."""
+    monkeypatch.setattr(tiled_spectra, "_SIDE", 17)
+    monkeypatch.setattr(value_matrix, "_SIDE", 19)
+
+
+def beside_each_other(name, given, **options):
+    """Rows of both ways that are of the same number, matched."""
+    dense, tiled = (
+        workbench.analyze(name, qkv=given, method=method, **options) for method in ("dense", "tiled")
+    )
+    assert any("were measured in tiles" in note for note in tiled.attrs["notes"])
+    labels = [column for column in dense if column not in (*NUMBERS, "samples", "run")]
+    both = dense.merge(tiled, how="left", on=labels, suffixes=("", "_tiled"), indicator=True)
+    assert (both["_merge"] == "both").all()
+    arbitrary = (
+        both["metric"].isin(ROUNDING) & (both["candidate"] == "true") if "candidate" in both else False
+    )
+    return both[~(both["metric"].isin(["effective_rank", "rank_90"]) | arbitrary)], tiled
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "dtype"),
+    [
+        *((name, 1.0, torch.float32) for name in SPECTRA),
+        # one axis is left, and what is made of single others is arbitrary
+        *((name, 100.0, torch.float32) for name in ("gram-spectrum", "projection-error")),
+        ("gram-spectrum", 1.0, torch.bfloat16),
+    ],
+)
+def test_spectra_and_what_is_made_of_them_are_the_same_in_tiles(name, size, dtype, small_tiles):
+    given = layer_of(53, size, dtype)
+    both, _ = beside_each_other(name, given, null_samples=2 if name != "gram-spectrum" else 0)
+    for column in ("value", "null_mean"):
+        scale = both.groupby("metric")[column].transform(lambda values: values.abs().max())
+        off = (both[column] - both[f"{column}_tiled"]).abs() / scale.clip(lower=1e-300)
+        assert (both[column].isna() == both[f"{column}_tiled"].isna()).all()
+        assert off.max() < 1e-6 or off.isna().all()
+
+
+def test_padding_is_left_out_of_tiles(small_tiles):
+    model, inputs = RUNS["texts with padding"]()
+    for name in SPECTRA[::3]:
+        more = {} if name == "gram-spectrum" else {"null_samples": 0}
+        dense, tiled = (
+            workbench.analyze(name, model=model, inputs=inputs, method=method, layers="0", **more)
+            for method in ("dense", "tiled")
+        )
+        kept = dense["metric"].isin({"eigenvalue", "gram_log_trace", "projection_floor", "phi_norm2"})
+        labels = [column for column in dense if column not in (*NUMBERS, "run")]
+        found = dense[kept].merge(tiled, on=labels, suffixes=("", "_tiled"))
+        assert len(found) == kept.sum()
+        np.testing.assert_allclose(found["value_tiled"], found["value"], rtol=1e-7, atol=1e-12)
+
+
+def test_equal_keys_have_no_axes_in_tiles_either(small_tiles):
+    given = layer_of(23)
+    given[0].k[:] = 0.5
+    for name in SPECTRA[::2]:
+        both, _ = beside_each_other(name, given, **({} if name == "gram-spectrum" else {"null_samples": 0}))
+        known = both[both["metric"] != "gram_log_trace"]  # −∞ both ways
+        np.testing.assert_allclose(known["value_tiled"], known["value"], rtol=1e-8, atol=1e-12)
+
+
+def test_the_effective_rank_lies_between_its_bounds_and_within_its_error(small_tiles):
+    given = layer_of(61)
+    dense = workbench.analyze("gram-spectrum", qkv=given)
+    tiled = workbench.analyze("gram-spectrum", qkv=given, method="tiled", max_rank=40)
+    numbers = {
+        name: tiled[tiled["metric"] == name].set_index(["input", "head"])["value"]
+        for name in (
+            "effective_rank",
+            "effective_rank_low",
+            "effective_rank_high",
+            "effective_rank_error",
+            "rank_90",
+        )
+    }
+    exact = {
+        name: dense[dense["metric"] == name].set_index(["input", "head"])["value"]
+        for name in ("effective_rank", "rank_90")
+    }
+    rank = exact["effective_rank"]
+    assert (numbers["effective_rank_low"] <= rank * (1 + 1e-9)).all()
+    assert (numbers["effective_rank_high"] >= rank * (1 - 1e-9)).all()
+    assert (
+        (numbers["effective_rank"] - rank).abs() <= 5 * numbers["effective_rank_error"] + 1e-6 * rank
+    ).all()
+    assert (numbers["effective_rank_error"] < 0.02 * rank).all()
+    pd.testing.assert_series_equal(numbers["rank_90"], exact["rank_90"])
+    with pytest.raises(InputError, match="max_rank='all' asks for all 61 eigenvalues"):
+        workbench.analyze("gram-spectrum", qkv=given, method="tiled", max_rank="all")
+    with pytest.raises(InputError, match="tiles are float64"):
+        workbench.analyze("eigenvector-test", qkv=given, method="tiled", precision="float32")
+
+
+def test_auto_works_in_tiles_above_a_size(monkeypatch):
+    given = layer_of(12)
+    monkeypatch.setattr(registry, "MAP_ENTRIES", 12 * 12)
+    assert not any(
+        "in tiles" in note for note in workbench.analyze("gram-spectrum", qkv=given).attrs["notes"]
+    )
+    monkeypatch.setattr(registry, "MAP_ENTRIES", 12 * 12 - 1)
+    assert any("in tiles" in note for note in workbench.analyze("gram-spectrum", qkv=given).attrs["notes"])
+    whole = workbench.analyze("gram-spectrum", qkv=given, max_rank="all")  # which tiles cannot give
+    assert not any("in tiles" in note for note in whole.attrs["notes"])
+
+
+def test_samples_of_tokens_stand_for_the_matching_of_all_and_the_median_is_exact(monkeypatch):
+    monkeypatch.setattr(value_similarity, "SAMPLED", 10)
+    monkeypatch.setattr(value_matrix, "_FEW_PAIRS", 10)
+    monkeypatch.setattr(value_matrix, "_DRAWN", 100)  # so few that the bracket may miss
+    given = layer_of(47)
+    dense, tiled = (
+        workbench.analyze("value-similarity", qkv=given, method=method, null_samples=0)
+        for method in ("dense", "tiled")
+    )
+    matched = [
+        frame[(frame["metric"] == "MOC") & (frame["axis"] == "tokens") & (frame["statistic"] == "mean")][
+            "value"
+        ]
+        for frame in (dense, tiled)
+    ]
+    assert (matched[1] < matched[0]).all()  # fewer to choose from
+    assert any("MOC of tokens is of samples" in note for note in tiled.attrs["notes"])
+    kernels = [frame[frame["metric"] == "KCKA"]["value"] for frame in (dense, tiled)]
+    np.testing.assert_allclose(kernels[1], kernels[0], rtol=1e-10)

@@ -341,7 +341,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     record = layer.record
     operands = tiled_operands(layer, options)
-    count_tiled(layer, operands, "without a null distribution of head diversity")
+    count_tiled(layer, operands is not None, "without a null distribution of head diversity")
     found = _of_maps(layer, options) if operands is None else _of_tiles(layer, operands)
     maps, windows, positions = found.maps, layer.window_column, found.positions
     if found.diversity is not None:

@@ -333,7 +333,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         raise NotApplicable(f"attends from {queries} tokens to {keys}, and patterns are of one kind of token")
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
-    count_tiled(layer, operands)
+    count_tiled(layer, operands is not None)
     for metric, score in scores_of(dict(patterns(layer, keys, options.radius))):
         null = "dirichlet" if metric is PATTERN_UNIFORM else "permutation"
         yield Measurement(metric, score.value, null=score.null, columns={"null": null})

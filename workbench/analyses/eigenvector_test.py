@@ -22,7 +22,9 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, r
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
-from workbench.analyses.registry import Analysis, OfValues, Standardize
+from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
+from workbench.analyses.tiled_spectra import GramTiles
+from workbench.analyses.tiles import count_tiled
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
@@ -39,7 +41,7 @@ CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relati
 
 
 @dataclass(frozen=True)
-class Options(OfValues):
+class Options(OfValues, InTiles):
     """In which precision, and how much noise perturbs the eigenvectors."""
 
     precision: Annotated[
@@ -121,6 +123,7 @@ class EigenvectorTest(NamedTuple):
     null_samples: dict[str, EigenvectorDraws]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
+    found: Int[Tensor, "*batch"]
 
 
 @checked
@@ -135,6 +138,7 @@ def eigenvector_test(
     null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
+    tiled: bool = False,
 ) -> EigenvectorTest:
     """Test three candidates for the top min(d_v, N − 1) eigenvectors of K̃ (teo2024 §2.2.2, saritas2025 Fig. 3).
 
@@ -157,7 +161,8 @@ def eigenvector_test(
     ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
     published code works with); everything else is float64. ``null_samples`` per null repeat the tests of V with
     values of that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask``
-    (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether.
+    (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``tiled`` forms no matrix of
+    tokens × tokens: K̃ is known by its products alone, in float64.
 
     NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
     rounding (V constant along G, or 0). Raises `InputError` as `linalg.map_tokens`.
@@ -166,10 +171,15 @@ def eigenvector_test(
         raise UnknownName("precision", precision, PRECISIONS)
     if not 0 <= noise < float("inf"):
         raise InputError(f"noise must be finite and not negative; got {noise}")
+    if tiled and precision != "float64":
+        raise InputError(
+            f"precision {precision!r} decomposes whole matrices of that precision; tiles are float64: take "
+            "method='dense', or precision='float64'"
+        )
     check_nulls(nulls, null_samples)
 
     def test_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> EigenvectorTest:
-        axes = principal_axes(k, scale, v.shape[-1])
+        axes = principal_axes(k, scale, v.shape[-1], tiled=tiled)
         return _test(axes, v, noise, PRECISIONS[precision], null_samples, nulls, seed)
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
@@ -202,7 +212,7 @@ def candidate_of_values(
 
 @checked
 def gamma_ratios(
-    gram: Float[Tensor, "token token"], candidate: Float[Tensor, "token axis"]
+    gram: Float[Tensor, "token token"] | GramTiles, candidate: Float[Tensor, "token axis"]
 ) -> Float[Tensor, "axis token"]:
     """γ_i = (K̃ â)_i / (N â_i) of each column (teo2024 §2.2.2), in the precision given; NaN where it is not finite."""
     ratios = ((gram @ candidate) / (len(gram) * candidate)).double().mT
@@ -211,7 +221,7 @@ def gamma_ratios(
 
 @checked
 def eigen_residual(
-    gram: Float[Tensor, "token token"], candidate: Float[Tensor, "*draw token axis"]
+    gram: Float[Tensor, "token token"] | GramTiles, candidate: Float[Tensor, "*draw token axis"]
 ) -> Float[Tensor, "*draw axis"]:
     """‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ, for each column of a candidate; NaN where K̃â = 0.
 
@@ -246,7 +256,7 @@ def _test(
 ) -> EigenvectorTest:
     """`eigenvector_test` of one head."""
     known = axes.resolved > 0  # equal keys have no eigenvectors, whatever rounding makes of K̃
-    gram = axes.gram.to(dtype).masked_fill(~known, torch.nan)
+    gram = axes.gram.to(dtype) if isinstance(axes.gram, Tensor) else axes.gram
     vectors = _in_precision(axes, dtype)
     resolved = vectors[:, : int(axes.resolved)]
     found, inconsistency = candidate_of_values(v, axes.log_normaliser)
@@ -255,6 +265,7 @@ def _test(
     factor = axes.log_factor.exp()
 
     gamma = torch.stack([_padded(gamma_ratios(gram, candidate), v.shape[-1]) for candidate in candidates])
+    gamma = gamma.masked_fill(~known, torch.nan)
     # γ carries the factor: beside a γ of no size 1e-10 is infinite, and relative differences vanish
     epsilons = torch.stack([torch.zeros_like(factor), CODE_EPSILON * (-axes.log_factor).exp()])
     relative = torch.stack(relative_differences(gamma, epsilons[:, None, None]), -1)
@@ -262,12 +273,15 @@ def _test(
     def shares(candidate: Tensor) -> Tensor:
         return span_share(resolved, candidate.to(dtype)).masked_fill(~known, torch.nan)
 
+    def residuals(candidate: Tensor) -> Tensor:
+        return eigen_residual(gram, candidate).masked_fill(~known, torch.nan)
+
     null = {}
     for name in nulls if null_samples else ():
         drawn, drawn_inconsistency = candidate_of_values(
             null_values(v, name, null_samples, seed), axes.log_normaliser
         )
-        residual = eigen_residual(gram, _unit(drawn).to(dtype))
+        residual = residuals(_unit(drawn).to(dtype))
         null[name] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
 
     count = axes.vectors.shape[1]
@@ -278,17 +292,18 @@ def _test(
         gamma_floor=_padded(_rounding(axes, gram, vectors) * factor, v.shape[-1]),
         gamma_size=gamma.abs().nanmean(-1) * factor,
         inconsistency=inconsistency,
-        eigen_residual=torch.stack([_padded(eigen_residual(gram, part), v.shape[-1]) for part in candidates]),
+        eigen_residual=torch.stack([_padded(residuals(part), v.shape[-1]) for part in candidates]),
         span_share=torch.stack([shares(part) for part in (vectors, perturbed, found)]),
         span_isotropic=share.masked_fill(~known, torch.nan),
         null_samples=null,
         axes=torch.tensor(count, device=v.device),
         resolved=axes.resolved,
+        found=axes.found,
     )
 
 
 def _in_precision(axes: PrincipalAxes, dtype: torch.dtype) -> Tensor:
-    if dtype == axes.vectors.dtype:
+    if dtype == axes.vectors.dtype or not isinstance(axes.gram, Tensor):
         return axes.vectors
     # as in principal_axes: the constant sends the direction that centring removes to the end
     shift = axes.gram.diagonal().sum().clamp_min(EPSILON) / len(axes.gram) ** 2
@@ -307,7 +322,7 @@ def _unit(candidate: Tensor) -> Tensor:
     return candidate / torch.linalg.vector_norm(candidate, dim=-2, keepdim=True)
 
 
-def _rounding(axes: PrincipalAxes, gram: Tensor, vectors: Tensor) -> Tensor:
+def _rounding(axes: PrincipalAxes, gram: Tensor | GramTiles, vectors: Tensor) -> Tensor:
     size = 1 / vectors.double().abs()
     size = torch.where(size.isfinite(), size, torch.nan).nanmean(0)
     floor = torch.finfo(gram.dtype).eps * axes.eigenvalues[0] / len(gram) * size
@@ -325,6 +340,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     v = layer.choose_heads(layer.site("v"))
     k, scale, real = chosen_keys(layer, options.standardize, options.padding)
+    tiled = options.in_tiles(k.shape[-2]) and (options.method == "tiled" or options.precision == "float64")
     found = eigenvector_test(
         k,
         v,
@@ -335,8 +351,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),
+        tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    count_tiled(layer, tiled)
     standardized = standardize_column(options.standardize)
 
     def ranked(

@@ -420,4 +420,6 @@ ANALYSIS = Analysis(
     (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
     Options,
     findings=findings,
+    whole="every fit evaluates its kernel at all pairs of tokens some hundred times; take fewer "
+    "tokens, or images at a lower resolution",
 )

@@ -22,7 +22,9 @@ from torch import Tensor
 from workbench.analyses.attention_matrix import groups_of, noise_like
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
 from workbench.analyses.linalg import EPSILON
-from workbench.analyses.registry import Analysis, OfInputs, Standardize
+from workbench.analyses.registry import Analysis, InTiles, OfInputs, Standardize
+from workbench.analyses.tiled_spectra import GramTiles, effective_rank_of
+from workbench.analyses.tiles import count_tiled
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIGNIFICANT_NEGATIVE = 1e-5  # of the largest eigenvalue; the ratio scikit-learn refuses in double precision
-SMALLEST = math.log(sys.float_info.min)  # nats
+SMALLEST_NUMBER = sys.float_info.min
+SMALLEST = math.log(SMALLEST_NUMBER)  # nats
+_RESIDUAL = 1e-6  # of the largest eigenvalue: where a pair by products in tiles counts as found
 
 
 @dataclass(frozen=True)
-class Options(OfInputs):
+class Options(OfInputs, InTiles):
     """How many eigenvalues, of which keys, in which unit."""
 
     max_rank: Annotated[
@@ -100,6 +104,34 @@ RANK_90 = Metric(
     "Rank holding 90 % of the variance",
     "smallest r at which the first r spectrum values hold 90 % of the variance; 0 for a spectrum of zeros",
     "chen2023 Fig. 1",
+    low=0,
+)
+
+
+EIGENVALUE_RESIDUAL = Metric(
+    "eigenvalue_residual",
+    "Residual of a Gram eigenpair",
+    "‖K̃u − μu‖ over the largest μ: some eigenvalue lies that near; of pairs by products in tiles",
+    "Golub & Underwood 1977",
+    low=0,
+)
+EFFECTIVE_RANK_LOW = Metric(
+    "effective_rank_low",
+    "Lower bound of the effective rank",
+    "that of the leading pairs with the rest of the trace on as few eigenvalues as its sum of squares allows; in tiles",
+    low=0,
+)
+EFFECTIVE_RANK_HIGH = Metric(
+    "effective_rank_high",
+    "Upper bound of the effective rank",
+    "that of the leading pairs with the rest of the trace spread evenly over all other eigenvalues; in tiles",
+    low=0,
+)
+EFFECTIVE_RANK_ERROR = Metric(
+    "effective_rank_error",
+    "Standard error of the effective rank",
+    "of the estimate by random vectors of what the other eigenvalues than the leading ones add; in tiles",
+    "Meyer et al. 2021",
     low=0,
 )
 
@@ -359,13 +391,158 @@ def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*ba
     return torch.where(total > 0, spectrum / total, spectrum)
 
 
+class LeadingSpectrum(NamedTuple):
+    """What is known of a spectrum without its matrix: the leading eigenvalues times exp(log_factor), and sums of all.
+
+    ``residual`` of every pair over the largest eigenvalue; NaN past the ranks that few tokens have. ``rank`` is the
+    effective rank, estimated with a standard ``error``, in any case between ``low`` and ``high``. ``rank_90`` is NaN
+    where the pairs hold less than 90 %. ``converged``: whether all pairs have a residual of 1e-6 at most.
+    """
+
+    values: Float[Tensor, "*batch rank"]
+    residual: Float[Tensor, "*batch rank"]
+    log_factor: Float[Tensor, "*batch"]
+    trace: Float[Tensor, "*batch"]
+    rank: Float[Tensor, "*batch"]
+    error: Float[Tensor, "*batch"]
+    low: Float[Tensor, "*batch"]
+    high: Float[Tensor, "*batch"]
+    rank_90: Float[Tensor, "*batch"]
+    converged: Bool[Tensor, "*batch"]
+
+
+@checked
+def leading_spectrum(
+    k: Float[Tensor, "*batch token head_dim"],
+    scale: float | Tensor,
+    count: int,
+    mask: Bool[Tensor, "*batch token"] | None = None,
+) -> LeadingSpectrum:
+    """The ``count`` largest eigenvalues of K̃ (teo2024 eq. 11) by products in tiles, and its effective rank.
+
+    The trace and the norm are exact. Arguments, masks and errors as `gram_spectrum`.
+    """
+    ranks = min(count, k.shape[-2])
+
+    def of_head(k: Tensor, scale: Tensor, seed: None) -> LeadingSpectrum:
+        tiles = GramTiles(k, scale)
+        found = tiles.leading(min(ranks, len(k) - 1), _RESIDUAL)
+        values = check_psd_eigenvalues(found.values, noise=len(k) * EPSILON)
+        trace = torch.where(values[0] > 0, found.trace, 0)
+        shares = (values / trace.clamp_min(SMALLEST_NUMBER)).cumsum(0)
+        holding = (shares >= 0.9 * (1 - len(k) * EPSILON)).nonzero()
+        held = holding[0, 0] + 1.0 if len(holding) else shares.new_tensor(math.nan if trace > 0 else 0.0)
+        rank = effective_rank_of(tiles, found._replace(values=values, trace=trace))
+        own = min(ranks, len(k)) - len(
+            values
+        )  # centring removes a direction: the last eigenvalue of all is 0
+
+        def to_ranks(part: Tensor) -> Tensor:
+            whole = torch.nn.functional.pad(part, (0, own))
+            return torch.nn.functional.pad(whole, (0, ranks - len(whole)), value=math.nan)
+
+        return LeadingSpectrum(
+            to_ranks(values),
+            to_ranks(found.residual / values[0].clamp_min(SMALLEST_NUMBER)),
+            found.log_factor,
+            trace,
+            *rank,
+            held.to(values),
+            (found.converged | (trace == 0)).all(),
+        )
+
+    return operands.stack_heads(operands.map_tokens(of_head, {"k": k}, scale, mask), k.shape[:-2])
+
+
+def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """`measure` without whole matrices."""
+    k, scale, real = chosen_keys(layer, options.standardize)
+    if options.max_rank == "all":
+        raise InputError(
+            f"max_rank='all' asks for all {k.shape[-2]} eigenvalues, which only a whole matrix has; give a number, or "
+            "take method='dense'"
+        )
+    limit = k.shape[-1] if options.max_rank == "head_dim" else options.max_rank
+    count = max(limit, k.shape[-1])
+    shares = options.normalize == "trace"
+    found = leading_spectrum(k, scale, count, real)
+    null = {}
+    if options.null_samples:
+        null = _tiled_numbers(_tiled_null(layer, k, scale, count, options.null_samples), shares, limit)
+    columns = standardize_column(options.standardize) | layer.window_column
+    for metric, values in _tiled_numbers(found, shares, limit).items():
+        null_samples = {"gaussian": layer.per_input(null[metric].movedim(0, -1))} if null else {}
+        axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
+        yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
+    ranks = ("input", "head", "rank")
+    yield Measurement(
+        EIGENVALUE_RESIDUAL, layer.per_input(found.residual[..., :limit]), ranks, columns=columns
+    )
+    for metric, values in (
+        (EFFECTIVE_RANK_LOW, found.low),
+        (EFFECTIVE_RANK_HIGH, found.high),
+        (EFFECTIVE_RANK_ERROR, found.error),
+    ):
+        yield Measurement(metric, layer.per_input(values), columns=columns)
+    top = layer.per_input(Factored(found.values, found.log_factor).product()[..., : k.shape[-1]])
+    yield Measurement(
+        EIGENVALUE_PROFILE, top, ranks, columns=standardize_column(options.standardize), form="intermediate"
+    )
+    layer.counts.add(
+        f"heads have eigenpairs with a residual above {_RESIDUAL:g} of the largest eigenvalue (a flat spectrum): "
+        "eigenvalue_residual says how far off they may be",
+        ~found.converged,
+    )
+    layer.counts.add(
+        f"heads hold less than 90 % of the spectrum in the {count} eigenvalues that were computed: rank_90 is unknown",
+        found.rank_90.isnan(),
+    )
+    count_tiled(layer, True)
+
+
+def _tiled_numbers(found: LeadingSpectrum, shares: bool, limit: int) -> dict[Metric, Tensor]:
+    """`_numbers` of what is known in tiles."""
+    whole = torch.where(found.trace > 0, found.trace, 1)[..., None]
+    values = found.values / whole if shares else Factored(found.values, found.log_factor).product()
+    return {
+        EIGENVALUE_SHARE if shares else EIGENVALUE: values[..., :limit],
+        EFFECTIVE_RANK: found.rank,
+        RANK_90: found.rank_90,
+        GRAM_LOG_TRACE: found.trace.log() + found.log_factor,
+    }
+
+
+def _tiled_null(
+    layer: Layer, k: Tensor, scale: float | Tensor, count: int, null_samples: int
+) -> LeadingSpectrum:
+    """`leading_spectrum` of random keys of the same real tokens and mean square, (sample, input, head)."""
+    drawn = []
+    for group in groups_of(layer, k):
+        samples = noise_like(group.cut(k), null_samples, group, "k")
+        drawn.append((group.inputs, leading_spectrum(samples, scale, count)))
+    parts = []
+    for place, field in enumerate(drawn[0][1]):
+        whole = field.new_zeros((null_samples, *k.shape[:-2], *field.shape[3:]))
+        if field.is_floating_point():
+            whole = whole.double()
+        for inputs, found in drawn:
+            whole[(slice(None), inputs)][..., : found[place].shape[-1]] = found[place]
+        parts.append(whole)
+    return LeadingSpectrum(*parts)
+
+
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Spectrum of the centred Gram matrix of the keys, one per input and (kv) head.
 
     The null distribution is that of Gaussian keys; in another order the tokens of the keys themselves have the same
-    spectrum.
+    spectrum. In tiles the leading eigenvalues, with their residuals and bounds of what needs them all.
     """
     need_token_attention(layer)
+    if options.in_tiles(layer.site("k").shape[-2]) and (
+        options.method == "tiled" or options.max_rank != "all"
+    ):
+        yield from _tiled(layer, options)
+        return
     k, scale, real = chosen_keys(layer, options.standardize)
     spectrum = gram_spectrum(k, scale, real)
     standardized = standardize_column(options.standardize)
@@ -470,7 +647,18 @@ ANALYSIS = Analysis(
     "Spectrum of the centred Gram matrix of the keys",
     ("k", "scale"),
     measure,
-    (EIGENVALUE, EIGENVALUE_PROFILE, EIGENVALUE_SHARE, GRAM_LOG_TRACE, EFFECTIVE_RANK, RANK_90),
+    (
+        EIGENVALUE,
+        EIGENVALUE_PROFILE,
+        EIGENVALUE_SHARE,
+        GRAM_LOG_TRACE,
+        EFFECTIVE_RANK,
+        RANK_90,
+        EIGENVALUE_RESIDUAL,
+        EFFECTIVE_RANK_LOW,
+        EFFECTIVE_RANK_HIGH,
+        EFFECTIVE_RANK_ERROR,
+    ),
     Options,
     notes,
     across=across,

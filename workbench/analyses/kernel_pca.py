@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, raw_gram
 from workbench.analyses.linalg import EPSILON, leading_eigenpairs
+from workbench.analyses.tiled_spectra import GramTiles
 from workbench.core.operands import checked
 from workbench.frames.metrics import Metric
 
@@ -26,37 +27,49 @@ SPAN_SHARE = Metric(
 )
 
 
+TOLERANCE = 1e-10  # of the largest eigenvalue: residual at which products in tiles have found an axis
+
+
 class PrincipalAxes(NamedTuple):
     """Kernel PCA of one head's keys.
 
     vectors: A, unit eigenvectors of K̃, largest eigenvalue first, the largest-magnitude entry of each positive.
     eigenvalues: of ``gram``, never negative; μ_d of K̃ itself is eigenvalues · exp(log_factor).
-    gram: K̃ without its common factor, symmetric up to rounding. log_factor and log_normaliser
+    gram: K̃ without its common factor, symmetric up to rounding, or its products in tiles. log_factor and log_normaliser
     (ℓ_j = log g(k_j)) in nats. resolved: how many of the eigenvalues stand above rounding; axes past them are
     an arbitrary basis, orthogonal to 1 like the others. 0 where all keys are equal. close: how many resolved axes have
     a neighbour whose eigenvalue is no further off than the pairs' residual: which of them comes first is arbitrary.
+    found: how many axes there are whose residual is small enough: all but where products in tiles did not converge.
     """
 
     vectors: Float[Tensor, "token axis"]
     eigenvalues: Float[Tensor, " axis"]
-    gram: Float[Tensor, "token token"]
+    gram: Float[Tensor, "token token"] | GramTiles
     log_factor: Float[Tensor, ""]
     log_normaliser: Float[Tensor, " token"]
     resolved: Int[Tensor, ""]
     close: Int[Tensor, ""]
+    found: Int[Tensor, ""]
 
 
 @checked
 def principal_axes(
-    k: Float[Tensor, "token head_dim"], scale: float | Tensor, axes: int | None = None
+    k: Float[Tensor, "token head_dim"],
+    scale: float | Tensor,
+    axes: int | None = None,
+    *,
+    tiled: bool = False,
 ) -> PrincipalAxes:
     """The first ``axes`` principal axes of one head's keys (teo2024 eq. 11), at most and by default N − 1.
 
     N tokens have N − 1 axes: centring removes one direction. A few axes of very many tokens come from iteration
-    (`linalg.leading_eigenpairs`). ``k`` is finite with two tokens or more, and
-    ``scale`` the model's own. Raises `InputError` where K̃ has a negative eigenvalue beyond rounding.
+    (`linalg.leading_eigenpairs`), and with ``tiled`` from products in tiles, without any matrix of tokens × tokens.
+    ``k`` is finite with two tokens or more, and ``scale`` the model's own. Raises `InputError` where K̃ has a negative
+    eigenvalue beyond rounding.
     """
     k = k.detach().double()
+    if tiled:
+        return _tiled_axes(k, scale, axes)
     tokens = k.shape[0]
     gram, log_factor, log_normaliser = raw_gram(
         k, torch.as_tensor(scale, dtype=torch.float64, device=k.device)
@@ -80,6 +93,32 @@ def principal_axes(
         log_normaliser=log_normaliser,
         resolved=resolved.sum(),
         close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
+        found=torch.tensor(count, device=k.device),
+    )
+
+
+def _tiled_axes(k: Tensor, scale: float | Tensor, axes: int | None) -> PrincipalAxes:
+    """`principal_axes` by products in tiles: one pair more than asked for, so that the last gap is known."""
+    tokens = len(k)
+    count = tokens - 1 if axes is None else min(axes, tokens - 1)
+    gram = GramTiles(k, scale)
+    pairs = gram.leading(min(count + 1, tokens - 1), TOLERANCE)
+    spectrum = check_psd_eigenvalues(pairs.values, noise=tokens * EPSILON)
+    rounding = torch.maximum(tokens * EPSILON * spectrum[0].clamp_min(1.0), pairs.residual[:count])
+    resolved = (spectrum[:count] > rounding).cumprod(0).bool()
+    gaps = spectrum[:count] - torch.nn.functional.pad(spectrum, (0, 1), value=-torch.inf)[1 : count + 1]
+    near = gaps <= pairs.residual[:count].amax()
+    vectors = pairs.vectors[:, :count]
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return PrincipalAxes(
+        vectors=vectors * largest.sign(),
+        eigenvalues=spectrum[:count],
+        gram=gram,
+        log_factor=gram.log_factor,
+        log_normaliser=gram.log_normaliser,
+        resolved=resolved.sum(),
+        close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
+        found=pairs.converged[:count].sum(),
     )
 
 

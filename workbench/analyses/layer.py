@@ -418,9 +418,10 @@ def report_axes(
     layer: Layer,
     resolved: Int[Tensor, "batch head"],
     axes: Int[Tensor, "batch head"],
+    found: Int[Tensor, "batch head"],
     value_dim: int,
 ) -> None:
-    """Count the heads without principal axes, with fewer than asked for, and with some within rounding."""
+    """Count the heads without principal axes, with fewer than asked for, within rounding, or not found in tiles."""
     layer.counts.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
     layer.counts.add(
         f"heads have no more tokens than the {value_dim} columns of v: N − 1 axes are taken", axes < value_dim
@@ -428,6 +429,11 @@ def report_axes(
     layer.counts.add(
         "heads have top axes whose eigenvalues are within rounding: such axes are arbitrary",
         (resolved > 0) & (resolved < axes),
+    )
+    layer.counts.add(
+        "heads have top axes that products in tiles did not find to 1e-10 of the largest eigenvalue (a flat spectrum): "
+        "they are near to axes, and no more",
+        found < axes,
     )
 
 

@@ -353,6 +353,8 @@ ANALYSIS = Analysis(
     (LOGIT_SHARE, LOGIT_CORRELATION),
     Options,
     findings=findings,
+    whole="it forms the four terms of the logits, of models that add positions to their tokens, whose contexts are "
+    "of a few thousand tokens at most",
     finer=(
         Analysis(
             "position-logits",

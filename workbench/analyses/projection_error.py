@@ -22,7 +22,9 @@ from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_
 from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
-from workbench.analyses.registry import Analysis, OfValues
+from workbench.analyses.reductions import HeadOutput
+from workbench.analyses.registry import Analysis, InTiles, OfValues
+from workbench.analyses.tiles import count_tiled, reduce_tiles
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
@@ -40,7 +42,7 @@ LARGEST = torch.finfo(torch.float64).max
 
 
 @dataclass(frozen=True)
-class Options(OfValues):
+class Options(OfValues, InTiles):
     """Which of the conventions, of which queries and keys."""
 
     convention: Annotated[
@@ -124,6 +126,7 @@ class ProjectionErrors(NamedTuple):
     null_samples: dict[str, Float[Tensor, "*batch sample"]]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
+    found: Int[Tensor, "*batch"]
 
 
 @checked
@@ -141,6 +144,7 @@ def projection_errors(
     null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
+    tiled: bool = False,
 ) -> ProjectionErrors:
     """Projection error of every head by each convention, with φ(q_i) over all (real) keys and h_i the output.
 
@@ -161,6 +165,7 @@ def projection_errors(
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
     deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
     error with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
+    ``tiled`` forms no matrix of queries × keys.
 
     NaN: the exact error, its floor and null samples where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
     counts as that, and means over it are infinite. ``resolved`` is ``axes`` where "exact" is not asked for.
@@ -196,7 +201,7 @@ def projection_errors(
                 bias = None if bias is None else bias[kept]
             k, v = k[kept], v[kept]
             bias = None if bias is None else bias[:, kept]
-        head = _Head(q.double(), k.double(), v.double(), scale, bias)
+        head = _Head(q.double(), k.double(), v.double(), scale, bias, tiled)
         outputs = None if output is None else output.double()
         if standardize == "per-token":
             head, outputs = head.standardized(), None
@@ -226,7 +231,11 @@ def log_feature_norms(
     scale: float | Tensor,
 ) -> Float[Tensor, "*batch query"]:
     """log ‖φ(q_i)‖² = s q_i·q_i − 2 log Σ_j exp(s q_i·k_j) in nats (teo2024 eq. 8)."""
-    return scale * q.square().sum(-1) - 2 * (scale * (q @ k.mT)).logsumexp(-1)
+    return _log_norms(q, (scale * (q @ k.mT)).logsumexp(-1), scale)
+
+
+def _log_norms(q: Tensor, log_normaliser: Tensor, scale: float | Tensor) -> Tensor:
+    return scale * q.square().sum(-1) - 2 * log_normaliser
 
 
 @checked
@@ -264,12 +273,15 @@ class _Head(NamedTuple):
     v: Tensor
     scale: Tensor
     bias: Tensor | None
+    tiled: bool
 
     def standardized(self) -> _Head:
         return self._replace(q=_standardized(self.q), k=_standardized(self.k))
 
     def attend(self, v: Tensor) -> Tensor:
         """softmax(s q kᵀ + bias) v; 0 for a query that may attend to nothing."""
+        if self.tiled:
+            return self._in_tiles(v, self.bias)
         scores = self.scale * (self.q @ self.k.mT)
         if self.bias is not None and self.bias.dtype == torch.bool:
             scores = scores.masked_fill(~self.bias, -torch.inf)
@@ -277,22 +289,44 @@ class _Head(NamedTuple):
             scores = scores + self.bias
         return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0) @ v
 
+    def _in_tiles(self, v: Tensor, bias: Tensor | None) -> Tensor:
+        """Products with several values (…, token, value_dim) in one pass."""
+        columns = v.movedim(-2, 0)
+        found = reduce_tiles(
+            self.q[None, None], self.k[None, None], HeadOutput(columns.flatten(1)[None, None]), scale=self.scale,
+            mask=bias,
+        )  # fmt: skip
+        return found["output"][0, 0].view(-1, *columns.shape[1:]).movedim(0, -2)
+
+    def unmasked(self, v: Tensor) -> Tensor:
+        """softmax(s q kᵀ) v, as kernel PCA has it."""
+        if self.tiled:
+            return self._in_tiles(v, None)
+        return (self.scale * (self.q @ self.k.mT)).softmax(-1) @ v
+
+    def log_normaliser(self) -> Tensor:
+        """log Σ_j exp(s q_i·k_j)."""
+        if self.tiled:
+            found = reduce_tiles(self.q[None, None], self.k[None, None], scale=self.scale)
+            return found.log_normaliser[0, 0]
+        return (self.scale * (self.q @ self.k.mT)).logsumexp(-1)
+
 
 def _of_head(
     head: _Head, output: Tensor | None, conventions: Sequence[str], drawn: dict[str, int], seed: int
 ) -> ProjectionErrors:
     """`projection_errors` of one head."""
-    q, k, v, scale, _ = head
+    q, k, v, scale, _, tiled = head
     h = head.attend(v) if output is None else output
     h_norm = h.square().sum(-1)
-    phi = log_feature_norms(q, k, scale).exp().clamp_max(LARGEST)
+    phi = _log_norms(q, head.log_normaliser(), scale).exp().clamp_max(LARGEST)
     gaps = (phi - h_norm).abs()
     errors: dict[str, Tensor] = {}
     unknown = phi.new_full((), torch.nan)
     floor = baseline = unknown
     null_samples: dict[str, Tensor] = {}
     count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
-    resolved = count
+    resolved = found = count
     for convention in conventions:
         if convention == "teo2024_as_published":
             errors[convention] = (phi - h_norm).mean()
@@ -302,14 +336,16 @@ def _of_head(
             errors[convention] = _log_error_of_code(head.standardized())
         else:
             baseline = phi.mean()
-            axes = principal_axes(k, scale, int(count))
-            resolved = axes.resolved
+            axes = principal_axes(k, scale, int(count), tiled=tiled)
+            resolved, found = axes.resolved, axes.found
             known = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
             top = int(resolved)
-            projected = projections(q, k, scale, axes)[:, :top]  # axes within rounding have no length
+            values = kpca_values(axes)
+            shares = head.unmasked(values.values)[:, :top]  # axes within rounding have no length
+            projected = shares * values.log_factor.exp()
             eigenvalues = axes.eigenvalues[:top] * axes.log_factor.exp()
             errors[convention] = baseline + least_assigned(h, projected, eigenvalues) + known
-            floor = baseline - _captured(q, k, scale, axes, top) + known
+            floor = baseline - _captured(shares, axes, values.log_factor) + known
             for null, number in drawn.items():
                 others = head.attend(null_values(v, null, number, seed))
                 null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
@@ -324,21 +360,23 @@ def _of_head(
         null_samples=null_samples,
         axes=count,
         resolved=resolved,
+        found=found,
     )
 
 
-def _captured(q: Tensor, k: Tensor, scale: Tensor, axes: PrincipalAxes, top: int) -> Tensor:
-    """Σ_d mean_i (φ(q_i)·u_d)² / μ_d, with the factors of both taken together: each may underflow alone."""
-    values = kpca_values(axes)
-    share = (scale * (q @ k.mT)).softmax(-1) @ values.values[:, :top]
-    factor = (2 * values.log_factor - axes.log_factor).exp()
-    return (share.square().mean(0) / axes.eigenvalues[:top]).sum() * factor
+def _captured(shares: Tensor, axes: PrincipalAxes, log_factor: Tensor) -> Tensor:
+    """Σ_d mean_i (φ(q_i)·u_d)² / μ_d, with the factors of both taken together: each may underflow alone.
+
+    ``shares`` times exp(log_factor) are the projections P_id.
+    """
+    factor = (2 * log_factor - axes.log_factor).exp()
+    return (shares.square().mean(0) / axes.eigenvalues[: shares.shape[1]]).sum() * factor
 
 
 def _log_error_of_code(head: _Head) -> Tensor:
     """The authors' code: log mean(‖φ‖² − ‖h‖²) of standardised q and k, NaN where the mean is not positive."""
-    q, k, v, scale, _ = head
-    log_phi = q.square().sum(-1) - 2 * (scale * (q @ k.mT)).logsumexp(-1) - 2 * (1 - scale) * (q @ k[0])
+    q, k, v, scale, *_ = head
+    log_phi = q.square().sum(-1) - 2 * head.log_normaliser() - 2 * (1 - scale) * (q @ k[0])
     positive = log_phi.logsumexp(0)
     negative = head.attend(v).square().sum().log()
     # log(e^a − e^b) = a + log(1 − e^(b − a))
@@ -404,6 +442,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     q = layer.choose_heads(queries)
     k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
     asked = CONVENTIONS if options.convention == "all" else (options.convention,)
+    tiled = options.in_tiles(k.shape[-2])
     found = projection_errors(
         q,
         k,
@@ -417,8 +456,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(q)),
+        tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    count_tiled(layer, tiled)
     _report_attention(layer, found.phi_norm2[..., 0])
     standardized = standardize_column(options.standardize)
 

@@ -62,6 +62,21 @@ class OfMaps(OfInputs):
 
 
 @dataclass(frozen=True)
+class InTiles:
+    """The option of an analysis of matrices of tokens × tokens that can do without forming them."""
+
+    method: Annotated[
+        Literal["auto", "dense", "tiled"],
+        "dense: matrices of tokens × tokens formed whole; tiled: leading pairs and sums by products in tiles, float64, "
+        "in memory that grows with the tokens; auto: dense up to 2^25 pairs of tokens of a head, then tiled",
+    ] = "auto"
+
+    def in_tiles(self, tokens: int) -> bool:
+        """Whether to work in tiles for so many tokens."""
+        return self.method == "tiled" or (self.method == "auto" and tokens**2 > MAP_ENTRIES)
+
+
+@dataclass(frozen=True)
 class OfHeads(OfInputs):
     """Options of an analysis that gives means over inputs and heads, unless it is asked for each."""
 
@@ -140,6 +155,8 @@ class Analysis:
     """The same in finer rows."""
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
     """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
+    whole: str = ""
+    """Why it needs matrices of tokens × tokens whole; empty where it forms none, or has a method without them."""
     pooled: tuple[str, ...] = ()
     """Options (or "checkpoint") over whose values runs of a model are described together; rows have a column each."""
 
@@ -152,16 +169,16 @@ class Analysis:
         """The options as its functions receive them, complete and valid.
 
         Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take, such
-        as method="tiled" of an analysis that reads whole matrices; any of them takes "auto" and "dense".
+        as method="tiled" of an analysis that needs whole matrices; any of them takes "auto" and "dense", and one that
+        forms no such matrix takes "tiled" as well.
         """
         if "method" in options and "method" not in self.options:
             options = dict(options)
-            if (method := options.pop("method")) not in ("auto", "dense"):
-                tiled = [name for name, analysis in ANALYSES.items() if "method" in analysis.options]
-                raise InputError(
-                    f"{self.name} has no method {method!r}: it reads matrices of tokens × tokens whole; leave method "
-                    f"out, or take {' or '.join(tiled)}"
-                )
+            method = options.pop("method")
+            if method not in ("auto", "dense", "tiled"):
+                raise InputError(f"method must be 'auto', 'dense' or 'tiled'; got {method!r}")
+            if method == "tiled" and self.whole:
+                raise InputError(f"{self.name} has no method 'tiled': {self.whole}; leave method out")
         return check_options(
             self.options_type, options, self.name if self.per is None else f"{self.name} per {self.per}"
         )
@@ -189,7 +206,8 @@ class Analysis:
 
 
 _OURS = {
-    "gram-spectrum": "eigenvalue eigenvalue_profile eigenvalue_share gram_log_trace effective_rank rank_90",
+    "gram-spectrum": "eigenvalue eigenvalue_profile eigenvalue_share gram_log_trace effective_rank rank_90 "
+    "eigenvalue_residual effective_rank_low effective_rank_high effective_rank_error",
     "attention-map": "attention_entropy attention_entropy_share attention_distance attention_sink attention_sink_key "
     "attention_diversity head_output_norm nonfinite",
     "attention-patterns": "pattern_previous pattern_first pattern_induction pattern_local pattern_class "

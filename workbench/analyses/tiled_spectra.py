@@ -1,21 +1,33 @@
-"""Leading eigenvalues of the keys' Gram matrix and singular values of attention, by products in tiles.
+"""The Gram matrix of one head's keys, and its attention, known by products in tiles: leading pairs, trace, norm, rank.
 
 Neither matrix is ever formed: a product with a block of vectors forms its entries a tile at a time, which costs more
 than the vectors do. So a block of them is multiplied at once and the whole Krylov space is kept (Golub & Underwood
 1977; Musco & Musco 2015), where Lanczos iteration of a library would form every entry anew for each single vector.
+Traces and Frobenius norms are exact. What needs every eigenvalue, the effective rank, lies between two bounds, and is
+estimated: the leading pairs as they are, the others by random vectors (Hutch++, Meyer et al. 2021) with Lanczos
+quadrature (Ubaru, Chen & Saad 2017).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.reductions import HeadOutput
-from workbench.analyses.tiles import MEMORY, Mask, MaskFunction, Reduction, Shape, Tile, reduce_tiles
+from workbench.analyses.tiles import (
+    MEMORY,
+    Mask,
+    MaskFunction,
+    Reduction,
+    Shape,
+    Tile,
+    reduce_tiles,
+    row_sums,
+)
 from workbench.core.errors import InputError
 from workbench.core.operands import checked
 
@@ -25,6 +37,9 @@ TOLERANCE = (
 PRODUCTS = 24
 _SPARE = 8  # vectors more than pairs in a block, so that the last of these are found as soon as the first
 _FLAT = 1e-13  # of the largest: what is left of a block that has nothing new
+_SIDE = 1024  # tokens on a side of a tile: larger matrix products gain nothing
+_AT_ONCE = 512  # vectors that are multiplied at once
+PROBES, STEPS = 16, 10  # random vectors of an estimate, and steps of the quadrature for each
 
 Product = Callable[[Tensor], Tensor]
 
@@ -56,6 +71,105 @@ class Leading(NamedTuple):
         return f"{found} of {asked} pairs converged, the others did not (a flat spectrum needs more products): {said}"
 
 
+class GramTiles:
+    """The centred Gram matrix K̃ = C K_φ C of one head's keys (teo2024 eq. 11) over exp(``log_factor``), as a factor.
+
+    ``tiles @ block`` is K̃ times a block of vectors (…, token, axis). Entries are those of `factored_gram`, in the
+    keys' own precision, float32 at least; sums are float64. Of two entries that symmetry makes equal one is formed.
+    """
+
+    def __init__(
+        self, k: Float[Tensor, "token head_dim"], scale: float | Tensor, memory: int = MEMORY
+    ) -> None:
+        dtype = torch.promote_types(k.dtype, torch.float32)
+        size = torch.as_tensor(scale, dtype=torch.float64, device=k.device).sqrt()
+        self._keys = (k.detach().double() * size).to(dtype)
+        self.dtype, self.device = dtype, k.device
+        numbers = memory // (2 * dtype.itemsize)  # a tile and what is made of it
+        self._side = max(1, min(_SIDE, math.isqrt(numbers)))
+        self.log_normaliser = self._normalisers(max(1, numbers // len(k)))
+        log_diagonal = self._keys.double().square().sum(-1) - 2 * self.log_normaliser
+        self.log_factor = (
+            log_diagonal.amax()
+        )  # of a matrix without negative eigenvalues no entry exceeds the diagonal
+        self._less = (self.log_normaliser + self.log_factor / 2).to(dtype)
+        self._means = self._kernel_times(torch.ones(len(k), 1, dtype=torch.float64, device=k.device))[
+            :, 0
+        ] / len(k)
+        self.trace = (log_diagonal - self.log_factor).exp().sum() - self._means.sum()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __matmul__(self, block: Float[Tensor, "*draw token axis"]) -> Float[Tensor, "*draw token axis"]:
+        tokens_first = block.double().movedim(-2, 0)
+        parts = []
+        for part in tokens_first.flatten(1).split(_AT_ONCE, 1):
+            there = self._kernel_times(part - part.mean(0))
+            parts.append(there - there.mean(0))
+        return torch.cat(parts, 1).view(tokens_first.shape).movedim(0, -2).to(block.dtype)
+
+    def squares(self) -> Float[Tensor, ""]:
+        """‖K̃‖_F² over exp(2 log_factor): the sum of all squared eigenvalues, exactly."""
+        middle, total = self._means.mean(), self._means.new_zeros(())
+        for rows, columns in self._pairs():
+            tile = self._entries(rows, columns).double()
+            tile -= self._means[rows, None] - middle
+            tile -= self._means[columns]
+            total += tile.square_().sum() * (1 if rows == columns else 2)
+        return total
+
+    def leading(self, count: int, tolerance: float = TOLERANCE, products: int = PRODUCTS) -> Leading:
+        """The ``count`` largest eigenvalues with their axes, all orthogonal to 1."""
+        ones = torch.ones(len(self), 1, dtype=torch.float64, device=self.device)
+        found = _leading(self.__matmul__, ones, count, tolerance, products, centred=True)
+        return found._replace(trace=self.trace, log_factor=self.log_factor)
+
+    def _normalisers(self, at_once: int) -> Float[Tensor, " token"]:
+        """ℓ_i = log Σ_j exp(s k_i·k_j)."""
+        found = torch.empty(len(self), dtype=torch.float64, device=self.device)
+        for start in range(0, len(self), at_once):
+            rows = slice(start, start + at_once)
+            scores = self._keys[rows] @ self._keys.mT
+            top = scores.amax(-1, keepdim=True)
+            found[rows] = row_sums(scores.sub_(top).exp_()).log_() + top[:, 0]
+        return found
+
+    def _pairs(self) -> Iterator[tuple[slice, slice]]:
+        """Tiles on the diagonal and above it."""
+        cuts = [slice(start, start + self._side) for start in range(0, len(self), self._side)]
+        return ((rows, columns) for place, rows in enumerate(cuts) for columns in cuts[place:])
+
+    def _entries(self, rows: slice, columns: slice) -> Tensor:
+        tile = self._keys[rows] @ self._keys[columns].mT
+        tile -= self._less[rows, None]
+        tile -= self._less[columns]
+        return tile.exp_()
+
+    def _kernel_times(self, block: Float[Tensor, "token axis"]) -> Float[Tensor, "token axis"]:
+        """K_φ X, not centred."""
+        own, total = block.to(self.dtype), torch.zeros_like(block)
+        for rows, columns in self._pairs():
+            tile = self._entries(rows, columns)
+            total[rows] += tile @ own[columns]
+            if rows != columns:
+                total[columns] += tile.mT @ own[rows]
+        return total
+
+
+class RankEstimate(NamedTuple):
+    """The effective rank exp(−Σ p log p) of a spectrum of which the leading values and the sum are known.
+
+    It lies between ``low`` and ``high``, if the known pairs converged: the rest is spread over as few values as the sum
+    of squares allows, or over all. ``value`` is estimated, with the standard error of its random vectors.
+    """
+
+    value: Float[Tensor, ""]
+    error: Float[Tensor, ""]
+    low: Float[Tensor, ""]
+    high: Float[Tensor, ""]
+
+
 @checked
 def gram_leading(
     k: Float[Tensor, "token head_dim"],
@@ -68,32 +182,72 @@ def gram_leading(
 ) -> Leading:
     """The leading eigenpairs of the centred Gram matrix K̃ = C K_φ C of one head's keys (teo2024 eq. 11).
 
-    Products are of the keys' own precision, float32 at least. Raises `InputError` for keys that are not finite, and for
-    more pairs than tokens.
+    Products are of the keys' own precision, float32 at least. Raises `InputError` for more pairs than tokens.
     """
-    keys = k[None, None]
-    first = reduce_tiles(keys, keys, "entropy", scale=scale, memory=memory)
-    log_normaliser = first.log_normaliser[0, 0]
-    log_diagonal = k.double().square().sum(-1) * scale - 2 * log_normaliser
-    log_factor = log_diagonal.amax()  # of a matrix without negative eigenvalues no entry exceeds the diagonal
-    middle = log_normaliser.mean()
-    bias = Mask(tensor=(middle - log_normaliser)[None, None, None])
+    return GramTiles(k, scale, memory).leading(count, tolerance, products)
 
-    def kernel_product(block: Tensor) -> Tensor:
-        """K_φ X: weights of scores less ℓ_j, each row times its own normaliser over g(k_i)."""
-        of_block = HeadOutput(block[None, None])
-        found = reduce_tiles(keys, keys, of_block, scale=scale, mask=bias, memory=memory)
-        factor = (found.log_normaliser[0, 0] - log_normaliser - middle - log_factor).exp()
-        return factor[:, None] * found["output"][0, 0]
 
-    def product(block: Tensor) -> Tensor:
-        there = kernel_product(block - block.mean(0))
-        return there - there.mean(0)
+def effective_rank_of(tiles: GramTiles, found: Leading, seed: int = 0) -> RankEstimate:
+    """The effective rank of K̃ from its leading pairs, its trace and its norm, and of the rest by random vectors."""
+    size, trace = len(tiles) - 1, tiles.trace
+    if not bool(trace > 0) or not bool(found.values[0] > 0):
+        return RankEstimate(*(torch.zeros_like(trace) for _ in RankEstimate._fields))
+    known = found.values / trace
+    entropy = torch.special.entr(known).sum()
+    rest = (1 - known.sum()).clamp_min(0)
+    squares = (tiles.squares() / trace.square() - known.square().sum()).clamp_min(0)
+    left = size - len(known)
+    if left < 1 or bool(rest <= len(tiles) * torch.finfo(torch.float64).eps):
+        whole = entropy.exp()
+        return RankEstimate(whole, torch.zeros_like(whole), whole, whole)
+    # the logarithm is concave: Σ p log p ≤ Σ p · log(Σ p² / Σ p), the mean p of the rest, which no p known is below
+    typical = torch.minimum((squares / rest).clamp_min(rest / left), known[-1])
+    low, high = entropy - rest * typical.log(), entropy + rest * (left / rest).log()
+    value, error = _entropy_left(tiles, found, rest, typical, seed)
+    middle = torch.minimum(torch.maximum(entropy + value, low), high).exp()
+    return RankEstimate(middle, middle * error, low.exp(), high.exp())
 
-    ones = torch.ones(len(k), 1, dtype=torch.float64, device=k.device)
-    trace = (log_diagonal - log_factor).exp().sum() - kernel_product(ones).sum() / len(k)
-    found = _leading(product, ones, count, tolerance, products)
-    return found._replace(trace=trace, log_factor=log_factor)
+
+def _entropy_left(
+    tiles: GramTiles, found: Leading, rest: Tensor, typical: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
+    """−Σ p log p over the eigenvalues beside those found, as shares of the trace, and its standard error.
+
+    z·h(B)z over random signs z, B what is left of K̃, h(x) = −x log(x / typical): of the −x log typical beside it the
+    sum is known. By Lanczos iteration for all z at once, with full reorthogonalisation.
+    """
+    source = torch.Generator().manual_seed(seed)
+    signs = torch.randint(2, (len(tiles), PROBES), generator=source).mul_(2).sub_(1)
+    known = found.vectors
+
+    def outside(block: Tensor) -> Tensor:
+        block = block - block.mean(0)
+        return block - known @ (known.mT @ block)
+
+    start = outside(signs.to(known))
+    length = torch.linalg.vector_norm(start, dim=0)
+    basis = [start / length]
+    diagonals, besides = [], []
+    for step in range(min(STEPS, len(tiles) - 1 - known.shape[1])):
+        image = outside(tiles @ basis[-1]) / tiles.trace
+        diagonals.append((image * basis[-1]).sum(0))
+        for _ in range(2):  # twice is enough
+            for other in basis:
+                image = image - other * (other * image).sum(0)
+        beside = torch.linalg.vector_norm(image, dim=0)
+        if step + 1 == STEPS or bool((beside <= _FLAT).any()):
+            break
+        besides.append(beside)
+        basis.append(image / beside)
+    inner = torch.diag_embed(torch.stack(diagonals, -1))
+    if besides := besides[: len(diagonals) - 1]:
+        next_to = torch.stack(besides, -1)
+        inner = inner + torch.diag_embed(next_to, 1) + torch.diag_embed(next_to, -1)
+    nodes, vectors = torch.linalg.eigh(inner)
+    nodes = nodes.clamp_min(0)
+    of_nodes = torch.where(nodes > 0, -nodes * (nodes / typical).log(), 0)
+    each = length.square() * (vectors[:, 0].square() * of_nodes).sum(-1)
+    return each.mean() - rest * typical.log(), each.std() / math.sqrt(PROBES)
 
 
 @checked
@@ -143,17 +297,20 @@ class _Normal(Reduction):
         return self.sum
 
 
-def _leading(product: Product, like: Tensor, count: int, tolerance: float, products: int) -> Leading:
+def _leading(
+    product: Product, like: Tensor, count: int, tolerance: float, products: int, centred: bool = False
+) -> Leading:
     """The largest eigenpairs of a symmetric matrix that has no negative ones, from a block Krylov space.
 
-    ``like`` is a column of as many rows. The start is always the same.
+    ``like`` is a column of as many rows. The start is always the same; ``centred`` it is orthogonal to 1.
     """
     size = len(like)
     if not 1 <= count <= size:
         raise InputError(f"count is 1 to {size}, the number of tokens; got {count}")
     source = torch.Generator().manual_seed(0)
     start = torch.randn(size, min(size, count + _SPARE), dtype=torch.float64, generator=source)
-    basis = block = torch.linalg.qr(start.to(like.device)).Q
+    start = start.to(like.device)
+    basis = block = torch.linalg.qr(start - start.mean(0) if centred else start).Q
     images, inner = basis[:, :0], like.new_zeros(0, 0)
     done = 0
     while True:

@@ -582,10 +582,10 @@ def _check_same(operands: Operands, attn: Tensor) -> None:
         )
 
 
-def count_tiled(layer: Layer, operands: Operands | None, lacking: str = "") -> None:
+def count_tiled(layer: Layer, tiled: bool, lacking: str = "") -> None:
     """Count how a layer was measured, and what a measurement in tiles is without."""
     message = "layers (of every batch) were measured in tiles, sums in float64" + (lacking and f"; {lacking}")
-    layer.counts.count(message, int(operands is not None), 1)
+    layer.counts.count(message, int(tiled), 1)
 
 
 def report_broken(layer: Layer, reduced: Reduced) -> None:

@@ -5,6 +5,8 @@ The comparisons are those of saritas2025 (Tables 1 and 4).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +16,10 @@ from torch import Tensor
 
 from workbench.analyses.linalg import EPSILON
 
+_SIDE = 1024  # tokens on a side of a tile of distances
+_FEW_PAIRS = 2**22  # of which all distances are kept to find the median
+_DRAWN = 2**20  # distances that tell between which two the median lies
+_AROUND = 5e-3  # on either side of it, as shares of the pairs: ten standard errors of so many
 NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
 
 
@@ -86,14 +92,82 @@ class ValueMatrix:
         """
         distances, own = _squared_distances(self.scaled)
         width = _lower_median(distances)
-        rounding = 2 * self.values.shape[1] * EPSILON
-        if width <= 2 * rounding * float(own.amax()):  # pairs may be equal, or look so beside larger ones
-            distances.masked_fill_(distances <= rounding * (own[:, None] + own), 0)
+        if width <= 2 * self._rounding * float(
+            own.amax()
+        ):  # pairs may be equal, or look so beside larger ones
+            distances.masked_fill_(distances <= self._rounding * (own[:, None] + own), 0)
             width = _lower_median(distances)
-        kernel = distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
+        kernel = _gaussian(distances, width)
         kernel -= kernel.mean(0)
         kernel -= kernel.mean(1, keepdim=True)
         return kernel.div_(kernel.norm())
+
+    @property
+    def _rounding(self) -> float:
+        """Of a squared distance, as a share of both squared lengths."""
+        return 2 * self.values.shape[1] * EPSILON
+
+    @cached_property
+    def width(self) -> tuple[float, bool]:
+        """σ² of `kernel` without forming it, and whether distances within rounding count as 0."""
+        own = self.scaled.square().sum(1)
+        width = self._tiled_median(False)
+        if width <= 2 * self._rounding * float(own.amax()):
+            return self._tiled_median(True), True
+        return width, False
+
+    def _tiled_median(self, rounded: bool) -> float:
+        """The lower median of the squared distances, exactly: counted below a bracket, and sorted within it."""
+        tokens = len(self.values)
+        pairs = tokens * (tokens - 1) // 2
+        wanted = (pairs + 1) // 2
+        low, high = -1.0, math.inf
+        if pairs > _FEW_PAIRS:
+            source = torch.Generator().manual_seed(0)
+            first, second = torch.randint(tokens, (2, _DRAWN), generator=source).to(self.values.device)
+            apart = (self.scaled[first] - self.scaled[second]).square().sum(1)[first != second]
+            low, high = (
+                float(apart.kthvalue(max(1, round(share * len(apart)))).values)
+                for share in (0.5 - _AROUND, 0.5 + _AROUND)
+            )
+        while True:
+            below, at_low, inside, at_high = 0, 0, [], 0
+            for rows, columns in tiles_above(tokens):
+                distances = self.distances(rows, columns, rounded)
+                flat = (
+                    distances[torch.ones_like(distances, dtype=torch.bool).triu(1)]
+                    if rows == columns
+                    else distances
+                )
+                below += int((flat < low).sum())
+                at_low += int((flat == low).sum())
+                at_high += int((flat == high).sum())
+                inside.append(flat[(flat > low) & (flat < high)])
+            found = torch.cat([part.flatten() for part in inside])
+            place = wanted - below - at_low
+            if below < wanted and place <= 0:
+                return low
+            if 0 < place <= len(found):
+                return float(found.kthvalue(place).values)
+            if len(found) < place <= len(found) + at_high:
+                return high
+            low, high = (-1.0, low) if place <= 0 else (high, math.inf)
+
+    def distances(self, rows: slice, columns: slice, rounded: bool) -> Float[Tensor, "row column"]:
+        """‖x_i − x_j‖² of a tile, on the diagonal exactly 0; with ``rounded`` also where rounding is all there is."""
+        here, there = self.scaled[rows], self.scaled[columns]
+        own, others = here.square().sum(1), there.square().sum(1)
+        distances = (here @ there.T).mul_(-2).add_(own[:, None]).add_(others).clamp_(min=0)
+        if rows == columns:
+            distances.fill_diagonal_(0)
+        if rounded:
+            distances.masked_fill_(distances <= self._rounding * (own[:, None] + others), 0)
+        return distances
+
+    def kernel_tile(self, rows: slice, columns: slice) -> Float[Tensor, "row column"]:
+        """A tile of the Gaussian kernel, neither centred nor scaled."""
+        width, rounded = self.width
+        return _gaussian(self.distances(rows, columns, rounded), width)
 
 
 class PermutedValues(ValueMatrix):
@@ -129,9 +203,40 @@ class PermutedValues(ValueMatrix):
         return x[self.order], size
 
     @cached_property
+    def width(self) -> tuple[float, bool]:
+        return self._original.width
+
+    @cached_property
     def kernel(self) -> Tensor:
         # symmetric, so that reordered rows of reordered rows are reordered rows and columns
         return self._original.kernel.index_select(0, self.order).mT.index_select(0, self.order)
+
+
+def _gaussian(distances: Tensor, width: float) -> Tensor:
+    return distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
+
+
+def tiles_above(tokens: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles on and above the diagonal of a matrix of tokens × tokens."""
+    cuts = [slice(start, min(start + _SIDE, tokens)) for start in range(0, tokens, _SIDE)]
+    return ((rows, columns) for place, rows in enumerate(cuts) for columns in cuts[place:])
+
+
+def tiled_kernel_alignment(first: ValueMatrix, second: ValueMatrix) -> Tensor:
+    """Σ of the product of both centred kernels at norm 1 (as `ValueMatrix.kernel` has them), in one pass of tiles."""
+    tokens = len(first.values)
+    sums = first.values.new_zeros(2, tokens)
+    squares = first.values.new_zeros(2, 2)
+    for rows, columns in tiles_above(tokens):
+        tiles = torch.stack([matrix.kernel_tile(rows, columns) for matrix in (first, second)])
+        sums[:, rows] += tiles.sum(2)
+        if rows != columns:
+            sums[:, columns] += tiles.sum(1)
+        flat = tiles.flatten(1)
+        squares += flat @ flat.T * (1 if rows == columns else 2)
+    total = sums.sum(1)
+    centred = squares - 2 * (sums @ sums.T) / tokens + total[:, None] * total / tokens**2
+    return centred[0, 1] / (centred[0, 0] * centred[1, 1]).sqrt()
 
 
 def _squared_distances(

@@ -20,17 +20,25 @@ from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, kpca_values
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import best_matches
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
-from workbench.analyses.registry import Analysis, OfValues, Standardize
-from workbench.analyses.value_matrix import PermutedValues, ValueMatrix, principal_cosines_and_sines
+from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
+from workbench.analyses.tiles import count_tiled
+from workbench.analyses.value_matrix import (
+    PermutedValues,
+    ValueMatrix,
+    principal_cosines_and_sines,
+    tiled_kernel_alignment,
+)
 from workbench.core.errors import UnknownName
 from workbench.core.operands import checked, map_tokens, stack_heads
 from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
+SAMPLES, SAMPLED = 4, 1024  # of tokens, in place of a matching of all of them
+
 
 @dataclass(frozen=True)
-class Options(OfValues):
+class Options(OfValues, InTiles):
     """Which vectors are compared, and what becomes of their similarities."""
 
     axis: Annotated[
@@ -134,9 +142,10 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
 class ValueSimilarity(NamedTuple):
     """Similarities of V and V̇ and of null samples of each null with V̇; see `value_similarity`.
 
-    ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``resolved``: how many of them have an eigenvalue
-    above rounding (the others are arbitrary); ``close``: how many of these lie so near to a neighbour's that which
-    comes first is arbitrary, and with it all that is matched by index or reads single axes.
+    ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``found``: how many of them products in tiles found (all
+    without tiles); ``resolved``: how many have an eigenvalue above rounding (the others are arbitrary); ``close``: how
+    many of these lie so near to a neighbour's that which comes first is arbitrary, and with it all that is matched by
+    index or reads single axes.
     """
 
     observed: Float[Tensor, "*batch quantity"]
@@ -144,6 +153,7 @@ class ValueSimilarity(NamedTuple):
     resolved: Int[Tensor, "*batch"]
     axes: Int[Tensor, "*batch"]
     close: Int[Tensor, "*batch"]
+    found: Int[Tensor, "*batch"]
 
 
 @checked
@@ -157,6 +167,7 @@ def value_similarity(
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
     quantities: Sequence[Quantity] = QUANTITIES,
+    tiled: bool = False,
 ) -> ValueSimilarity:
     """Every similarity of V and V̇ = G A of every head (saritas2025 Tables 1 and 4), and null distributions.
 
@@ -178,26 +189,31 @@ def value_similarity(
 
     ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``null_samples`` per
     null repeat everything with V replaced (`null_values.null_values`); ``seeds`` are one per flattened head, by
-    default 0, 1, …. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
+    default 0, 1, …. ``tiled`` forms no matrix of tokens × tokens: axes and KCKA come from products and sums in tiles,
+    and MOC of tokens is that of `SAMPLES` samples of `SAMPLED` tokens, each matched by itself: over all tokens its mean
+    is larger. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
     where V is 0 the angles and the span share. Raises `InputError` as `linalg.map_tokens`.
     """
     check_nulls(nulls, null_samples)
     _check_quantities(quantities)
 
     def of_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> ValueSimilarity:
-        axes = principal_axes(k, scale, v.shape[-1])
+        axes = principal_axes(k, scale, v.shape[-1], tiled=tiled)
         wanted = _reference(axes, v.shape[-1])
         values = ValueMatrix(v)
-        observed = _compare(values, wanted, quantities)
+        measures = MEASURES | IN_TILES if tiled else MEASURES
+        observed = _compare(values, wanted, quantities, measures)
         drawn = {
             null: torch.stack(
-                [_compare(other, wanted, quantities) for other in _drawn(values, null, null_samples, seed)]
+                [
+                    _compare(other, wanted, quantities, measures)
+                    for other in _drawn(values, null, null_samples, seed)
+                ]
             )
             for null in (nulls if null_samples else ())
         }
-        result = ValueSimilarity(
-            observed, drawn, axes.resolved, torch.tensor(axes.vectors.shape[1], device=k.device), axes.close
-        )
+        count = torch.tensor(axes.vectors.shape[1], device=k.device)
+        result = ValueSimilarity(observed, drawn, axes.resolved, count, axes.close, axes.found)
         if axes.resolved:
             return result
         nothing = {null: torch.full_like(part, torch.nan) for null, part in drawn.items()}
@@ -229,7 +245,7 @@ def similarities(
     _check_quantities(quantities)
     wanted = _reference(axes, v.shape[-1])
     flat = v.double().reshape(-1, *v.shape[-2:])
-    each = [_compare(ValueMatrix(one), wanted, quantities) for one in flat]
+    each = [_compare(ValueMatrix(one), wanted, quantities, MEASURES) for one in flat]
     return torch.stack(each).reshape(*v.shape[:-2], len(quantities))
 
 
@@ -246,7 +262,12 @@ def _reference(axes: PrincipalAxes, value_dim: int) -> ValueMatrix:
     return ValueMatrix(values.values, log_factor=values.log_factor, rows_from=padded)
 
 
-def _compare(v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity]) -> Tensor:
+Measures = dict[tuple[str, str | None], Callable[["_Pair"], Tensor]]
+
+
+def _compare(
+    v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity], measures: Measures
+) -> Tensor:
     """The quantities for one V: (quantity,). What several of them share is computed once."""
     parts: dict[tuple[str, str | None], Tensor] = {}
     pair = _Pair(v, wanted)
@@ -256,7 +277,7 @@ def _compare(v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity]
             values.append(_allclose(pair, *TOLERANCES[str(convention)]))
             continue
         if (metric, axis) not in parts:
-            parts[metric, axis] = MEASURES[metric, axis](pair)
+            parts[metric, axis] = measures[metric, axis](pair)
         part = parts[metric, axis]
         values.append(STATISTICS[statistic](part) if statistic else part)
     return torch.stack(values)
@@ -291,6 +312,17 @@ def _optimal_tokens(pair: _Pair) -> Tensor:
     return v.matched_rows[pair.wanted]
 
 
+def _sampled_tokens(pair: _Pair) -> Tensor:
+    """Cosines of tokens matched within samples, which are the same for every pair."""
+    v, wanted = pair.v.original, pair.wanted
+    if wanted not in v.matched_rows:
+        order = torch.randperm(len(v.values), generator=torch.Generator().manual_seed(0)).to(v.values.device)
+        count = max(1, min(SAMPLES, len(order) // SAMPLED))
+        chosen = order[: SAMPLED * count].chunk(count)
+        v.matched_rows[wanted] = torch.cat([best_matches(v.rows[at] @ wanted.rows[at].T) for at in chosen])
+    return v.matched_rows[wanted]
+
+
 def _linear_cka(pair: _Pair) -> Tensor:
     """‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) with X, Y centred and at norm 1 before any product."""
     (x, own), (y, others) = pair.v.centred, pair.wanted.centred
@@ -317,7 +349,7 @@ def _allclose(pair: _Pair, relative: float, absolute: float) -> Tensor:
     return wanted.new_tensor(float(close))
 
 
-MEASURES: dict[tuple[str, str | None], Callable[[_Pair], Tensor]] = {
+MEASURES: Measures = {
     ("MDC", "features"): lambda pair: pair.feature_cosines.diagonal(),
     ("MDC", "tokens"): _direct_tokens,
     ("MOC", "features"): lambda pair: best_matches(pair.feature_cosines),
@@ -328,6 +360,10 @@ MEASURES: dict[tuple[str, str | None], Callable[[_Pair], Tensor]] = {
     ("principal_angle", None): lambda pair: pair.angles,
     ("span_share", None): _span_share,
 }
+IN_TILES: Measures = {
+    ("MOC", "tokens"): _sampled_tokens,
+    ("KCKA", None): lambda pair: tiled_kernel_alignment(pair.v, pair.wanted),
+}
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
@@ -336,6 +372,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     v = layer.choose_heads(layer.site("v"))
     k, scale, real = chosen_keys(layer, options.standardize, options.padding)
     quantities = chosen_quantities(options)
+    tiled = options.in_tiles(k.shape[-2])
     found = value_similarity(
         k,
         v,
@@ -345,8 +382,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),
         quantities=quantities,
+        tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, v.shape[-1])
+    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    sampled = f"MOC of tokens is of samples of {SAMPLED}, a lower bound of its mean over all"
+    count_tiled(layer, tiled, sampled if k.shape[-2] > SAMPLED else "")
     layer.counts.add(
         "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
         "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",
