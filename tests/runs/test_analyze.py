@@ -446,7 +446,13 @@ def test_inputs_by_name_keep_their_names_and_their_provenance(tiny, tmp_path):
     assert frame["input"].unique().tolist() == chosen.ids
     provenance = frame.attrs["provenance"]
     assert provenance["analysis"] == "gram-spectrum"
-    plain = {"standardize": "none", "normalize": "none", "null_samples": 0, "per_input": True}
+    plain = {
+        "standardize": "none",
+        "normalize": "none",
+        "null_samples": 0,
+        "per_input": True,
+        "method": "auto",
+    }
     assert provenance["options"] == {"max_rank": 3, **plain}
     assert provenance["model"] == tiny.identity
     assert provenance["inputs"]["sha256"] == chosen.sha256

@@ -188,7 +188,7 @@ def gram_leading(
 
 
 def effective_rank_of(tiles: GramTiles, found: Leading, seed: int = 0) -> RankEstimate:
-    """The effective rank of K̃ from its leading pairs, its trace and its norm, and of the rest by random vectors."""
+    """The effective rank (Roy & Vetterli 2007) of K̃: of its leading pairs, and of the rest by random vectors."""
     size, trace = len(tiles) - 1, tiles.trace
     if not bool(trace > 0) or not bool(found.values[0] > 0):
         return RankEstimate(*(torch.zeros_like(trace) for _ in RankEstimate._fields))

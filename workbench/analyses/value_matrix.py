@@ -132,7 +132,7 @@ class ValueMatrix:
             )
         while True:
             below, at_low, inside, at_high = 0, 0, [], 0
-            for rows, columns in tiles_above(tokens):
+            for rows, columns in _tiles_above(tokens):
                 distances = self.distances(rows, columns, rounded)
                 flat = (
                     distances[torch.ones_like(distances, dtype=torch.bool).triu(1)]
@@ -216,18 +216,18 @@ def _gaussian(distances: Tensor, width: float) -> Tensor:
     return distances.mul_(-0.5 / width).exp_() if width > 0 else (distances == 0).double()
 
 
-def tiles_above(tokens: int) -> Iterator[tuple[slice, slice]]:
+def _tiles_above(tokens: int) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of the tiles on and above the diagonal of a matrix of tokens × tokens."""
     cuts = [slice(start, min(start + _SIDE, tokens)) for start in range(0, tokens, _SIDE)]
     return ((rows, columns) for place, rows in enumerate(cuts) for columns in cuts[place:])
 
 
-def tiled_kernel_alignment(first: ValueMatrix, second: ValueMatrix) -> Tensor:
-    """Σ of the product of both centred kernels at norm 1 (as `ValueMatrix.kernel` has them), in one pass of tiles."""
+def tiled_kernel_alignment(first: ValueMatrix, second: ValueMatrix) -> Float[Tensor, ""]:
+    """Σ of the product of both centred kernels at norm 1 (KCKA of saritas2025), in one pass of tiles."""
     tokens = len(first.values)
     sums = first.values.new_zeros(2, tokens)
     squares = first.values.new_zeros(2, 2)
-    for rows, columns in tiles_above(tokens):
+    for rows, columns in _tiles_above(tokens):
         tiles = torch.stack([matrix.kernel_tile(rows, columns) for matrix in (first, second)])
         sums[:, rows] += tiles.sum(2)
         if rows != columns:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NotRequired
 import pandas as pd
 from typing_extensions import TypedDict
 
+from workbench.analyses.registry import ANALYSES
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.options import conforming, matching, parsed
 from workbench.core.renamed import new_settings
@@ -124,8 +125,15 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
     analyses = content["analyses"] if content["format"] == FORMAT else new_settings(content["analyses"])
     # layers were written as Python shows a list
     layers = content.get("layers")
+    analyses = {name: _complete(name, options) for name, options in analyses.items()}
     content |= {"format": FORMAT, "analyses": analyses}
     return content | {"layers": None if layers is None else re.sub(r"[\[\]() ]", "", layers).strip(",")}
+
+
+def _complete(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options, with the defaults of those that the analysis had not got when the watch began."""
+    known = ANALYSES[name].options if name in ANALYSES else {}
+    return {key: option.default for key, option in known.items()} | options
 
 
 def _analyses(folder: Path) -> list[str]:
