@@ -179,7 +179,7 @@ def series(asked: Asked) -> Task:
         "test": _chosen(test, range(len(test.series)), train.classes),
     }
     mean, std = channel_statistics(raw["train"].sequences)
-    sets = {
+    sets: dict[str, Any] = {
         split: Sequences([standardised(one, mean, std) for one in part.sequences], part.targets)
         for split, part in raw.items()
     }
@@ -252,7 +252,8 @@ def text_bytes(asked: Asked) -> Task:
     classes = tuple(sorted({path.parent.name for path in files["train"]}))
     check_classes(str(root / "test"), [path.parent.name for path in files["test"]], set(classes))
     files["train"] = [files["train"][number] for number in spread(len(files["train"]), asked.limit)]
-    sets, data = {}, {"source": "texts in a folder"}
+    sets: dict[str, Any] = {}
+    data: dict[str, Any] = {"source": "texts in a folder"}
     for split, paths in files.items():
         texts = [_content(path) for path in paths]
         ids = [_byte_ids(text, context) for text in texts]
@@ -302,7 +303,8 @@ def retrieval(asked: Asked) -> Task:
     """NAME.train.tsv and NAME.test.tsv without a header: 0 or 1, two names and two texts, byte by byte."""
     context = asked.number("context")
     paths = file_pair("retrieval", asked.data, ".train.tsv", ".test.tsv")
-    sets, data = {}, {"source": "pairs of a .tsv file"}
+    sets: dict[str, Any] = {}
+    data: dict[str, Any] = {"source": "pairs of a .tsv file"}
     for split, path in zip(("train", "test"), paths, strict=True):
         rows = list(_pairs(path))
         chosen = [rows[number] for number in spread(len(rows), asked.limit if split == "train" else None)]
@@ -369,7 +371,7 @@ def listops(asked: Asked) -> Task:
         listed[split] = sequences, labels
     classes = tuple(sorted(set(listed["train"][1]), key=lambda label: (len(label), label)))
     check_classes(str(paths["test"]), listed["test"][1], set(classes))
-    sets = {}
+    sets: dict[str, Any] = {}
     for split, (sequences, labels) in listed.items():
         numbers = spread(len(sequences), asked.limit if split == "train" else None)
         sets[split] = Sequences(

@@ -8,7 +8,7 @@ takes its first.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class Embedded:
 _ARENA = "Long Range Arena"
 EMBEDDED: dict[str, Embedded] = {
     "listops": Embedded(
-        "listops", "nested lists of up to 200 words, by the published grammar", listops.write, 12000, 2000,
+        "listops", "nested lists of up to 100 words, by the published grammar", listops.write, 12000, 2000,
         "listops-embedded", f"{_ARENA} ListOps",
     ),
     "genre": Embedded(
@@ -48,7 +48,7 @@ EMBEDDED: dict[str, Embedded] = {
     ),
     "same-file": Embedded(
         "retrieval", "two passages of the bundled prose: from one file or not; files held out", prose.write_pairs,
-        6000, 1000, "retrieval-embedded", f"{_ARENA} Retrieval",
+        3000, 1000, "retrieval-embedded", f"{_ARENA} Retrieval",
     ),
     "digits": Embedded(
         "pixels", "scikit-learn's digits, 16×16 grey pixels in a row", images.write_digits, 1352, 445,
@@ -59,7 +59,7 @@ EMBEDDED: dict[str, Embedded] = {
         "pixels-embedded", f"{_ARENA} Image",
     ),
     "pathfinder": Embedded(
-        "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 8000, 1000,
+        "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 5000, 1000,
         "pathfinder-embedded", f"{_ARENA} Pathfinder",
     ),
     **{
@@ -97,7 +97,7 @@ def embedded_name(task: str, data: str | Path | None) -> str | None:
 
 
 @contextmanager
-def written(name: str) -> Iterator[Path]:
+def written(name: str) -> Generator[Path]:
     """A folder with the files of an embedded task, for as long as they are read."""
     entry = EMBEDDED[name]
     with tempfile.TemporaryDirectory(prefix="workbench-embedded-") as folder:

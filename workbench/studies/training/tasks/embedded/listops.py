@@ -1,7 +1,7 @@
 """ListOps by the grammar of Nangia & Bowman (2018) as the Long Range Arena (Tay et al. 2021) sets it, but shorter.
 
 An expression is a digit with probability 3/4, otherwise an operator with 2 to 10 arguments, at most 10 levels deep.
-The arena keeps lengths between 500 and 2000; here 20 to 200 words, round brackets not counted, as there.
+The arena keeps lengths between 500 and 2000; here 10 to 100 words, round brackets not counted, as there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
 NESTED = 0.25
 """Probability of an operator where a digit might stand."""
 MOST_ARGUMENTS, DEEPEST = 10, 10
-SHORTEST, LONGEST = 20, 200
+SHORTEST, LONGEST = 10, 100
 
 
 class _TooLong(Exception):
