@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 test check: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures train confirm records scaling conformance access docs site chrome wheel clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures train confirm embedded records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -70,6 +70,9 @@ train: $(READY) ## train the bundled models again, three seeds each, and their c
 confirm: $(READY) ## train the models that claims compare with new seeds, and attack them (hours; goes on)
 	@$(BIN)/python -P -m workbench study records training --confirm -j 2 $(FLAGS)
 	@$(BIN)/python -P -m workbench study records robustness --confirm -j 2
+
+embedded: $(READY) ## train what is recorded of the embedded tasks, three seeds each (hours; goes on)
+	@$(BIN)/python -P -m workbench study records embedded -j 2 $(FLAGS)
 
 records: $(READY) ## evaluate the bundled models again: attacks, corruptions, swapped words (hours)
 	@$(BIN)/python -P -m workbench study records robustness -j 2 $(FLAGS)

@@ -22,9 +22,14 @@ from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
-POINTS_FILE = "points.csv"
+POINTS_FILE, EPOCHS_FILE = "points.csv", "epochs.csv"
 ROBUSTNESS, OPERATORS = "robustness", "operators"
 """Names of the records of evaluations and of the efficiency study; every other record is one of training."""
+EMBEDDED_RECORDS = "embedded"
+"""Folder of the records of embedded tasks, one for each data set."""
+EMBEDDED_COLUMNS = (
+    "data", "variant", "attention", "seed", "epoch", "split", "metric", "value", "unit",
+)  # fmt: skip
 EVALUATION_COLUMNS = (
     "model", "checkpoint", "inputs", "n", "seed", "protocol", "kind", "epsilon", "severity", "metric", "value",
     "low", "high", "unit", "version",
@@ -42,7 +47,8 @@ _SCALING_TYPES = {
     **dict.fromkeys(("layers", "heads", "width", "tokens", "passes", "threads"), "Int64"),
     **dict.fromkeys(("value", "low", "high"), "float64"),
 }
-_MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling"}  # the make target of a record; of others: train
+# the make target of a record; of others: train
+_MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
 _EVALUATION_TYPES = {
     "training_seed": "Int64",
     "n": "Int64",
@@ -184,6 +190,37 @@ def scaling_record() -> pd.DataFrame:
     return frame
 
 
+def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
+    """What training on embedded data gave (all data sets on record, or those named), under one another.
+
+    Columns: `EMBEDDED_COLUMNS`. ``variant`` is the mechanism as `PLAN` in `studies.training.embedded_runs` calls it,
+    or "majority", the trivial predictor, which has no seed. ``attrs`` as those of `training_record`.
+
+    Raises `UnknownName` for data without a record, `InputError` for a file that is not the one recorded.
+    """
+    folder = paths.data_dir() / "records" / EMBEDDED_RECORDS
+    known = sorted(path.parent.name for path in folder.glob(f"*/{EPOCHS_FILE}"))
+    frames, files, runs = [_nothing(EMBEDDED_COLUMNS)], [], []
+    for name in known if names is None else [names] if isinstance(names, str) else names:
+        if name not in known:
+            raise UnknownName("embedded data on record", name, known)
+        about, path = _open(f"{EMBEDDED_RECORDS}/{name}", EPOCHS_FILE)
+        frames.append(read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"}))
+        files.append(path)
+        runs.append(
+            {
+                "analysis": "training",
+                "command": about["command"],
+                "seeds": sorted({run["seed"] for run in about["runs"]}),
+                "inputs": {"spec": about["data"]["source"], "sha256": about["data"]["test"]["sha256"]},
+                "versions": about["versions"],
+            }
+        )
+    joined = pd.concat(frames[1:] or frames, ignore_index=True)
+    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": []}
+    return joined
+
+
 def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:
     """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
 
@@ -277,7 +314,7 @@ def _open(name: str, file: str, *, confirmed: bool = False) -> tuple[dict[str, A
     path = _folder(confirmed) / name / file
     where = f"data/{'confirmed/' * confirmed}records/{name}/{file}"
     if not path.is_file():
-        target = "confirm" if confirmed else _MADE_BY.get(name, "train")
+        target = "confirm" if confirmed else _MADE_BY.get(name.partition("/")[0], "train")
         raise MissingResource(f"no record {where}; make it with: make {target}")
     about = _described(name, confirmed=confirmed)
     recorded, found = about["files"][file], sha256_file(path)

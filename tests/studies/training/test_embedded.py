@@ -1,6 +1,7 @@
 """Embedded tasks: their files are what they say, and the readers of the published layouts read them."""
 
 import dataclasses
+import json
 import math
 import random
 import re
@@ -13,10 +14,12 @@ import torch
 from PIL import Image
 
 import workbench
+from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
 from workbench.models.tokenizer import SPECIAL
-from workbench.studies.training import load_recipe, train
+from workbench.studies.records import EMBEDDED_COLUMNS, embedded_record
+from workbench.studies.training import embedded_runs, load_recipe, train
 from workbench.studies.training.feeding import pad_pairs
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.tasks import TASKS, load_task, usual_recipe
@@ -356,3 +359,68 @@ def test_a_picture_keeps_its_pixels(tmp_path):
     for number, label in enumerate(pathfinder.CLASSES):
         with Image.open(tmp_path / "train" / label / f"{number:05d}.png") as image:
             assert np.array_equal(np.asarray(image), again[number])
+
+
+# On record --------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_can_be_built_and_names_every_run_once():
+    for name, planned in embedded_runs.PLAN.items():
+        variants = [one.variant for one in planned]
+        assert len(set(variants)) == len(variants)
+        assert {one.seeds for one in planned if one.variant in ("softmax", "primal")} == {embedded_runs.SEEDS}
+        for one in planned:
+            recipe = one.recipe(name)
+            assert recipe.attention == one.attention
+            assert one.ksvd_weight in (None, recipe.ksvd_weight)
+    layers = {
+        one.variant: one.recipe("lag").architecture.get("attention_layers")
+        for one in embedded_runs.PLAN["lag"]
+    }
+    assert (layers["primal"], layers["primal-all"]) == ([1], None)
+
+
+def test_the_trivial_predictor_by_hand():
+    found = embedded_runs.trivial([0, 0, 0, 1], [0, 1, 1])
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["loss"] == pytest.approx(-(math.log(3 / 4) + 2 * math.log(1 / 4)) / 3)
+
+
+def test_a_record_is_written_once_its_runs_are_complete_and_read_back(small, tmp_path, monkeypatch):
+    plan = (
+        embedded_runs.Planned("softmax", seeds=(3, 4)),
+        embedded_runs.Planned("softmax-shuffled", shuffled=True),
+        embedded_runs.Planned("primal s=4", "primal", "0-1", {"low_rank": 4}, ksvd_weight=0.3),
+    )
+    monkeypatch.setitem(embedded_runs.PLAN, "lag", plan)
+    data, work = tmp_path / "data", tmp_path / "work"
+
+    def make():
+        return list(embedded_runs.make_embedded_records(["lag"], data, work, epochs=1))
+
+    (line,) = make()
+    assert line.startswith("lag: test accuracy softmax ")
+    monkeypatch.setattr(paths, "data_dir", lambda: data)
+    frame = embedded_record("lag")
+    assert list(frame.columns) == list(EMBEDDED_COLUMNS)
+    assert set(zip(frame["variant"], frame["seed"].fillna(-1), strict=True)) == {
+        ("majority", -1), ("softmax", 3), ("softmax", 4), ("softmax-shuffled", 1907), ("primal s=4", 1907)
+    }  # fmt: skip
+    about = json.loads((data / "records" / "embedded" / "lag" / "record.json").read_text())
+    assert about["recipes"]["primal s=4"]["ksvd_weight"] == 0.3
+    assert "--shuffled" in about["runs"][2]["command"]
+    last = frame.query(
+        "variant == 'softmax' and seed == 4 and epoch == 1 and split == 'test' and metric == 'accuracy'"
+    )
+    assert last["value"].item() == about["runs"][1]["test_accuracy"]
+    # what is complete is not trained again, and data that changed are noticed
+    monkeypatch.setattr(embedded_runs, "train", None)
+    assert make() == [line]
+    assert embedded_record().equals(frame)
+    monkeypatch.setitem(EMBEDDED, "lag", dataclasses.replace(EMBEDDED["lag"], test=24))
+    with pytest.raises(InputError, match="was trained on other data than embedded:lag is now"):
+        make()
+    with pytest.raises(UnknownName, match="embedded data 'lagg'"):
+        list(embedded_runs.make_embedded_records(["lagg"], data, work))
+    with pytest.raises(UnknownName, match="embedded data on record 'chirp'"):
+        embedded_record("chirp")

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from workbench.apps.cli.options import (
+    EMBEDDED_DATA,
     MODEL,
     OPERATOR,
     PROTOCOL,
@@ -370,6 +371,27 @@ def training(
 
 def _name(spec: str) -> str:
     return spec.removeprefix("bundled:")
+
+
+@records.command()
+@click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
+              help="Only these data. May be repeated. [default: all]")  # fmt: skip
+@epochs_option
+@limit_option
+@workers_option
+@_into("runs/embedded")
+def embedded(name: tuple[str, ...], out: str | None, work: Path, restart: bool, **given: Any) -> None:
+    """Train what is recorded of the embedded tasks: every mechanism that a claim is about, three seeds each.
+
+    \b
+    workbench study records embedded --name listops -j 2
+    """
+    from workbench.studies.training.embedded_runs import make_embedded_records
+
+    if restart:
+        begin_anew(work)
+    for line in make_embedded_records(name, _data(out), work, **given):
+        click.echo(line)
 
 
 @records.command()

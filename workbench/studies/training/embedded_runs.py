@@ -1,0 +1,270 @@
+"""Train what is recorded of the embedded tasks: ``workbench study records embedded`` (hours; see docs/training.md).
+
+Which mechanisms on which data with which seeds is `PLAN`; beside them the trivial predictor, which always says the
+class that is most frequent in training, and softmax attention on shuffled tokens. The record of each data set is
+written when all its runs are complete; an interrupted call goes on where it stopped, and trains nothing twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from workbench.core.children import safe_path
+from workbench.core.errors import InputError, UnknownName
+from workbench.studies.records import (
+    EMBEDDED_COLUMNS,
+    EMBEDDED_RECORDS,
+    EPOCHS_FILE,
+    METRICS_FILE,
+    read_metrics,
+    write_record,
+)
+from workbench.studies.training.folder import MODEL_FILE
+from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.runs import asked_recipe, train
+from workbench.studies.training.tasks import load_task, usual_recipe
+from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX
+
+SEEDS = (1907, 1912, 1931)
+"""Of the mechanisms that a claim is about, and of softmax; the first of them alone elsewhere."""
+MAJORITY = "majority"
+"""What the trivial predictor is called in the record."""
+COMMAND = "workbench study records embedded"
+CURVES = ("loss", "accuracy")
+"""Metrics kept of every epoch; of the others the last."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A mechanism as it is trained on one data set."""
+
+    variant: str
+    """What it is called in the record."""
+    attention: str = "softmax"
+    layers: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    boost: bool = False
+    shuffled: bool = False
+    ksvd_weight: float | None = None
+    """η, where it is not the recipe's."""
+    seeds: tuple[int, ...] = SEEDS[:1]
+
+    def recipe(self, data: str) -> Recipe:
+        """The recipe of the data set, for this mechanism."""
+        task = EMBEDDED[data].task
+        named = usual_recipe(task, PREFIX + data)
+        found = asked_recipe(task, named, self.attention, self.layers, self.options, self.boost)
+        return found if self.ksvd_weight is None else dataclasses.replace(found, ksvd_weight=self.ksvd_weight)
+
+
+_ALL = "0-1"
+_COMPARED = (
+    Planned("softmax", seeds=SEEDS),
+    Planned("softmax-shuffled", shuffled=True),
+    Planned("primal", "primal", seeds=SEEDS),
+    Planned("primal-all", "primal", _ALL, seeds=SEEDS),
+    Planned("primal-independent", "primal-independent"),
+)
+"""chen2023: in the last layer (Primal.+Trans.) and in all (PrimalFormer), and with weights that do not see the data."""
+_ARENA = (
+    *_COMPARED,
+    Planned("primal-e", "primal", options={"scores": "e"}),
+    Planned("primal-all-e", "primal", _ALL, options={"scores": "e"}),
+    Planned("tssa", "tssa", options={"convention": "as_implemented"}, seeds=SEEDS),
+    Planned("bilateral", "bilateral", seeds=SEEDS),
+    Planned("bilateral-boost", "bilateral", boost=True),
+    Planned("softmax-boost", boost=True),
+    Planned("alibi", "alibi"),
+)
+_GRID = tuple(
+    Planned(f"primal-all s={rank} η={weight}", "primal", _ALL, {"low_rank": rank}, ksvd_weight=weight)
+    for rank in (20, 30, 40)
+    for weight in (0.0, 0.1, 0.2, 0.5)
+)
+"""chen2023, Table 9."""
+PLAN: dict[str, tuple[Planned, ...]] = {
+    name: (*_COMPARED, *_GRID) if entry.task == "series" else _ARENA for name, entry in EMBEDDED.items()
+}
+
+
+def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | None, limit: int | None) -> Path:
+    """The folder of one run, trained on one thread unless it is complete."""
+    out = work / name / planned.variant.replace(" ", "_") / f"seed-{seed}"
+    recipe = planned.recipe(name).with_epochs(epochs)
+    if _is_complete(out, recipe):
+        return out
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    asked: dict[str, Any] = {"recipe": recipe}
+    if planned.ksvd_weight is None:  # then the command says all of it
+        asked = {
+            "attention": planned.attention,
+            "layers": planned.layers,
+            "options": planned.options,
+            "boost": planned.boost,
+        }
+    try:
+        train(
+            EMBEDDED[name].task,
+            out,
+            data=PREFIX + name,
+            shuffled=planned.shuffled,
+            seed=seed,
+            epochs=epochs,
+            limit=limit,
+            device="cpu",
+            progress=False,
+            **asked,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return out
+
+
+def _is_complete(out: Path, recipe: Recipe) -> bool:
+    """Whether the folder holds the whole run of this recipe: known without making the data again."""
+    try:
+        about = json.loads((out / MODEL_FILE).read_text(encoding="utf-8"))
+        held, wanted = about["recipe"], json.loads(json.dumps(recipe.as_dict()))
+        complete = bool(about["complete"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    sizes = held.pop("architecture"), wanted.pop("architecture")  # the data decide some of a run's own
+    return complete and held == wanted and sizes[0] == {**sizes[0], **sizes[1]}
+
+
+def trivial(targets: Sequence[int], test: Sequence[int]) -> dict[str, float]:
+    """Test ``accuracy`` and ``loss`` (nats) of knowing how frequent each class is in training, and no more."""
+    count = Counter(targets)
+    usual = min(count, key=lambda label: (-count[label], label))
+    share = {label: number / len(targets) for label, number in count.items()}
+    return {
+        "accuracy": sum(label == usual for label in test) / len(test),
+        "loss": -sum(math.log(share[label]) for label in test) / len(test),
+    }
+
+
+def collect(name: str, runs: Mapping[tuple[str, int], Path], data: Path, limit: int | None) -> dict[str, Any]:
+    """Write the record of one data set from its complete runs; returns what its JSON file holds."""
+    task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name)
+    scores = trivial(task.train.targets, task.test.targets)
+    frames = [
+        pd.DataFrame(
+            [
+                {"variant": MAJORITY, "attention": "", "seed": None, "epoch": 0, "split": "test", "metric": metric,
+                 "value": value, "unit": "nats" if metric == "loss" else ""}
+                for metric, value in scores.items()
+            ]
+        )
+    ]  # fmt: skip
+    listed, described = [], {}
+    for (variant, seed), folder in runs.items():
+        about = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
+        for split in ("train", "test"):
+            if about["data"][split] != task.data[split]:
+                raise InputError(
+                    f"{folder} was trained on other data than {PREFIX}{name} is now: begin anew (--restart)"
+                )
+        metrics = read_metrics(folder / METRICS_FILE)
+        kept = metrics["metric"].isin(CURVES) if " " not in variant else metrics["epoch"] < 0
+        kept |= metrics["epoch"].isin([0, metrics["epoch"].max()])
+        frames.append(
+            metrics[kept & ~metrics["metric"].isin(["seconds", "peak_memory"])].assign(variant=variant)
+        )
+        last = about["checkpoints"][-1]
+        listed.append(
+            {
+                "variant": variant,
+                "seed": seed,
+                "command": about["command"],
+                "test_accuracy": last["test_accuracy"],
+                "seconds": round(float(metrics.loc[metrics["metric"] == "seconds", "value"].sum()), 1),
+                "last_checkpoint_sha256": last["sha256"],
+            }
+        )
+        described[variant] = about["recipe"]
+    frame = pd.concat(frames, ignore_index=True).assign(data=name)
+    frame["seed"] = frame["seed"].astype("Int64")
+    about = {
+        "name": name,
+        "title": EMBEDDED[name].title,
+        "asks_for": EMBEDDED[name].asks_for,
+        "command": f"{COMMAND} --name {name}",
+        "threads": 1,
+        "trivial": scores,
+        "runs": listed,
+        "recipes": described,
+        "data": task.data,
+        "versions": json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["versions"],
+    }
+    return write_record(
+        data / "records" / EMBEDDED_RECORDS / name, EPOCHS_FILE, frame[list(EMBEDDED_COLUMNS)], about
+    )
+
+
+def make_embedded_records(
+    names: Sequence[str],
+    data: Path,
+    work: Path,
+    *,
+    workers: int = 1,
+    epochs: int | None = None,
+    limit: int | None = None,
+) -> Iterator[str]:
+    """Train what is planned of these embedded data sets (all for none); one line for each whose record is written.
+
+    Raises UnknownName for a name that there is not.
+    """
+    for name in names:
+        if name not in PLAN:
+            raise UnknownName("embedded data", name, PLAN)
+    todo = [
+        (name, planned, seed) for name in names or PLAN for planned in PLAN[name] for seed in planned.seeds
+    ]
+    print(f"{len(todo)} runs on {len(names or PLAN)} data sets", file=sys.stderr)
+    waiting = Counter(name for name, *_ in todo)
+    folders: dict[str, dict[tuple[str, int], Path]] = {name: {} for name in waiting}
+    from joblib import Parallel, delayed
+
+    together = Parallel(n_jobs=workers, return_as="generator_unordered")
+    with safe_path():
+        for name, variant, seed, folder in together(
+            delayed(_run_one)(*one, work, epochs, limit) for one in todo
+        ):
+            print(f"{folder}", file=sys.stderr, flush=True)
+            folders[name][variant, seed] = folder
+            if len(folders[name]) == waiting[name]:
+                record = collect(name, _as_planned(name, folders[name]), data, limit)
+                yield _line(name, record)
+
+
+def _run_one(
+    name: str, planned: Planned, seed: int, work: Path, epochs: int | None, limit: int | None
+) -> tuple[str, str, int, Path]:
+    return name, planned.variant, seed, run(name, planned, seed, work, epochs=epochs, limit=limit)
+
+
+def _as_planned(name: str, folders: Mapping[tuple[str, int], Path]) -> dict[tuple[str, int], Path]:
+    keys = [(planned.variant, seed) for planned in PLAN[name] for seed in planned.seeds]
+    return {key: folders[key] for key in keys}
+
+
+def _line(name: str, record: Mapping[str, Any]) -> str:
+    found: dict[str, list[float]] = {}
+    for one in record["runs"]:
+        found.setdefault(one["variant"], []).append(one["test_accuracy"])
+    best = ", ".join(
+        f"{variant} {sum(all_) / len(all_):.1%}" for variant, all_ in found.items() if " " not in variant
+    )
+    return f"{name}: test accuracy {best}; trivial {record['trivial']['accuracy']:.1%}"
