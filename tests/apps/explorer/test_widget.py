@@ -3,13 +3,16 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
+import torch
 import traitlets
 
+import workbench
 from tests.apps.explorer.browser import chromium
 from tests.browser import needs_chrome
-from workbench.apps.explorer import Explorer
-from workbench.apps.explorer.bundle import read_bundle
+from workbench.apps.explorer import Explorer, ablation, evidence
+from workbench.apps.explorer.bundle import make_bundle, read_bundle
 from workbench.apps.explorer.measures import NULL_SAMPLES
 from workbench.apps.explorer.page import bundle_at
 from workbench.apps.explorer.widget import PageWidget
@@ -207,6 +210,91 @@ def test_random_weights_are_offered_where_trained_ones_are_not_to_be_had(live):
     assert live.explorer.place.pretrained
 
 
+def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, monkeypatch):
+    own = live.explorer
+    whole = own.material.keep(own.place, ("whole",), lambda: make_bundle(*_given(own), ablations=True))
+    live.layer, live.head = 1, 2
+    assert live.bundle.header.ablations == {}
+    monkeypatch.setattr(ablation, "RANDOM_HEADS", 4)
+    ask(live, switch_off="uniform")
+    assert (live.trouble, live.tab, live.ablation) == ("", "effect", "uniform")
+    for number, error in (("probability", 5e-4), ("actual", 5e-4), ("divergence", 1e-5)):
+        name = f"inputs.0.ablations.uniform.{number}"
+        known = np.isfinite(live.bundle.arrays[name]).reshape(4, 3, -1).all(-1)
+        assert known[1, 2]
+        assert 4 <= known.sum() <= 5
+        np.testing.assert_allclose(
+            live.bundle.arrays[name][known], whole.arrays[name][known], rtol=1e-3, atol=error
+        )
+    # the mean over all inputs, put where the module reads it
+    ask(live, switch_off="batch")
+    model, one = _given(own)
+    seen = workbench.capture(model, own.material.inputs(own.place), layers=[1], sites=["head_out"])
+    projection = model.module.get_submodule(live.bundle.header.layers[1].path).proj
+
+    def put(_, given):
+        given[0][..., 32:48] = seen[1].head_out[:, 2].mean((0, 1))
+
+    hook = projection.register_forward_pre_hook(put)
+    try:
+        with torch.no_grad():
+            without = model.module(one.batch)[0].softmax(-1)
+    finally:
+        hook.remove()
+    found = live.bundle.arrays["inputs.0.ablations.batch.probability"][1, 2, 0].astype(float)
+    outcomes = [int(name) for name in live.bundle.header.inputs[0].prediction.outcomes[0]]
+    np.testing.assert_allclose(found, without[outcomes].numpy(), atol=5e-4)
+    for how, words in (("loud", "uniform"), ("zero", "")):
+        ask(live, switch_off=how)
+        assert words in live.trouble
+    assert set(live.bundle.header.ablations) == {"uniform", "batch", "zero"}
+
+
+def _given(explorer):
+    """The model of an explorer and the one input that it shows."""
+    return explorer.material.model(explorer.place), explorer.material.one(explorer.place)
+
+
+def test_a_text_goes_on_and_each_new_token_has_the_attention_it_was_chosen_by(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(evidence, "MOST_TOKENS", 0)  # no spectra: they are not in question
+    (tmp_path / "mine.txt").write_text("The tea was cold and the tea was late.\n")
+    own = Explorer("bundled:prose-softmax", f"text:{tmp_path / 'mine.txt'}", n=1)
+    page = own.page(layers=[3], ablations=False)
+    ask(page, generate=5)
+    assert page.trouble == ""
+    card = page.bundle.header.inputs[0]
+    model, one = _given(own)
+    steps = workbench.capture_generation(model, one, 5, sites=("attn",))
+    prompt = len(one.tokens.labels[0])
+    assert (card.generated, card.labels) == (5, steps.tokens.labels[0])
+    assert page.tokens == [prompt - 1]  # the query that chose the first of them
+    rows = page.bundle.attention(3)[:, prompt - 1 : -1, :-1].astype(float)
+    stated = page.bundle.header.max_error["inputs.0.layers.3.attn"]
+    np.testing.assert_allclose(rows, steps[3].attn[0], atol=stated + 1e-7)
+    probability = steps.generated.logits[0].double().softmax(-1)
+    chosen = steps.generated.sequences[0, prompt:]
+    np.testing.assert_allclose(
+        page.bundle.arrays["inputs.0.prediction.actual"][prompt - 1 : -1],
+        probability[torch.arange(5), chosen],
+        rtol=1e-4,
+    )
+    page.tokens = [prompt + 1]
+    own.head = 1  # the address is that of the prompt
+    assert (own.place.token, page.head, len(page.bundle.header.inputs[0].labels)) == (None, 1, prompt + 5)
+    for message, words in (
+        ({"generate": "many"}, "whole number"),
+        ({"generate": 10**6}, "1 to 256 tokens"),
+        ({"save": {"name": "x", "view": "matrix"}}, "the model wrote this text"),
+    ):
+        ask(page, **message)
+        assert words in page.trouble
+    page._heard(page, {"open": {"model": "bundled:digits-vit"}}, [])
+    assert page.bundle.header.inputs[0].generated == 0
+    ask(page, generate=5)
+    assert "no text that it could go on writing" in page.trouble
+
+
 def test_a_fault_is_told_and_the_page_stays_usable(live, monkeypatch):
     def broken(*given):
         raise ValueError("the roof is leaking")
@@ -222,11 +310,14 @@ def test_a_fault_is_told_and_the_page_stays_usable(live, monkeypatch):
 def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
     async def scene():
         own = live.explorer
-        page = own.page(wait=False, ablations=False)
+        page = own.page(wait=False, ablations=False, layers=[1, 3])  # as no other test has captured it
         assert page.content == b""
+        seen = []
+        page.observe(lambda change: seen.append(page.bundle.header.unmeasured), names="content")
         while page.worker.busy:
             await asyncio.sleep(0.01)
         assert (page.layer, page.trouble) == (3, "")
+        assert seen == [True, False]  # attention first, then what takes longer
         before = page.content
         own.material._running.acquire()  # as another capture does
         page.start({"model": "bundled:digits-xcit"})
@@ -274,6 +365,35 @@ def _everything_is_larger_and_is_hit_where_it_is(seen):
     assert size >= 20
     wide = seen.eval_on_selector(".aw-root", "box => [box.scrollWidth, box.clientWidth]")
     assert wide[0] <= wide[1]
+
+
+def _a_view_of_another_bundle_stands_beside_this_one(seen, before, now):
+    """A view that was pinned before another input was taken: the difference, and that of random heads of each."""
+    seen.locator(".aw-pin").last.click()
+    a = before.attention(0)[1, [5, 6]].astype(float).mean(0)
+    b = now.attention(0)[1, 0].astype(float)
+    moved = abs(a - b).sum() / (a + b).sum()
+    words = (
+        f"each from its own tokens: {moved * 100:.0f}\u00a0% of attention elsewhere; a random head of each: "
+    )
+    seen.wait_for_function(SAYS, arg=words)
+    assert "of digits-vit, digits/" in seen.text_content(".aw-pane h3")
+    seen.locator(".aw-grid").focus()
+    seen.keyboard.press("e")
+    assert seen.get_by_label("figure", exact=True).input_value() == "compare"
+    seen.keyboard.press("Escape")
+    asked = seen.evaluate("() => model.sent.pop()")[0]
+    view = {
+        "model": "bundled:digits-vit",
+        "id": before.header.inputs[0].id,
+        "layer": 0,
+        "head": 1,
+        "token": 5,
+    }
+    assert asked == {"lines": "compare", "against": view}
+    seen.locator(".aw-grid").focus()
+    seen.keyboard.press("Escape")
+    seen.wait_for_function("() => !document.querySelector('.aw-compare')")
 
 
 @needs_chrome
@@ -331,6 +451,8 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         seen.wait_for_selector(".aw-compare")
         seen.evaluate("() => model.fromKernel('against', '0.9.0.all')")  # of a layer that is not there
         seen.wait_for_function("() => model.get('against') === '' && !document.querySelector('.aw-compare')")
+        seen.keyboard.press("m")  # layer 0, head 1, tokens 5 and 6
+        seen.wait_for_selector(".aw-pin")
         # another input: what is shown stays until the kernel has it, and where it cannot have it
         seen.select_option(".aw-top select", "1")
         assert seen.evaluate("() => model.get('index')") == 1
@@ -355,6 +477,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         )
         seen.wait_for_function("() => document.querySelector('.aw-top select').value === '1'")
         seen.wait_for_function(SAYS, arg="Layer 0, head 1: from [CLS]")
+        _a_view_of_another_bundle_stands_beside_this_one(seen, page.bundle, other)
         # another model, by a part of its name; and a text of one's own
         seen.get_by_role("button", name="Open", exact=True).click()
         seen.get_by_label("model", exact=True).fill("digits-to")
@@ -380,7 +503,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
             "() => { model.fromKernel('missing', 'timm:x'); model.fromKernel('trouble', 'not here'); }"
         )
         seen.get_by_role("button", name="Take random weights").click()
-        seen.locator(".aw-model select").select_option("measure gram-spectrum")
+        seen.get_by_label("order of heads").select_option("measure gram-spectrum")
         seen.locator(".aw-grid").focus()
         seen.keyboard.press("e")
         assert seen.get_by_label("figure", exact=True).input_value() == "attention"

@@ -158,6 +158,12 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     metavar="MB",
     help="With --save: layers that do not fit are left out, evenly. [default: 8]",
 )
+@click.option(
+    "--generate",
+    type=click.IntRange(1, 256),
+    metavar="NUMBER",
+    help="With --save: a language model continues its text by so many tokens, to be stepped through.",
+)
 @analysis_option("With --save: what it says of heads and layers is shown, too. May be repeated.")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
@@ -172,6 +178,7 @@ def explore(
     save: str | None,
     max_size: float | None,
     analyses: tuple[str, ...],
+    generate: int | None,
     **place: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
@@ -185,11 +192,12 @@ def explore(
     """
     given = {name: value for name, value in place.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, given, max_size, analyses)
+        _save_explorer(save, figure, given, max_size, analyses, generate or 0)
         return
-    if given or analyses or max_size is not None:
+    if given or analyses or max_size is not None or generate is not None:
         raise click.UsageError(
-            "--model, --inputs, --index, --analysis and --max-size say what --save writes; give --save FILE.html"
+            "--model, --inputs, --index, --analysis, --generate and --max-size say what --save writes; give --save "
+            "FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
@@ -197,7 +205,12 @@ def explore(
 
 
 def _save_explorer(
-    path: str, figure: str | None, given: dict[str, Any], megabytes: float | None, analyses: Sequence[str]
+    path: str,
+    figure: str | None,
+    given: dict[str, Any],
+    megabytes: float | None,
+    analyses: Sequence[str],
+    generate: int,
 ) -> None:
     """Write the page of an address: of a saved figure, changed by what was given."""
     from workbench.apps.explorer import Explorer
@@ -208,5 +221,5 @@ def _save_explorer(
         given["n"] = given["index"] + 1
     explorer = Explorer.at({**({} if figure is None else address_of_figure(figure)), **given})
     limit = LIMIT_MB if megabytes is None else megabytes
-    written = explorer.save_html(path, limit_mb=limit, analyses=analyses)
+    written = explorer.save_html(path, limit_mb=limit, analyses=analyses, generate=generate)
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

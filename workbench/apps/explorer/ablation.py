@@ -28,6 +28,11 @@ MODES = {
     "uniform": "it attends to all tokens that it may see alike",
 }
 """How a head is switched off."""
+BATCH = "batch"
+ON_REQUEST = {**MODES, BATCH: "its output is the mean over the tokens of all inputs"}
+"""How a page with a kernel switches one off when it is asked to."""
+RANDOM_HEADS = 16
+"""How many random heads are switched off beside one that a person asked for: its null."""
 MOST_WORK = 2e11
 """Multiplications that are not asked for: some ten seconds on two cores."""
 CLASSES, WORDS = 10, 5
@@ -150,9 +155,25 @@ def work(model: LoadedModel, seen: Capture) -> float:
     return float(size) * len(seen.tokens.labels[0]) * heads * len(MODES)
 
 
-def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction) -> dict[str, Ablation]:
-    """What is predicted without each head of a capture, in every mode of `MODES`.
+def random_heads(heads: Mapping[int, int], count: int, seed: int) -> list[tuple[int, int]]:
+    """Some of a model's heads as (layer, head), without repetition; ``heads`` is how many each layer has."""
+    every = [(layer, head) for layer, known in heads.items() for head in range(known)]
+    order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))
+    return [every[place] for place in order[:count].tolist()]
 
+
+def ablate(
+    model: LoadedModel,
+    one: Inputs,
+    seen: Capture,
+    prediction: Prediction,
+    modes: Sequence[str] = tuple(MODES),
+    heads: Sequence[tuple[int, int]] | None = None,
+    means: Mapping[int, Float[Tensor, "head feature"]] | None = None,
+) -> dict[str, Ablation]:
+    """What is predicted without each head of a capture, or without some, in every mode that is asked for.
+
+    ``heads`` are (layer, head); ``means`` by layer the outputs that heads have on average, for the mode `BATCH`.
     Raises `InputError` for a batch that is not of one row, and where the outputs of no layer's heads are found again.
     """
     from workbench.captures.capturing import place_batch
@@ -166,7 +187,7 @@ def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Predictio
     takers = _takers(model.module, arguments, seen)
     if not takers:
         raise InputError(f"{model.spec} hands the outputs of its heads to no module that could be found")
-    layers, heads = (
+    size = (
         len(seen.layers),
         max(layer.head_out.shape[1] for layer in seen if layer.head_out is not None),
     )
@@ -177,27 +198,53 @@ def ablate(model: LoadedModel, one: Inputs, seen: Capture, prediction: Predictio
     before = whole.detach().double().log_softmax(-1).cpu()
     found = {
         mode: Ablation(
-            torch.full((layers, heads, positions, outcomes), torch.nan, dtype=torch.float64),
-            torch.full((layers, heads, positions), torch.nan, dtype=torch.float64),
-            torch.full((layers, heads, positions), torch.nan, dtype=torch.float64),
+            torch.full((*size, positions, outcomes), torch.nan, dtype=torch.float64),
+            torch.full((*size, positions), torch.nan, dtype=torch.float64),
+            torch.full((*size, positions), torch.nan, dtype=torch.float64),
         )
-        for mode in MODES
+        for mode in modes
     }
     for place, layer in enumerate(seen):
         if layer.index not in takers:
             continue
-        outputs = _replaced(layer, seen.tokens.mask[0])
+        assert layer.head_out is not None  # what its taker was found by
+        own = [head for index, head in heads or [] if index == layer.index]
+        off = own if heads is not None else [*range(layer.head_out.shape[1])]
+        mean = (means or {}).get(layer.index)
+        outputs = _replaced(layer, seen.tokens.mask[0], off, modes, mean) if off else {}
+        if not outputs:
+            continue
         logits = _with_outputs(model.module, arguments, takers[layer.index], torch.cat([*outputs.values()]))
         after = logits.double().log_softmax(-1).cpu()
         if after.ndim == 2:
             after = after[:, None]
         for mode, rows in zip(outputs, after.split([len(rows) for rows in outputs.values()]), strict=True):
-            own = len(rows)
-            index = prediction.outcomes.expand(own, -1, -1)
-            found[mode].probability[place, :own] = rows.gather(-1, index).exp()
-            found[mode].actual_probability[place, :own] = at_outcome(rows.exp(), prediction.actual)
+            index = prediction.outcomes.expand(len(off), -1, -1)
+            found[mode].probability[place, off] = rows.gather(-1, index).exp()
+            found[mode].actual_probability[place, off] = at_outcome(rows.exp(), prediction.actual)
             divergence = (before.exp() * (before - rows)).sum(-1)
-            found[mode].divergence[place, :own] = divergence.clamp(min=0)  # below by rounding alone
+            found[mode].divergence[place, off] = divergence.clamp(min=0)  # below by rounding alone
+    return found
+
+
+def mean_outputs(
+    model: LoadedModel, inputs: Inputs, layers: Sequence[int]
+) -> dict[int, Float[Tensor, "head feature"]]:
+    """By layer the output of every head, mean over the tokens of all inputs; padding does not count."""
+    from workbench.captures import capture
+
+    seen = capture(model, inputs, layers=list(layers), sites=("head_out",))
+    assert seen.tokens is not None
+    found = {}
+    for layer in seen:
+        out = layer.head_out
+        if out is None:
+            continue
+        real = seen.tokens.mask.to(out.device)
+        if real.shape != (out.shape[0], out.shape[2]):
+            real = out.new_ones(out.shape[0], out.shape[2], dtype=torch.bool)
+        weight = (real / real.sum()).to(torch.float64)
+        found[layer.index] = torch.einsum("bt,bhtd->hd", weight, out.double())
     return found
 
 
@@ -264,7 +311,9 @@ def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: 
         hook.remove()
 
 
-def _replaced(layer: LayerRecord, real: Tensor) -> dict[str, Float[Tensor, "head token feature"]]:
+def _replaced(
+    layer: LayerRecord, real: Tensor, off: Sequence[int], modes: Sequence[str], mean: Tensor | None
+) -> dict[str, Float[Tensor, "head token feature"]]:
     """By mode the outputs of a layer's heads side by side, a row for each head that is switched off."""
     out = layer.head_out
     assert out is not None
@@ -282,10 +331,14 @@ def _replaced(layer: LayerRecord, real: Tensor) -> dict[str, Float[Tensor, "head
         uniform = share.to(values.dtype) @ values
         if uniform.shape == out[0].shape:
             instead["uniform"] = uniform.to(out.dtype)
+    if mean is not None:
+        instead[BATCH] = mean.to(out)[:, None].expand_as(out[0])
     rows = {}
     for mode, other in instead.items():
-        each = out.expand(out.shape[1], -1, -1, -1).clone()
-        for head in range(out.shape[1]):
-            each[head, head] = other[head]
+        if mode not in modes:
+            continue
+        each = out.expand(len(off), -1, -1, -1).clone()
+        for row, head in enumerate(off):
+            each[row, head] = other[head]
         rows[mode] = _side_by_side(each)
     return rows

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from workbench.apps.explorer.ablation import Prediction
+    from workbench.apps.explorer.ablation import Ablation, Prediction
     from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
-SCHEMA = 3
-_READ = (1, 2, SCHEMA)
+SCHEMA = 4
+_READ = (1, 2, 3, SCHEMA)
 POOLED = 512
 """Matrices of more queries or keys are pooled to so many."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
@@ -112,6 +112,8 @@ class InputCard(_Part):
     """How many tokens the text has where the model was given its first ones alone; else 0."""
     address: dict[str, str | int] = {}
     """What chooses it again: inputs, n, seed and index; without inputs where those were a path of some machine."""
+    generated: _Count = 0
+    """How many of its last tokens the model wrote itself."""
 
 
 class MetricCard(_Part):
@@ -134,7 +136,7 @@ class Header(_Part):
     """What the metadata of a bundle says."""
 
     format: Literal["attention-bundle"]
-    bundle_schema: Literal[1, 2, 3]
+    bundle_schema: Literal[1, 2, 3, 4]
     version: str
     model: ModelCard
     layers: Annotated[list[LayerCard], Field(min_length=1)]
@@ -153,6 +155,8 @@ class Header(_Part):
     """Why they were not."""
     removal: str = ""
     """What stood in the place of a patch or word that was taken out, in words; empty where none was."""
+    unmeasured: bool = False
+    """Whether all but attention, operands and the prediction is still to be measured."""
     sentences: dict[str, str] = {}
     """The headlines of the head view, with gaps to fill in."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
@@ -226,6 +230,45 @@ class Bundle:
             }
         )
         return Bundle(header, self.arrays | arrays)
+
+    def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
+        """Whether it holds what is predicted without a head that was switched off so."""
+        held = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
+        place = [card.index for card in self.header.layers]
+        return held is not None and layer in place and bool(np.isfinite(held[place.index(layer), head]).any())
+
+    def with_effects(
+        self, mode: str, words: str, found: Ablation, layers: Sequence[int], input: int = 0
+    ) -> Bundle:
+        """The bundle and what is predicted without some more heads, of ``layers`` in the order of ``found``."""
+        heads = max(layer.heads for layer in self.header.layers)
+        place = [card.index for card in self.header.layers]
+        rows, columns = found.divergence.isfinite().any(-1).nonzero(as_tuple=True)
+        at = [place.index(layers[row]) for row in rows.tolist()], columns.numpy()
+        arrays, max_error = dict(self.arrays), dict(self.header.max_error)
+        for number, values in (
+            ("probability", found.probability), ("actual", found.actual_probability), ("divergence", found.divergence),
+        ):  # fmt: skip
+            name = f"inputs.{input}.ablations.{mode}.{number}"
+            kind = np.float32 if number == "divergence" else np.float16
+            held = arrays.get(name)
+            grid = (
+                np.full((len(place), heads, *values.shape[2:]), np.nan, kind) if held is None else held.copy()
+            )
+            fresh = values[rows, columns].numpy()
+            grid[at] = fresh
+            arrays[name] = grid
+            if kind is np.float16:
+                apart = np.abs(grid[at].astype(np.float64) - fresh)
+                max_error[name] = max(max_error.get(name, 0.0), float(np.nanmax(apart, initial=0.0)))
+        header = self.header.model_copy(
+            update={
+                "ablations": {**self.header.ablations, mode: words},
+                "without_ablations": "",
+                "max_error": max_error,
+            }
+        )
+        return Bundle(header, arrays)
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -393,6 +436,8 @@ def make_bundle(
     with_operands: bool = True,
     analyses: Sequence[str] = (),
     progress: Callable[[float], object] | None = None,
+    steps: Sequence[Capture | None] = (),
+    measured: bool = True,
 ) -> Bundle:
     """Run a model once on every input and keep what the page draws.
 
@@ -401,9 +446,12 @@ def make_bundle(
     `workbench.analyze` on the same capture: nothing is computed twice. ``ablations`` runs the model again without each
     head in turn (None: where that is a matter of seconds); ``with_operands`` keeps q and k of every token, too.
     ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` is told the share
-    that is done, and may end the work by raising.
+    that is done, and may end the work by raising. ``steps`` are those of inputs that the model has continued, as
+    `workbench.apps.explorer.generation.continued` gives both. Without ``measured`` only attention, q and k and
+    the prediction are kept, which a person sees first.
     """
     from workbench.apps.explorer import evidence
+    from workbench.apps.explorer.generation import put_steps
     from workbench.captures import capture
     from workbench.data.batches import Inputs
     from workbench.runs.analyze import analyze
@@ -418,19 +466,26 @@ def make_bundle(
     for place, one in enumerate(ones):
         report(place / len(ones))
         seen = capture(model, one, layers=None if layers is None else list(layers), sites=SITES)
+        own = steps[place] if steps else None
+        if own is not None:
+            put_steps(seen, own)
         part = _input(seen, one, with_operands)
-        part.series += _through_depth(model, one, layers, seed)
-        for name, options in ANALYSES.items():
+        if own is not None and own.generated is not None:
+            part.card = part.card.model_copy(update={"generated": own.generated.steps})
+        part.series += _through_depth(model, one, layers, seed) if measured else []
+        for name, options in ANALYSES.items() if measured else ():
             frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
             part.series += [] if frame is None else _plain(name, frame)
         report((place + 0.3) / len(ones))
-        if len(part.card.labels) <= evidence.MOST_TOKENS:
+        if measured and len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
             _belong(part, model, one, layers)
         report((place + 0.6) / len(ones))
-        _predict(part, model, one, seen, ablations)
+        _predict(part, model, one, seen, ablations if measured else False)
         parts.append(part)
     bundle = _join(parts, model, left_out)
+    if not measured:
+        return Bundle(bundle.header.model_copy(update={"unmeasured": True}), bundle.arrays)
     for number, name in enumerate(analyses):
         report(number / len(analyses))
         chosen = None if layers is None else list(layers)

@@ -215,6 +215,7 @@ class Explorer:
         indices: Sequence[int] | None = None,
         ablations: bool | None = None,
         analyses: Sequence[str] = (),
+        generate: int = 0,
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
@@ -222,9 +223,12 @@ class Explorer:
         without it those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs.
         ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
         ``analyses`` are registered ones ("gram-spectrum") whose numbers of heads and layers the page shows besides.
-        Raises what `workbench.apps.explorer.page.save_page` does.
+        ``generate`` has a language model continue its texts by so many tokens: the page steps through them, each with
+        the attention that it was chosen by. Raises what `workbench.apps.explorer.page.save_page` does.
         """
-        return save_page(path, self.place, self.material, layers, limit_mb, indices, ablations, analyses)
+        return save_page(
+            path, self.place, self.material, layers, limit_mb, indices, ablations, analyses, generate=generate
+        )
 
     def page(
         self,

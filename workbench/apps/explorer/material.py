@@ -18,7 +18,7 @@ from workbench.core.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.captures import LayerRecord, TokenInfo
+    from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
@@ -205,6 +205,24 @@ class Material:
     def keep(self, address: Address, key: tuple[Hashable, ...], make: Callable[[], Any]) -> Any:
         """What is kept of an address' model and input under a key, or is made now."""
         return self._once(self._cached, (*key, self._input_key(address)), make)
+
+    def has(self, address: Address, key: tuple[Hashable, ...]) -> bool:
+        """Whether something is kept under a key already."""
+        with self._guard:
+            return (*key, self._input_key(address)) in self._cached
+
+    def continued(self, address: Address, count: int) -> tuple[Inputs, Capture]:
+        """The text looked at and what the model continues it with, and the capture of these steps."""
+        from workbench.apps.explorer.generation import continued
+
+        one = self.one(address)
+
+        def make() -> tuple[Inputs, Capture]:
+            loaded = self.model(address)
+            with self.alone(f"writing {count} tokens"):
+                return continued(loaded, one, count)
+
+        return self.keep(address, ("continued", count), make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
         """Π of the patches or words in the heads of the layer."""

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from workbench._version import __version__
 from workbench.apps.explorer.bundle import POOLED, Bundle, make_bundle
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_place
 
 if TYPE_CHECKING:
@@ -100,13 +100,15 @@ def save_page(
     ablations: bool | None = None,
     analyses: Sequence[str] = (),
     say: Callable[[str], object] = print,
+    generate: int = 0,
 ) -> Path:
     """Write the page of what an address shows: its model on its input, all layers, or those that fit.
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
     model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
-    ones whose numbers of heads and layers the page shows besides. Says first where the file holds inputs of the
-    person's own, and which layers are left out for its size. Raises `InputError` where not even one layer fits, or the
+    ones whose numbers of heads and layers the page shows besides; ``generate`` has the model continue its texts by so
+    many tokens, each with the attention that it was chosen by. Says first where the file holds inputs of the person's
+    own, and which layers are left out for its size. Raises `InputError` where not even one layer fits, or the
     ending is not .html, and `MissingResource` where the file cannot be written.
     """
     target = Path(path)
@@ -125,7 +127,7 @@ def save_page(
     with_operands = True
     if layers is None:
         count = len(material.whole_outline(place))
-        layers, with_operands = _that_fit(place, material, limit_mb / len(ones))
+        layers, with_operands = _that_fit(place, material, limit_mb / len(ones), generate)
         if len(layers) < count:
             say(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
@@ -135,8 +137,11 @@ def save_page(
             say(
                 f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
             )
-    bundle = bundle_at(place, material, layers, ones, ablations, with_operands, analyses)
+    bundle = bundle_at(place, material, layers, ones, ablations, with_operands, analyses, generate)
     token = {} if place.token is None else {"token": place.token}
+    if generate:
+        written = bundle.header.inputs[0]
+        token = {"token": len(written.labels) - written.generated - 1}  # of the first step
     start = "#" + urlencode({"layer": place.layer, "head": place.head, **token})
     page = page_html(bundle, f"{place.describe()} · attention", start)
     return atomic_write(target, page.encode())
@@ -150,27 +155,33 @@ def bundle_at(
     ablations: bool | None = None,
     with_operands: bool = True,
     analyses: Sequence[str] = (),
+    generate: int = 0,
+    measured: bool = True,
 ) -> Bundle:
     """The bundle of an address: its model on its input (or on several), all layers or some.
 
-    Raises `InputError` for a layer that does not exist.
+    With ``generate`` the model first continues its texts by so many tokens. Raises `InputError` for a layer that does
+    not exist.
     """
     loaded = material.model(place)
     known = [layer.index for layer in material.whole_outline(place)]
     chosen = known if layers is None else [_number(layer, known, place.model) for layer in layers]
     left_out = [layer for layer in known if layer not in chosen]
     ones = ones or [material.one(place)]
-    with material.alone(f"capturing {place.model}"):
-        bundle = make_bundle(
-            loaded, ones, chosen if left_out else None, left_out, place.seed, ablations, with_operands, analyses,
-            progress=material.report.progress,
-        )  # fmt: skip
     every = material.inputs(place).ids
+    numbers = [every.index(one.ids[0]) for one in ones]
+    texts = (
+        [material.continued(place.moved(index=number), generate) for number in numbers] if generate else []
+    )
+    with material.alone(f"{'measuring' if measured else 'capturing'} {place.model}"):
+        bundle = make_bundle(
+            loaded, [whole for whole, _ in texts] or ones, chosen if left_out else None, left_out, place.seed,
+            ablations, with_operands, analyses, progress=material.report.progress, measured=measured,
+            steps=[steps for _, steps in texts],
+        )  # fmt: skip
     cards = [
-        card.model_copy(
-            update={"address": _address(place, every.index(one.ids[0])), "whole": _whole(loaded, one)}
-        )
-        for card, one in zip(bundle.header.inputs, ones, strict=True)
+        card.model_copy(update={"address": _address(place, number), "whole": _whole(loaded, one)})
+        for card, one, number in zip(bundle.header.inputs, ones, numbers, strict=True)
     ]
     return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
 
@@ -181,20 +192,74 @@ def live_bundle(
     layers: Sequence[int] | None = None,
     ablations: bool | None = None,
     analyses: Sequence[str] = (),
+    generate: int = 0,
+    first: bool = False,
 ) -> Bundle:
-    """The bundle of an address for a page with a kernel, made once: all layers, or those that fit into `LIVE_MB`."""
+    """The bundle of an address for a page with a kernel, made once: all layers, or those that fit into `LIVE_MB`.
+
+    With ``first`` it may be what a person sees first, the rest ``unmeasured``, where the whole was not made before.
+    """
     with_operands = True
     if layers is None:
         try:
-            layers, with_operands = _that_fit(place, material, LIVE_MB)
+            layers, with_operands = _that_fit(place, material, LIVE_MB, generate)
         except InputError:  # not even one fits: it is shown all the same
             layers, with_operands = [place.layer], False
     chosen = tuple(layers)
 
     def make() -> Bundle:
-        return bundle_at(place, material, chosen, None, ablations, with_operands, analyses)
+        return bundle_at(
+            place, material, chosen, None, ablations, with_operands, analyses, generate, not first
+        )
 
-    return material.keep(place, ("bundle", chosen, ablations, tuple(analyses)), make)
+    key = ("bundle", chosen, ablations, tuple(analyses), generate)
+    if first and not material.has(place, key):
+        return make()
+    return material.keep(place, key, make)
+
+
+def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, generate: int = 0) -> Bundle:
+    """The bundle and what the model predicts without the address' head, and without random heads beside it.
+
+    Random heads are of the same for every head of an input; what was switched off before is not computed again.
+
+    Raises `InputError` where there is no prediction, or the head cannot be switched off so.
+    """
+    from workbench.apps.explorer import ablation
+    from workbench.captures import capture
+
+    if how not in ablation.ON_REQUEST:
+        raise UnknownName("way to switch a head off", how, ablation.ON_REQUEST)
+    if bundle.header.inputs[0].prediction is None:
+        raise InputError(f"{place.model} predicts nothing here: {bundle.header.without_ablations}")
+    loaded = material.model(place)
+    one = material.continued(place, generate)[0] if generate else material.one(place)
+    known = {card.index: card.heads for card in bundle.header.layers if card.heads}
+    size = sum(parameter.numel() for parameter in loaded.module.parameters()) * len(one.tokens.labels[0])
+    count = max(4, min(ablation.RANDOM_HEADS, int(ablation.MOST_WORK / size)))
+    own = (place.layer, place.head)
+    wanted = [own, *ablation.random_heads(known, count, place.seed)]
+    heads = [head for head in dict.fromkeys(wanted) if not bundle.has_effect(how, *head)]
+    if heads:
+        layers = sorted({layer for layer, _ in heads})
+        with material.alone(f"switching off {len(heads)} heads"):
+            seen = capture(loaded, one, layers=layers, sites=("v", "attn", "head_out"))
+            prediction = ablation.predict(loaded, one, seen)
+            assert prediction is not None  # the bundle has it
+            means = (
+                ablation.mean_outputs(loaded, material.inputs(place), layers)
+                if how == ablation.BATCH
+                else None
+            )
+            found = ablation.ablate(loaded, one, seen, prediction, [how], heads, means)[how]
+        words = ablation.ON_REQUEST[how].replace("all inputs", f"all {len(material.inputs(place))} inputs")
+        bundle = bundle.with_effects(how, words, found, [record.index for record in seen])
+    if not bundle.has_effect(how, *own):
+        raise InputError(
+            f"layer {place.layer}, head {place.head} cannot be switched off so ({ablation.ON_REQUEST[how]}): where its "
+            "output goes, or its values, are not known"
+        )
+    return bundle
 
 
 def _whole(model: LoadedModel, one: Inputs) -> int:
@@ -220,12 +285,14 @@ def _number(layer: int, known: list[int], model: str) -> int:
     return number
 
 
-def _that_fit(place: Address, material: Material, limit_mb: float) -> tuple[list[int], bool]:
+def _that_fit(
+    place: Address, material: Material, limit_mb: float, generate: int = 0
+) -> tuple[list[int], bool]:
     """Layers that fit, as evenly through the depth as may be, with that of the address; and whether their q and k do.
 
     Layers go before queries and keys, of which the matrices say most.
     """
-    tokens = len(material.one(place).tokens.labels[0])
+    tokens = len(material.one(place).tokens.labels[0]) + generate
     whole = material.whole_outline(place)
     bins = min(tokens, POOLED) ** 2 * (2 if tokens > POOLED else 1)
     most = max((layer.heads for layer in whole), default=0)

@@ -14,7 +14,7 @@ import traitlets
 
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.measures import measure, options_of
-from workbench.apps.explorer.page import FRONT, live_bundle, script
+from workbench.apps.explorer.page import FRONT, live_bundle, script, with_head_off
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.explorer import Explorer
 
 TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
+GENERATED = 12
+"""Tokens that a language model is asked to write where nobody says how many."""
 VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
 """Tabs that are views of their own where the page is saved as a figure; with the others it is the head view."""
 _TAB_OF_VIEW = {"norms": "norms", "spectrum": "spectra", "singular": "spectra", "membership": "membership"}
@@ -37,6 +39,8 @@ class Opened(NamedTuple):
     place: Address
     bundle: Bundle
     choices: list[str]
+    generate: int = 0
+    """How many tokens the model has written besides."""
 
 
 class PageWidget(anywidget.AnyWidget):
@@ -104,7 +108,10 @@ class PageWidget(anywidget.AnyWidget):
         self._explorer, self._layers, self._ablations = explorer, layers, ablations
         self._analyses: list[str] = [*analyses]
         self._asked: dict[str, Any] = {}
-        self._following = False
+        self._following, self._opening = False, True
+        self._generated = 0
+        self._measuring = self._stopped = False
+        self._places: dict[tuple[str, str], Address] = {}
         self._set = set(settings)
         self.observe(self._choose, names="index")
         self.observe(self._stand, names=["layer", "head", "tokens", "tab", "against"])
@@ -123,7 +130,34 @@ class PageWidget(anywidget.AnyWidget):
         """Do the same beside what else the kernel does; what goes wrong is said in the page."""
         self._asked |= changes or {}
         asked = dict(self._asked)
-        self._work(lambda report: self._capture(asked, report), self._put)
+        self._work(lambda report: self._capture(asked, report, first=True), self._put)
+
+    def generate(self, count: int = GENERATED) -> None:
+        """Have a language model continue the text by so many tokens, and show each with what it was chosen by."""
+        self._free()
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise InputError(f"tokens to write are a whole number; got {count!r}")
+        more = self._generated + count
+        self._work(lambda report: self._capture({}, report, first=True, generate=more), self._put)
+
+    def switch_off(self, how: str = "zero") -> None:
+        """Show what the model predicts without the head that is looked at, beside random heads.
+
+        ``how``: "zero", "mean" (over this input's tokens), "batch" (over those of all inputs) or "uniform" (attention
+        spread evenly).
+        """
+        place, bundle, explorer = self._free()
+        generate = self._generated
+
+        def work(report: Report) -> Bundle:
+            with explorer.material.reporting(report):
+                return with_head_off(bundle, place, explorer.material, how, generate)
+
+        def done(found: Bundle) -> None:
+            self._put(Opened(place, found, self.choices, generate))
+            self.tab, self.ablation = "effect", how
+
+        self._work(work, done)
 
     def follow(self, place: Address) -> None:
         """Show where the explorer was moved to."""
@@ -132,25 +166,43 @@ class PageWidget(anywidget.AnyWidget):
         elif place.layer not in [card.index for card in self.bundle.header.layers]:
             self.start({"layer": place.layer, "head": place.head, "token": place.token})
         else:
-            self._put(Opened(place, self.bundle, self.choices))
+            self._put(Opened(place, self.bundle, self.choices, self._generated))
 
     def _host(self) -> Explorer:
         if self._explorer is None:
             raise InputError("this page shows one bundle; Explorer(…).page() opens others")
         return self._explorer
 
-    def _capture(self, changes: Mapping[str, Any], report: Report) -> Opened:
+    def _capture(
+        self, changes: Mapping[str, Any], report: Report, first: bool = False, generate: int | None = None
+    ) -> Opened:
         explorer = self._host()
         with explorer.material.reporting(report):
             place = explorer.after(changes, self.place)
             layers = self._layers if self.place is None or place.model == self.place.model else None
             analyses = self._analyses if self.place is None or place.model == self.place.model else []
-            bundle = live_bundle(place, explorer.material, layers, self._ablations, analyses)
-            return Opened(place, bundle, explorer.material.inputs(place).ids)
+            if generate is None:
+                same = self.place is not None and _captured(place) == _captured(self.place)
+                generate = self._generated if same else 0
+            bundle = live_bundle(place, explorer.material, layers, self._ablations, analyses, generate, first)
+            return Opened(place, bundle, explorer.material.inputs(place).ids, generate)
+
+    def _go_on(self) -> None:
+        """Measure what the page lacks, once nothing else is under way; nobody has to ask for it."""
+        if self.worker.busy or self._stopped or self.bundle is None or not self.bundle.header.unmeasured:
+            return
+        generate = self._generated
+
+        def done(opened: Opened) -> None:
+            assert self.place is not None
+            self._put(opened._replace(place=self.place))  # where the page stands by now
+
+        self._work(lambda report: self._capture({}, report, generate=generate), done, measuring=True)
 
     def _put(self, opened: Opened) -> None:
         """Show what was captured, and have the explorer stand there."""
-        place, bundle, choices = opened
+        place, bundle, choices, generated = opened
+        written, self._generated = self._generated, generated
         before, self.place, self._asked = self.place, place, {}
         fresh = bundle is not self.bundle
         if self._explorer is not None:
@@ -163,16 +215,23 @@ class PageWidget(anywidget.AnyWidget):
                 self.busy = self.trouble = self.missing = ""
                 self.choices, self.index = choices, place.index
                 self.layer, self.head, self.input = place.layer, place.head, 0
-                self.tokens = [] if place.token is None else [place.token]
+                if before is None or place.token != before.token or _captured(before) != _captured(place):
+                    self.tokens = [] if place.token is None else [place.token]
+                if generated != written:  # the first step
+                    card = bundle.header.inputs[0]
+                    self.tokens = [len(card.labels) - card.generated - 1]
                 if before is None or _captured(before) != _captured(place):
                     self.against = ""
                 if place.against is not None and _captured(place.against) == _captured(place):
                     self.against = _key(place.against)
-                for name, value in (_seen(place, bundle) if before is None else {}).items():
+                for name, value in (_seen(place, bundle) if self._opening else {}).items():
                     if name not in self._set:
                         setattr(self, name, value)
+                self._opening = bundle.header.unmeasured and self._opening
                 if fresh:
                     self.bundle, self.content = bundle, bundle.to_bytes()
+                    self._stopped = False
+                    self._places[place.model, bundle.header.inputs[0].id] = place
         finally:
             self._following = False
 
@@ -197,6 +256,9 @@ class PageWidget(anywidget.AnyWidget):
         if change["name"] == "tab":
             view = VIEW_OF_TAB.get(self.tab, "attention")
         token = self.tokens[0] if self.tokens else None
+        written = self.bundle.header.inputs[0]
+        if token is not None and token >= len(written.labels) - written.generated:
+            token = None  # of what the model wrote: no part of the input
         self.place = self.place.moved(layer=self.layer, head=self.head, token=token, view=view)
         self._host().take(self.place)
 
@@ -218,10 +280,17 @@ class PageWidget(anywidget.AnyWidget):
                 self._open(message["open"], buffers)
             elif "measure" in message:
                 self.measure(str(message["measure"]))
+            elif "generate" in message:
+                self.generate(message["generate"])
+            elif "switch_off" in message:
+                self.switch_off(str(message["switch_off"]))
+            elif "layer" in message:
+                self.start({"layer": message["layer"]})
             elif isinstance(message.get("save"), Mapping):
-                self._save(str(message["save"].get("name")), str(message["save"].get("view")))
+                asked = message["save"]
+                self._save(str(asked.get("name")), str(asked.get("view")), asked.get("against"))
             elif "lines" in message:
-                self._write(str(message["lines"]))
+                self._write(str(message["lines"]), message.get("against"))
         except Exception as error:  # nobody sees a callback's traceback
             self._fail(error)
 
@@ -240,24 +309,36 @@ class PageWidget(anywidget.AnyWidget):
     def cancel(self) -> None:
         """Stop what is under way; what was shown stays."""
         if self.worker.cancel():
+            self._stopped = True
             self._restore()
             self.said = "Cancelled; what was shown stays."
 
     def measure(self, analysis: str) -> None:
         """Add what a registered analysis says of heads and layers to what the page shows."""
+        from workbench.runs.analyze import analyze
+
         place, bundle, explorer = self._free()
+        generate = self._generated
 
         def work(report: Report) -> Bundle:
             with explorer.material.reporting(report):
                 chosen = [card.index for card in bundle.header.layers]
                 layers = chosen if bundle.header.left_out else None
-                frame = explorer.material.frame(analysis, place, **options_of(analysis), layers=layers)
+                if generate:
+                    whole, _ = explorer.material.continued(place, generate)
+                    with explorer.material.alone(f"{analysis} of {place.model}"):
+                        frame = analyze(
+                            analysis, model=explorer.material.model(place), inputs=whole, seed=place.seed,
+                            layers=layers, progress=report.progress, **options_of(analysis),
+                        )  # fmt: skip
+                else:
+                    frame = explorer.material.frame(analysis, place, **options_of(analysis), layers=layers)
                 return bundle.with_measured(analysis, [frame])
 
         def done(found: Bundle) -> None:
             known = {card.name for card in bundle.header.metrics}
             self._analyses = [*self._analyses, analysis]
-            self._put(Opened(place, found, self.choices))
+            self._put(Opened(place, found, self.choices, generate))
             self.sort = next(
                 (card.name for card in found.header.metrics if card.name not in known), self.sort
             )
@@ -266,14 +347,18 @@ class PageWidget(anywidget.AnyWidget):
 
         self._work(work, done)
 
-    def _save(self, name: str, view: str) -> None:
+    def _save(self, name: str, view: str, against: Any = None) -> None:
         """Save a view as a figure with its data and provenance."""
         place, _, explorer = self._free()
+        if self._generated:
+            raise InputError(
+                "a figure is drawn of an input, and the model wrote this text; SVG, PNG and CSV take what is seen"
+            )
 
         def work(report: Report) -> str:
             report(f"saving {name}")
             with explorer.material.reporting(report):
-                explorer.save_at(self._at(place, view), name)
+                explorer.save_at(self._at(place, view, against), name)
             return name
 
         def done(saved: str) -> None:
@@ -282,19 +367,24 @@ class PageWidget(anywidget.AnyWidget):
 
         self._work(work, done)
 
-    def _write(self, view: str) -> None:
+    def _write(self, view: str, against: Any = None) -> None:
         """Write the lines of Python that make a view."""
         place, _, explorer = self._free()
 
         def work(report: Report) -> str:
             with explorer.material.reporting(report):
-                return explorer.code_at(self._at(place, view))
+                return explorer.code_at(self._at(place, view, against))
 
         self._work(work, lambda found: setattr(self, "lines", found))
 
-    def _at(self, place: Address, view: str) -> Address:
+    def _at(self, place: Address, view: str, pinned: Any = None) -> Address:
+        """A view of a place; ``pinned`` is what it is compared with: model, id of the input, layer, head and token."""
         against = place.against
-        if view == "compare" and self.against:
+        if view == "compare" and isinstance(pinned, Mapping):
+            where = self._places.get((str(pinned.get("model")), str(pinned.get("id"))), place)
+            parts = {name: pinned.get(name) for name in ("layer", "head", "token")}
+            against = where.moved(view="attention", against=None, **parts)
+        elif view == "compare" and self.against:
             _, layer, head, tokens = self.against.split(".")
             token = None if tokens == "all" else int(tokens.split("+")[0])
             against = place.moved(
@@ -307,21 +397,29 @@ class PageWidget(anywidget.AnyWidget):
         explorer = self._host()
         if self.place is None or self.bundle is None:
             raise InputError("there is nothing here yet; open a model")
-        if self.worker.busy:
+        if self.worker.busy and not self._measuring:  # which gives way, and goes on afterwards
             raise InputError(f"wait for what is under way ({self.busy}), or cancel it")
         return self.place, self.bundle, explorer
 
     # ------------------------------------------------------------------------------------------------- saying
 
-    def _work(self, work: Any, done: Any) -> None:
+    def _work(self, work: Any, done: Any, measuring: bool = False) -> None:
+        self._measuring = measuring
+
         def end(result: Any) -> None:
             self.busy, self.share = "", None
             try:
                 done(result)
             except traitlets.TraitError as error:
                 self._fail(error)
+            self._go_on()
 
-        self.worker.start(work, end, self._fail, self._tell)
+        def failed(error: Exception) -> None:
+            self._stopped = self._stopped or measuring
+            self._fail(error)
+            self._go_on()
+
+        self.worker.start(work, end, failed, self._tell)
 
     def _tell(self, text: str, share: float | None) -> None:
         self.busy, self.share = text, share

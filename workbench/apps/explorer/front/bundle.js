@@ -1,6 +1,6 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
-const SCHEMA = 3; // and 1, which has no spectra, operands and predictions; and 2, which has no numbers by layer
+const SCHEMA = 4; // and 1, which has no spectra, operands and predictions; 2, no numbers by layer; 3, no generated texts
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */
@@ -16,6 +16,15 @@ const HALF = (() => {
   }
   return table;
 })();
+
+const INFINITE = 0x7c00; // bits from here to those of numbers below zero are of no number
+const NEGATIVE = 0x8000;
+
+/** What a function gives for every float16, by its bits. */
+export function byBits(values, of) {
+  for (let bits = 0; bits < HALF.length; bits++) if (!Number.isNaN(HALF[bits])) values[bits] = of(HALF[bits]);
+  return values;
+}
 
 export class BundleError extends Error {}
 
@@ -43,12 +52,28 @@ class Maps {
     return HALF[this.bits[(head * this.rows + query) * this.columns + key]];
   }
 
-  /** A head's whole matrix, row by row. */
+  /** A head's whole matrix as it is stored, row by row. */
   matrix(head) {
     const size = this.rows * this.columns;
-    const found = new Float32Array(size);
-    for (let i = 0; i < size; i++) found[i] = HALF[this.bits[head * size + i]]; // a callback for each takes three times as long
-    return found;
+    return this.bits.subarray(head * size, (head + 1) * size);
+  }
+
+  /** A head's largest value, and the one that a share of its values lies below: counted, for float16 has few values. */
+  extent(head, share) {
+    const bits = this.matrix(head);
+    const counts = new Uint32Array(HALF.length);
+    for (let i = 0; i < bits.length; i++) counts[bits[i]] += 1;
+    let below = 0; // numbers below zero come first
+    for (let value = NEGATIVE; value <= NEGATIVE + INFINITE; value++) below += counts[value];
+    const known = counts.subarray(0, INFINITE + 1).reduce((sum, count) => sum + count, below);
+    let [most, limit] = [0, 0];
+    for (let value = 0; value <= INFINITE; value++) {
+      if (!counts[value]) continue;
+      if (below < share * known) limit = value;
+      below += counts[value];
+      most = value;
+    }
+    return { most: HALF[most], limit: HALF[limit] };
   }
 
   /** Attention of one query to every token. */
@@ -93,9 +118,10 @@ class Maps {
 
   /** What the queries would give each real key that they may see, on average. */
   even(queries, real) {
-    let count = 0;
-    const upTo = Array.from(real, (one) => (count += one ? 1 : 0)); // real keys up to each token
-    const seen = (query) => (this.causal ? upTo[query] : count) || 1;
+    let sum = 0;
+    this.upTo ??= Int32Array.from(real, (one) => (sum += one ? 1 : 0)); // real keys up to each token
+    const count = this.upTo.at(-1);
+    const seen = (query) => (this.causal ? this.upTo[query] : count) || 1;
     return queries.reduce((sum, query) => sum + 1 / seen(query), 0) / queries.length;
   }
 }
@@ -125,6 +151,8 @@ export function readBundle(buffer) {
       ...card,
       place,
       count: card.labels.length,
+      generated: card.generated ?? 0,
+      layerAt: (index) => layers.find((layer) => layer.index === index),
       pixels: card.image ? array(start + "image").values : null,
       maps(layer) {
         if (layer.without) return null;
@@ -224,7 +252,7 @@ function readHeader(buffer) {
     throw new BundleError("The header of this file cannot be read: it is no bundle of the explorer.");
   }
   if (!header || header.format !== "attention-bundle") throw new BundleError("This file is no bundle of the explorer.");
-  if (![1, 2, SCHEMA].includes(header.bundle_schema)) {
+  if (![1, 2, 3, SCHEMA].includes(header.bundle_schema)) {
     throw new BundleError(
       `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schemas 1 to ${SCHEMA}. ` +
         "Write bundle and page with one version.",

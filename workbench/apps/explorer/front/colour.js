@@ -1,5 +1,7 @@
 // Colour with meaning: blue is attention from the query in question, orange attention to it, on both grounds.
 
+import { byBits } from "./bundle.js";
+
 const STOPS = {
   light: {
     from: ["#f1f4f9", "#9cc3f5", "#2f78dc", "#07305f"],
@@ -141,6 +143,20 @@ export function mosaics(pen, maps, columns, rows, limit, look) {
     pen.drawImage(canvas, 0, place * rows, columns, rows, box.x, box.y, box.width, box.height);
   });
   pen.globalAlpha = 1;
+}
+
+/** A matrix of float16 bits as a canvas of one pixel for each, through a ramp. */
+export function bitmap(bits, columns, rows, limit, look) {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width: columns, height: rows });
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const table = packed(look.theme, look.direction);
+  const colours = byBits(new Uint32Array(65536), (value) => table[Math.round(scaled(value, limit, look.scale) * 255)]);
+  for (let i = 0; i < pixels.length; i++) pixels[i] = colours[bits[i]];
+  pen.putImageData(image, 0, 0);
+  return canvas;
 }
 
 /** A ramp as pixels of four bytes, in the order of this machine. */

@@ -3,19 +3,28 @@
 import { fresh, lightLetters, mosaic, palette, percent, quantile, scaled } from "./colour.js";
 import { arranged, tint } from "./grid.js";
 import { inputImage } from "./image.js";
-import { button, make, readable, viewKey, viewOf } from "./state.js";
+import { button, make, readable, viewKey } from "./state.js";
 
 const PAIRS = 240; // of heads, for what is usual
 
-/** ½ Σ |a − b| over real tokens, as a share of what is there. */
-function apart(a, b, real) {
+/** ½ Σ |a − b| over tokens that are one another's, as a share of what is there. */
+function apart(a, b, pairs) {
   let [moved, whole] = [0, 0];
-  for (let i = 0; i < a.length; i++) {
-    if (!real[i]) continue;
-    moved += Math.abs(a[i] - b[i]);
-    whole += a[i] + b[i];
+  for (const [i, j] of pairs) {
+    moved += Math.abs(a[i] - b[j]);
+    whole += a[i] + b[j];
   }
   return whole > 0 ? moved / whole : 0;
+}
+
+/** Which tokens of one input are which of another: all of the same words, or patches of one grid; null where none are. */
+function matched(one, other) {
+  const grid = one.grid && String(one.grid) === String(other.grid);
+  const words = one === other || (one.count === other.count && one.labels.every((label, i) => label === other.labels[i]));
+  if (words || (grid && one.kinds.join() === other.kinds.join())) return [...one.real.keys()].filter((i) => one.real[i] && other.real[i]).map((i) => [i, i]);
+  if (!grid) return null;
+  const [a, b] = [one, other].map(({ kinds }) => [...kinds.keys()].filter((i) => kinds[i] === "patch"));
+  return a.map((token, i) => [token, b[i]]);
 }
 
 export class Compare {
@@ -36,47 +45,52 @@ export class Compare {
   /** Both views: of one input and one head they keep their own tokens, of two heads both have those in question. */
   views() {
     const { state } = this;
-    const pinned = viewOf(state.against, state.bundle);
+    const pinned = state.viewOf(state.against);
     if (!pinned) return null;
-    const here = { input: state.input, layer: state.layer, head: state.head, one: state.one, card: state.card, tokens: state.asked };
-    const linked = pinned.input === here.input && (pinned.layer !== here.layer || pinned.head !== here.head);
+    const here = { input: state.input, layer: state.layer, head: state.head, one: state.one, card: state.card, tokens: state.asked, bundle: state.bundle };
+    const pairs = matched(pinned.one, here.one);
+    const foreign = pinned.bundle !== here.bundle;
+    const words = pinned.one === here.one || (foreign && pinned.one.id === here.one.id && pairs && pinned.one.count === here.one.count);
+    const linked = words && (foreign || pinned.layer !== here.layer || pinned.head !== here.head);
     if (linked) pinned.tokens = here.tokens;
     const [a, b] = [pinned, here].map((view) => state.values(view.layer, view.head, view.tokens, view.one));
-    const alike = a && b && a.length === b.length && String(pinned.one.grid) === String(here.one.grid) && (pinned.one.grid || pinned.input === here.input);
-    return { pinned, here, linked, a, b, alike };
+    const alike = a && b && pairs && (pinned.one.grid || words) && pairs.every(([i, j]) => i < a.length && j < b.length);
+    return { pinned, here, linked, foreign, pairs, a, b, alike };
   }
 
   /** One sentence: how much attention is elsewhere, and how much that is in other heads. */
   words(found, whom) {
-    const { state } = this;
-    const { pinned, here, linked, a, b, alike } = found;
-    const [mine, other] = [here, pinned].map((view) => `layer ${view.layer}, head ${view.head}`);
+    const { pinned, here, linked, foreign, pairs, a, b, alike } = found;
+    const named = (view) => `layer ${view.layer}, head ${view.head}${foreign ? ` of ${modelName(view)}` : ""}`;
+    const [mine, other] = [here, pinned].map(named);
     const names = mine === other ? `L${mine.slice(1)}, twice` : `L${mine.slice(1)} beside ${other}`;
     if (!a || !b) return `${names}: no attention matrix in one of them.`;
     if (!alike) return `${names}: their inputs have other tokens, so there is no difference to take.`;
     const usual = percent(this.usual(found));
-    return linked
-      ? `${names}, from ${whom}: ${percent(apart(a, b, state.one.real))} of attention elsewhere; two random heads: ${usual} (median).`
-      : `${names}, each from its own tokens: ${percent(apart(a, b, state.one.real))} of attention elsewhere; in other heads ${usual} (median).`;
+    const whose = linked ? `from ${whom}` : "each from its own tokens";
+    const level = foreign ? `a random head of each: ${usual}` : linked ? `two random heads: ${usual}` : `in other heads ${usual}`;
+    return `${names}, ${whose}: ${percent(apart(a, b, pairs))} of attention elsewhere; ${level} (median).`;
   }
 
-  usual({ pinned, here, linked }) {
+  usual({ pinned, here, linked, foreign, pairs }) {
     const { state } = this;
     const key = [state.against, viewKey(here), state.direction].join();
     if (this.known?.key === key) return this.known.value;
-    const heads = state.bundle.layers.flatMap((layer) => (layer.without ? [] : Array.from({ length: layer.heads }, (_, head) => [layer.index, head])));
+    const headsOf = ({ bundle }) => bundle.layers.flatMap((layer) => (layer.without ? [] : Array.from({ length: layer.heads }, (_, head) => [layer.index, head])));
     const values = (view, [layer, head]) => state.values(layer, head, view.tokens, view.one);
+    const whole = (view) => headsOf(view).map((head) => values(view, head)).filter((row) => row && row.length === view.one.count);
     const found = [];
-    if (linked) {
-      const rows = heads.map((head) => values(here, head)).filter((row) => row && row.length === state.one.count);
-      for (let i = 0; i < PAIRS && rows.length > 1; i++) {
-        const [x, y] = [(i * 7919) % rows.length, (i * 104729 + 1 + Math.floor(i / rows.length)) % rows.length]; // the same pairs every time
-        if (x !== y) found.push(apart(rows[x], rows[y], state.one.real));
+    if (linked || foreign) {
+      const rows = whole(here);
+      const others = foreign ? whole(pinned) : rows;
+      for (let i = 0; i < PAIRS && rows.length && others.length; i++) {
+        const [x, y] = [(i * 7919) % others.length, (i * 104729 + 1 + Math.floor(i / rows.length)) % rows.length]; // the same pairs every time
+        if (foreign || x !== y) found.push(apart(others[x], rows[y], pairs));
       }
     } else {
-      for (const head of heads) {
+      for (const head of headsOf(here)) {
         const [x, y] = [values(pinned, head), values(here, head)];
-        if (x && y && x.length === y.length) found.push(apart(x, y, state.one.real));
+        if (x && y && x.length === y.length) found.push(apart(x, y, pairs));
       }
     }
     this.known = { key, value: quantile(found, 0.5) };
@@ -86,14 +100,14 @@ export class Compare {
   /** Draw all panes; returns the value at which both views have full colour. */
   draw(found, width, height) {
     const { state } = this;
-    const { pinned, here, a, b, alike } = found;
-    const real = state.one.real;
+    const { pinned, here, foreign, pairs, a, b, alike } = found;
     const limit = Math.max(...[a, b].filter(Boolean).flatMap((row) => [...row]), 1e-9);
-    const change = alike ? b.map((value, i) => (real[i] ? value - a[i] : 0)) : null;
-    const most = change ? Math.max(...change.map(Math.abs), 1e-9) : 1;
+    const change = alike ? new Float32Array(b.length) : null;
+    if (change) for (const [i, j] of pairs) change[j] = b[j] - a[i];
+    const most = change ? change.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9) : 1;
     const side = state.scale === "log" ? "sqrt" : state.scale; // a difference goes through 0
     const sets = [
-      { view: pinned, values: a, limit, title: `Pinned: layer ${pinned.layer}, head ${pinned.head}${pinned.input === here.input ? "" : `, ${pinned.one.id}`}` },
+      { view: pinned, values: a, limit, title: `Pinned: layer ${pinned.layer}, head ${pinned.head}${foreign ? ` of ${modelName(pinned)}` : ""}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
       { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
       { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: other tokens" },
     ];
@@ -120,14 +134,14 @@ export class Compare {
     const [high, across] = one.image ?? one.grid;
     const unit = Math.min(wide / across, tall / high);
     const [width, height] = [Math.floor(across * unit), Math.floor(high * unit)];
-    if (pane.kind !== `image ${view.input}`) {
-      pane.kind = `image ${view.input}`;
+    if (pane.kind !== one) {
+      pane.kind = one;
       pane.canvas = make("canvas", "aw-image");
       pane.canvas.setAttribute("role", "img");
       pane.room.replaceChildren(pane.canvas);
       const patches = [...one.kinds.keys()].filter((i) => one.kinds[i] === "patch");
       pane.patches = patches;
-      if (view.input === state.input) {
+      if (one === state.one) {
         this.listens(pane.canvas, (event) => {
           const box = pane.canvas.getBoundingClientRect();
           const [x, y] = [Math.floor(((event.clientX - box.left) / box.width) * columns), Math.floor(((event.clientY - box.top) / box.height) * rows)];
@@ -138,8 +152,8 @@ export class Compare {
     pane.canvas.setAttribute("aria-label", pane.title.textContent);
     const pen = fresh(pane.canvas, width, height);
     if (!pen) return;
-    if (!this.images.has(view.input)) this.images.set(view.input, inputImage(one, true));
-    const image = this.images.get(view.input);
+    if (!this.images.has(one)) this.images.set(one, inputImage(one, true));
+    const image = this.images.get(one);
     pen.imageSmoothingEnabled = across > 64;
     if (image) pen.drawImage(image, 0, 0, width, height);
     pane.patches.forEach((token, i) => {
@@ -163,13 +177,13 @@ export class Compare {
   drawWords(pane, view, values, colour) {
     const { state } = this;
     const { one } = view;
-    if (pane.kind !== `words ${view.input}`) {
-      pane.kind = `words ${view.input}`;
+    if (pane.kind !== one) {
+      pane.kind = one;
       pane.chips = [...one.kinds.keys()].filter((i) => one.real[i]).map((token) => {
         const chip = make("button", `aw-token aw-${one.kinds[token] === "word" ? "word" : "other"}`, readable(one.labels[token]));
         chip.type = "button";
         chip.tabIndex = -1;
-        if (view.input === state.input) this.listens(chip, () => token);
+        if (one === state.one) this.listens(chip, () => token);
         return [token, chip];
       });
       pane.room.replaceChildren(make("div", "aw-text", null, ...pane.chips.map(([, chip]) => chip)));
@@ -182,6 +196,11 @@ export class Compare {
       chip.classList.toggle("aw-asked", view.tokens.includes(token));
     }
   }
+}
+
+/** The model of a view, without where it is from. */
+function modelName({ bundle }) {
+  return bundle.model.spec.replace(/^(bundled|timm|hf):(?=.)/, "");
 }
 
 /** The pinned views as small maps in a row: a click, or a drop on the head view, sets one beside what is looked at. */
@@ -201,8 +220,9 @@ export class Pins {
     this.drawn = key;
     this.box.replaceChildren();
     for (const pin of state.pins) {
-      const view = viewOf(pin, state.bundle);
-      const name = `Layer ${view.layer}, head ${view.head}, ${view.tokens.length ? view.tokens.map((token) => readable(view.one.labels[token])).join(" ") : "all queries"}, ${view.one.id}`;
+      const view = state.viewOf(pin);
+      const model = view.bundle === state.bundle ? "" : modelName(view);
+      const name = `${model ? `${model}: l` : "L"}ayer ${view.layer}, head ${view.head}, ${view.tokens.length ? view.tokens.map((token) => readable(view.one.labels[token])).join(" ") : "all queries"}, ${view.one.id}`;
       const compared = state.against === pin;
       const show = button("", compared ? `${name}: stop comparing` : `${name}: compare with it`, () => state.set({ against: compared ? "" : pin }), "aw-pin");
       show.setAttribute("aria-label", `${view.layer}.${view.head}: ${show.title}`);
@@ -210,7 +230,7 @@ export class Pins {
       show.draggable = true;
       show.addEventListener("dragstart", (event) => event.dataTransfer.setData("text/plain", pin));
       const canvas = make("canvas");
-      show.append(canvas, make("span", "", `${view.layer}.${view.head}`));
+      show.append(canvas, make("span", "", `${model && `${model} `}${view.layer}.${view.head}`));
       const away = button("×", `Unpin ${name}`, () => state.set({ pins: state.pins.filter((other) => other !== pin), against: compared ? "" : state.against }), "aw-unpin");
       away.setAttribute("aria-label", away.title);
       this.box.append(make("div", "aw-pinned", null, show, away));

@@ -2,28 +2,34 @@
 
 import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { button, choice, make, outings, placeOn, readable } from "./state.js";
+import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
-const WORDS = { zero: ["zero", "off"], mean: ["mean", "its mean"], uniform: ["uniform", "even"] };
+const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "even" };
+const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends to all tokens that it may see alike" };
 
 export class Effect {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
-    const { ablations = {} } = state.bundle;
-    this.modes = outings(state.bundle);
-    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode]?.[1] ?? mode, `Without the head: ${ablations[mode]}`]));
-    this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => state.set({ ablation }));
+    this.host = host;
+    this.live = Boolean(host.kernel) && !state.bundle.unmeasured;
+    const ablations = { ...(this.live ? ASKED : {}), ...state.bundle.ablations };
+    if (!(host.choices?.length > 1) && !state.bundle.ablations?.batch) delete ablations.batch; // of one input it is its own mean
+    this.modes = [...Object.keys(ablations), ...outings(state.bundle).filter((mode) => mode === "token")];
+    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
+    this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => this.choose(ablation));
     this.kind.hidden = !this.modes.length;
     this.without = make("h3", "", "Taken out");
     this.list = make("div", "aw-most");
     this.title = make("h3");
     this.bars = make("div", "aw-outcomes");
     this.reads = make("p", "aw-reads");
+    this.ask = button("Switch this head off", "The kernel runs the model without it, and without random heads beside it", () => host.switchOff(state.ablation));
+    this.ask.hidden = true;
     this.map = make("canvas", "aw-effects");
     this.map.setAttribute("role", "img");
     this.note = make("p", "aw-note");
-    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.map, this.list, this.note);
+    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.ask, this.map, this.list, this.note);
     this.map.addEventListener("pointermove", (event) => this.pointed(event));
     this.map.addEventListener("pointerleave", () => tip.hide());
     this.map.addEventListener("click", () => {
@@ -40,16 +46,25 @@ export class Effect {
     return asked.length ? asked.at(-1) : one.real.lastIndexOf(true);
   }
 
+  /** A way to take something out: a head that was not switched off so is what a kernel is asked for. */
+  choose(ablation) {
+    const { state } = this;
+    const there = ablation === "token" || Number.isFinite(state.one.ablated(ablation, "divergence", state.card, state.head, this.position, 1)[0]);
+    if (there || !this.live) state.set({ ablation });
+    else this.host.switchOff(ablation);
+  }
+
   draw(width) {
     const { state } = this;
     const { one, bundle } = state;
     const { prediction } = one;
-    const known = prediction && this.modes.length > 0;
+    const ready = outings(bundle).length > 0;
+    const known = prediction && ready;
     const tokens = state.ablation === "token";
     this.list.hidden = !known || !tokens;
     for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
     if (tokens && !one.grid) this.map.hidden = true; // words have their list
-    this.element.children[2].hidden = !known;
+    this.element.children[2].hidden = !prediction || !(ready || this.live);
     if (!prediction) {
       this.title.textContent = "Prediction";
       this.note.textContent = `None here: ${bundle.without_ablations || "this file was written without it"}.`;
@@ -59,6 +74,7 @@ export class Effect {
     const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
     if (this.drawn === key) return;
     this.drawn = key;
+    this.ask.hidden = true;
     if (known && tokens) return this.drawTokens(at, width);
     const outcomes = prediction.outcomes[at];
     const before = one.predicted(at);
@@ -66,7 +82,11 @@ export class Effect {
     this.title.textContent = prediction.of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;
     this.draws(outcomes, before, after, prediction.actual[at]);
     if (!known) {
-      this.note.textContent = `The effect of single heads is not in this file: ${bundle.without_ablations}.`;
+      this.kind.show("");
+      this.note.textContent = bundle.unmeasured
+        ? "What it predicts without single heads is not measured yet."
+        : this.live ? "Choose how this head is switched off: the kernel runs the model without it, and without random heads as a null."
+        : `The effect of single heads is not in this file: ${bundle.without_ablations}.`;
       return;
     }
     this.kind.show(state.ablation);
@@ -77,14 +97,15 @@ export class Effect {
     const median = sorted.length ? sorted[Math.floor(sorted.length / 2)] : NaN;
     const larger = sorted.filter((effect) => effect > own).length;
     const change = after && before.length ? after[0] - before[0] : NaN;
+    this.ask.hidden = !this.live || Number.isFinite(own);
     this.reads.textContent = !Number.isFinite(own)
-      ? "This head could not be switched off so: where its output goes, or its values, are not known."
+      ? this.live ? `Layer ${state.layer}, head ${state.head} has not been switched off so.` : "This head could not be switched off so: where its output goes, or its values, are not known."
       : `Layer ${state.layer}, head ${state.head}: “${readable(outcomes[0])}” ${percent(before[0])} → ${percent(after[0])}` +
         ` (${change >= 0 ? "+" : "−"}${number(Math.abs(change) * 100)} points). Divergence ${number(own)} nats, ` +
         `rank ${larger + 1} of ${sorted.length}; a random head gives ${number(median)} (median).`;
-    this.heat(finite, width);
+    this.heat(this.live ? all : finite, width);
     const where = prediction.of === "class" ? "" : " at this position";
-    this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, every head switched off by itself (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
+    this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, ${finite.length < all.length ? `${finite.length} heads, most of them at random,` : "every head"} switched off by ${finite.length < all.length ? "themselves" : "itself"} (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
   }
 
   /** Look at what a token does: of a class it is the token in question, of a next token one beside it. */
@@ -133,16 +154,10 @@ export class Effect {
       }
       this.map.setAttribute("aria-label", this.reads.textContent);
     }
-    this.list.replaceChildren(make("h3", "", `Most effect on the prediction`));
-    for (const token of order.slice(0, one.grid ? 4 : 10)) {
-      const bar = make("span", "aw-bar", null, make("i"));
-      bar.firstChild.style.width = `${(effects[token] / Math.max(effects[order[0]], 1e-12)) * 100}%`;
-      bar.firstChild.style.backgroundColor = tint(state, 1, "from");
-      const row = button("", `Take this ${kind} out`, () => this.take(token), "aw-leader");
-      row.append(make("span", "aw-name", readable(one.labels[token])), make("span", "aw-where", String(token)), bar, make("span", "aw-value", number(effects[token])));
-      row.setAttribute("aria-pressed", String(token === out));
-      this.list.append(row);
-    }
+    refill(this.list, "Most effect on the prediction", order.slice(0, one.grid ? 4 : 10).map((token) => ({
+      name: readable(one.labels[token]), where: String(token), value: number(effects[token]), title: `Take this ${kind} out`, colour: tint(state, 1, "from"),
+      share: effects[token] / Math.max(effects[order[0]], 1e-12), pressed: token === out, act: () => this.take(token),
+    })));
     this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. What is put in its place is itself an input that the model may not know.`;
   }
 
@@ -177,7 +192,7 @@ export class Effect {
     const pen = fresh(this.map, width, layers.length * tall + 18);
     if (!pen) return;
     const style = palette(state.theme, this.element);
-    const most = Math.max(...cells.map((cell) => cell.effect), 1e-12);
+    const most = Math.max(...cells.map((cell) => cell.effect || 0), 1e-12);
     pen.font = `10.5px ${style.fontFamily}`;
     pen.textBaseline = "middle";
     pen.textAlign = "center";
@@ -189,7 +204,7 @@ export class Effect {
     for (const { x, y, effect, layer, head } of this.cells) {
       pen.fillStyle = style.getPropertyValue("--soft");
       pen.fillRect(x, y, wide - 1.5, tall - 1.5);
-      pen.fillStyle = `rgba(${hue(state.theme, "from").join(",")},${effect / most})`;
+      pen.fillStyle = `rgba(${hue(state.theme, "from").join(",")},${(effect || 0) / most})`;
       pen.fillRect(x, y, wide - 1.5, tall - 1.5);
       if (layer.index !== state.layer || head !== state.head) continue;
       pen.strokeStyle = style.getPropertyValue("--ink");

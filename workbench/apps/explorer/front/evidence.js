@@ -1,12 +1,12 @@
 // Evidence, in tabs: the head's matrix, its queries and keys, their lengths, spectra, metrics beside all heads, effect.
 
-import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
+import { bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
-import { TABS, button, make, placeOn, readable } from "./state.js";
+import { TABS, button, largest, make, placeOn, readable, refill } from "./state.js";
 
 const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Π" };
 const HINTS = {
@@ -15,7 +15,7 @@ const HINTS = {
 };
 
 export class Evidence {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
     this.tabs = make("div", "aw-tabs");
@@ -27,7 +27,7 @@ export class Evidence {
       this.tabs.append(tab);
     });
     this.tabs.addEventListener("keydown", (event) => this.keyed(event));
-    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip), membership: new Membership(state, tip) };
+    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip, host), membership: new Membership(state, tip) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
     this.body.tabIndex = 0; // it scrolls where it must
@@ -47,6 +47,11 @@ export class Evidence {
       tab.tabIndex = tab.dataset.tab === state.tab ? 0 : -1;
     }
     this.body.setAttribute("aria-label", HINTS[state.tab]);
+    if (state.bundle.unmeasured && ["spectra", "metrics", "membership"].includes(state.tab)) {
+      this.shown = null;
+      this.body.replaceChildren(make("p", "aw-empty", "Not measured yet."));
+      return;
+    }
     const maps = state.one.maps(state.card);
     if (!maps && !["metrics", "effect", "membership"].includes(state.tab)) {
       this.shown = null;
@@ -89,15 +94,9 @@ export class Evidence {
     const { state } = this;
     const key = [state.input, state.layer, state.head, state.theme, state.scale].join(".");
     if (this.held?.key === key) return this.held;
-    const values = maps.matrix(state.head);
-    let most = 0;
-    for (const value of values) if (value > most) most = value;
-    const limit = quantile(values.length > 65536 ? values.filter((_, i) => i % 7 === 0) : values, 0.999) || most;
-    const canvas = document.createElement("canvas");
-    Object.assign(canvas, { width: maps.columns, height: maps.rows });
-    const look = { ...state.look, direction: "from" };
-    mosaic(canvas.getContext("2d"), values, maps.columns, maps.rows, limit, look, { x: 0, y: 0, width: maps.columns, height: maps.rows });
-    this.held = { key, canvas, limit, most };
+    const { most, limit } = maps.extent(state.head, 0.999);
+    const canvas = bitmap(maps.matrix(state.head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" });
+    this.held = { key, canvas, limit: limit || most, most };
     return this.held;
   }
 
@@ -136,19 +135,14 @@ export class Evidence {
     const { state } = this;
     const { one } = state;
     const values = state.shown();
-    this.most.replaceChildren();
-    if (!values || values.length === 1) return;
+    this.most.hidden = !values || values.length === 1;
+    if (this.most.hidden) return;
     const to = state.direction === "to" && state.asked.length;
-    this.most.append(make("h3", "", to ? "Most attention comes from" : "Most attention goes to"));
-    const places = [...values.keys()].filter((token) => one.real[token]).sort((a, b) => values[b] - values[a]);
-    for (const token of places.slice(0, count)) {
-      const bar = make("span", "aw-bar", null, make("i"));
-      bar.firstChild.style.width = `${(values[token] / values[places[0]]) * 100}%`;
-      bar.firstChild.style.backgroundColor = tint(state, 1);
-      const row = button("", "Take this token", () => state.set({ tokens: [token], hover: null }), "aw-leader");
-      row.append(make("span", "aw-name", readable(one.labels[token])), make("span", "aw-where", String(token)), bar, make("span", "aw-value", percent(values[token])));
-      this.most.append(row);
-    }
+    const places = largest(values, count, (token) => one.real[token]);
+    refill(this.most, to ? "Most attention comes from" : "Most attention goes to", places.map((token) => ({
+      name: readable(one.labels[token]), where: String(token), value: percent(values[token]), title: "Take this token",
+      share: values[token] / values[places[0]], colour: tint(state, 1), act: () => state.set({ tokens: [token], hover: null }),
+    })));
   }
 
   /** Names of the tokens along both sides, where there is room. */

@@ -1,7 +1,7 @@
 // What is taken away: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
 import { hue, percent, scaled, unscaled } from "./colour.js";
-import { button, make, onEnter, viewOf } from "./state.js";
+import { button, make, onEnter } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
 const SIDE = 720; // of an exported image, in its own units
@@ -94,8 +94,8 @@ export function csv(rows) {
 export function seenRows(state) {
   const { one } = state;
   const values = state.shown();
-  const pinned = state.against && viewOf(state.against, state.bundle);
-  const others = pinned && pinned.input === state.input ? state.values(pinned.layer, pinned.head, pinned.tokens.length ? state.tokens : [], pinned.one) : null;
+  const pinned = state.against && state.viewOf(state.against);
+  const others = pinned && pinned.one === one ? state.values(pinned.layer, pinned.head, pinned.tokens.length ? state.tokens : [], pinned.one) : null;
   const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", "attention"];
   const asked = state.tokens.length ? state.tokens.join("+") : "all";
   const rows = [...(values ?? []).keys()].filter((token) => one.real[token]).map((token) => {
@@ -127,10 +127,10 @@ function figureOf(state) {
 
 /** The address of a view, as `Explorer.at` takes it. */
 export function addressOf(state, figure = figureOf(state), seen = state) {
-  const { layer, head, tokens } = seen;
-  const address = { model: state.bundle.model.spec, ...state.one.address, layer, head, token: tokens.length ? tokens[0] : null, view: figure };
-  if (state.bundle.model.random_weights) address.pretrained = false;
-  if (figure === "compare") address.against = addressOf(state, "attention", viewOf(state.against, state.bundle));
+  const { layer, head, tokens, bundle, one } = seen;
+  const address = { model: bundle.model.spec, ...one.address, layer, head, token: tokens.length ? tokens[0] : null, view: figure };
+  if (bundle.model.random_weights) address.pretrained = false;
+  if (figure === "compare") address.against = addressOf(state, "attention", state.viewOf(state.against));
   return address;
 }
 
@@ -138,7 +138,7 @@ export function addressOf(state, figure = figureOf(state), seen = state) {
 export function printCommand(state, figure = figureOf(state)) {
   const { inputs = "INPUTS", ...address } = state.one.address ?? {};
   const parts = { model: state.bundle.model.spec, inputs, ...address, layer: state.layer, head: state.head, token: state.tokens.length ? state.tokens[0] : "all", view: figure };
-  if (figure === "compare") parts.against = JSON.stringify(addressOf(state, "attention", viewOf(state.against, state.bundle)));
+  if (figure === "compare") parts.against = JSON.stringify(addressOf(state, "attention", state.viewOf(state.against)));
   if (state.bundle.model.random_weights) parts.pretrained = "false";
   return ["workbench render explorer", ...Object.entries(parts).map(([name, value]) => `-p ${name} ${quoted(String(value))}`)].join(" ");
 }
@@ -199,7 +199,7 @@ export class Export {
     this.code.setAttribute("aria-label", "lines of Python that make this figure");
     const save = () => {
       this.box.close();
-      this.host.save(this.name.value, this.figure.value);
+      this.host.save(this.name.value, this.figure.value, this.pinned());
     };
     onEnter(this.name, save);
     return [
@@ -217,7 +217,13 @@ export class Export {
     this.command.value = printCommand(this.state, this.figure.value);
     if (!this.code) return;
     this.code.value = "";
-    this.host.lines(this.figure.value);
+    this.host.lines(this.figure.value, this.pinned());
+  }
+
+  /** What a kernel finds the pinned view by, where the figure compares. */
+  pinned() {
+    const view = this.figure.value === "compare" ? this.state.viewOf(this.state.against) : null;
+    return view && { model: view.bundle.model.spec, id: view.one.id, layer: view.layer, head: view.head, token: view.tokens[0] ?? null };
   }
 
   get open() {

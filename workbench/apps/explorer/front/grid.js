@@ -1,7 +1,7 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
 import { HEADS, fresh, hue, mosaics, number, palette, quantile } from "./colour.js";
-import { button, make, placeOn } from "./state.js";
+import { make, placeOn, refill } from "./state.js";
 
 const GAP = 3;
 const BAR = 4;
@@ -41,6 +41,11 @@ export class ModelView {
     Object.assign(this.find, { type: "search", placeholder: "3.5 or > 0.4", title: "A head (layer.head), or scores above or below a number" });
     this.find.setAttribute("aria-label", "find heads: layer.head, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
+    const { left_out: left } = state.bundle;
+    this.others = make("select", "aw-select", null, option("", `${left.length} more layer${left.length === 1 ? "" : "s"}`), ...left.map((layer) => option(String(layer), `capture layer ${layer}`)));
+    this.others.setAttribute("aria-label", "layers that were left out for their size");
+    this.others.hidden = !host.kernel || !left.length;
+    this.others.addEventListener("change", () => this.others.value && host.layer(Number(this.others.value)));
     this.canvas = make("canvas", "aw-grid");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
@@ -49,7 +54,7 @@ export class ModelView {
     this.leaders = make("div", "aw-leaders");
     this.box = make(
       "section", "aw-panel aw-model", null,
-      make("header", "aw-head", null, make("h2", "", "Heads"), make("div", "aw-row", null, this.order, this.find)),
+      make("header", "aw-head", null, make("h2", "", "Heads"), make("div", "aw-row", null, this.others, this.order, this.find)),
       this.scroll, this.note, this.leaders,
     );
     this.box.setAttribute("aria-label", "model view");
@@ -234,8 +239,14 @@ export class ModelView {
     const { state } = this;
     const { one } = state;
     if (!one.image && !state.asked.length) return this.thumb(layer, head);
-    const values = state.values(layer.index, head);
-    return values && arranged(values, one);
+    const asked = [state.input, state.asked.join("+"), state.direction].join();
+    if (this.held?.asked !== asked) this.held = { asked, maps: new Map() }; // another head is outlined, and nothing else changes
+    const key = `${layer.index}.${head}`;
+    if (!this.held.maps.has(key)) {
+      const values = state.values(layer.index, head);
+      this.held.maps.set(key, values && arranged(values, one));
+    }
+    return this.held.maps.get(key);
   }
 
   /** The head's matrix, its largest value in each of at most 48 × 48 bins. */
@@ -270,7 +281,7 @@ export class ModelView {
     this.note.textContent =
       `Cell: ${what}, full colour at ${number(limit)} (corner: beyond).` +
       (metric ? ` Bar: ${(metric.short || metric.label).toLowerCase()}, full at ${number(high)}${level}.` : "") +
-      (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for the size of the file.` : "");
+      (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");
     this.note.title = without.map((layer) => `Layer ${layer.index} ${layer.without}`).join("\n");
     const cell = this.score(state.card, state.head);
     this.canvas.setAttribute(
@@ -287,7 +298,7 @@ export class ModelView {
     const key = `${state.input}|${state.layer}.${state.head}|${state.theme}`;
     if (this.led === key) return;
     this.led = key;
-    this.leaders.replaceChildren(make("h3", "", "Strongest head of each pattern"));
+    const rows = [];
     for (const metric of patterns) {
       let best = null;
       for (const layer of state.bundle.layers) {
@@ -298,19 +309,13 @@ export class ModelView {
       }
       if (!best) continue;
       const level = this.score(best.layer, best.head, "null_mean", metric);
-      const bar = make("span", "aw-bar", null, make("i"), make("b"));
-      bar.firstChild.style.width = `${best.score * 100}%`;
-      bar.lastChild.style.left = `${level * 100}%`;
-      bar.lastChild.hidden = !Number.isFinite(level);
-      const row = button("", `${metric.label}: ${number(best.score)}, null ${number(level)}. ${metric.definition}`, () =>
-        state.set({ layer: best.layer.index, head: best.head, more: [] }), "aw-leader");
-      row.append(
-        make("span", "aw-name", metric.short), make("span", "aw-where", `${best.layer.index}.${best.head}`), bar,
-        make("span", "aw-value", best.score.toFixed(2)),
-      );
-      row.setAttribute("aria-pressed", String(best.layer.index === state.layer && best.head === state.head));
-      this.leaders.append(row);
+      rows.push({
+        name: metric.short, where: `${best.layer.index}.${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
+        title: `${metric.label}: ${number(best.score)}, null ${number(level)}. ${metric.definition}`,
+        pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [] }),
+      });
     }
+    refill(this.leaders, "Strongest head of each pattern", rows);
     this.leaders.hidden = !patterns.length;
   }
 
@@ -387,13 +392,17 @@ function kept(state) {
 
 /** Values by token as a small map: patches on their grid, else in reading order. */
 export function arranged(values, one) {
-  if (one.grid && values.length === one.count) {
-    const patches = one.kinds.flatMap((kind, i) => (kind === "patch" ? [values[i]] : []));
-    return { values: patches, rows: one.grid[0], columns: one.grid[1], most: Math.max(...patches) };
+  const onGrid = one.grid && values.length === one.count;
+  const known = new Float32Array(values.length);
+  let [count, most] = [0, -Infinity];
+  for (let i = 0; i < values.length; i++) { // loops, for this is asked of every head while the pointer moves
+    if (onGrid ? one.kinds[i] !== "patch" : !one.real[i] && values.length > 1) continue;
+    known[count] = values[i];
+    if (known[count] > most) most = known[count];
+    count += 1;
   }
-  const known = [...values].filter((_, i) => one.real[i] || values.length === 1);
-  const columns = Math.ceil(Math.sqrt(known.length));
-  return { values: known, rows: Math.ceil(known.length / columns), columns, most: Math.max(...known) };
+  const columns = onGrid ? one.grid[1] : Math.ceil(Math.sqrt(count));
+  return { values: known.subarray(0, count), rows: onGrid ? one.grid[0] : Math.ceil(count / columns), columns, most };
 }
 
 function option(value, words) {

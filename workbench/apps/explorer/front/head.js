@@ -4,16 +4,18 @@ import { HEADS, fresh, lightLetters, palette, percent, scaled, unscaled } from "
 import { Compare } from "./compare.js";
 import { tint } from "./grid.js";
 import { inputImage } from "./image.js";
-import { button, choice, make, readable, viewKey } from "./state.js";
+import { Steps } from "./steps.js";
+import { button, choice, largest, make, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
 const FROM = "from {query}: {share} to {key}"; // of a bundle of schema 1, which has no sentences
 const TO = "to {key}: {share} from {query}";
 const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
+const WRITTEN = 12; // tokens that a model is asked to go on with
 const FAINT = 0.015; // attention below which no line is drawn
 
 export class HeadView {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
     this.headline = make("p", "aw-headline");
@@ -35,8 +37,11 @@ export class HeadView {
     this.stage = make("div", "aw-stage");
     this.hint = make("p", "aw-note", "Hover to preview, click to lock, shift-click or drag for several, Esc for all.");
     this.pin = button("Pin", "Pin this view, to set it beside another (M)", () => state.pin());
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.legend);
-    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, controls, this.special, this.stage, this.hint);
+    this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
+    this.more.hidden = !host.kernel;
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.more, this.legend);
+    this.steps = new Steps(state);
+    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, controls, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
     this.compare = new Compare(state, tip, (element, where) => this.listens(element, where));
     this.box.addEventListener("dragover", (event) => event.preventDefault());
@@ -54,6 +59,7 @@ export class HeadView {
   }
 
   destroy() {
+    this.steps.stop();
     globalThis.removeEventListener("pointerup", this.released);
   }
 
@@ -178,6 +184,8 @@ export class HeadView {
     this.pin.textContent = pinned ? "Pinned" : "Pin";
     this.pin.disabled = pinned || Boolean(state.card.without);
     if (this.built !== state.input) this.build();
+    if (state.one.prediction?.of !== "next token") this.more.hidden = true;
+    this.steps.draw();
     this.direction.show(state.direction);
     this.scale.show(state.scale);
     this.opacity.value = state.opacity;
@@ -191,8 +199,10 @@ export class HeadView {
     } else {
       this.sentence(values);
     }
-    const real = values ? [...values].filter((_, i) => values.length === 1 || state.one.real[i]) : [0];
-    this.limit = Math.max(...real, 1e-9);
+    this.limit = 1e-9;
+    for (let i = 0; values && i < values.length; i++) {
+      if (values[i] > this.limit && (values.length === 1 || state.one.real[i])) this.limit = values[i];
+    }
     this.legend.hidden = !values;
     this.scaleBar();
     const both = state.against && this.compare.views();
@@ -229,12 +239,12 @@ export class HeadView {
   sentence(values) {
     const { state } = this;
     const { one } = state;
-    const places = [...values].map((_, i) => i).filter((i) => one.real[i]);
-    const top = places.reduce((best, i) => (values[i] > values[best] ? i : best), places[0]);
+    const top = largest(values, 1, (i) => one.real[i])[0];
     const heads = state.more.length ? `Mean of ${state.heads.length} heads` : `Layer ${state.layer}, head ${state.head}`;
     const times = values[top] / this.even();
     let words;
     if (state.direction === "to" && state.asked.length) {
+      const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
       words = filled(state.bundle.sentences?.to ?? TO, { key: this.whom(), query: this.name(top), share: percent(values[top]), mean: percent(mean) });
     } else {
@@ -259,6 +269,7 @@ export class HeadView {
       .slice(0, 3);
     this.follows.replaceChildren();
     if (state.more.length) this.follows.append("Attention is the mean over the heads outlined in the grid; lines have their colours.");
+    else if (state.bundle.unmeasured) this.follows.append("Patterns are not measured yet.");
     else if (!scores.length) this.follows.append("No pattern clearly above its null level.");
     else {
       this.follows.append("Above its null level: ");
@@ -343,13 +354,16 @@ export class HeadView {
   paint(chip, token, values) {
     const { state } = this;
     const share = values && token < values.length ? scaled(values[token], this.limit, state.scale) * 0.9 : 0;
-    const key = `${share.toFixed(3)}${state.theme}${state.look.direction}${state.asked.includes(token)}${state.tokens.includes(token)}`;
+    const { fresh: chosen } = this.steps;
+    const key = `${share.toFixed(3)}${state.theme}${state.look.direction}${state.asked.includes(token)}${state.tokens.includes(token)}${chosen}`;
     if (chip.painted === key) return;
     chip.painted = key;
     chip.style.backgroundColor = share > 0.01 ? tint(state, share) : "";
     const light = lightLetters(state.theme, state.look.direction, share);
     chip.style.color = share < 0.25 ? "" : light ? "#ffffff" : "#16191d";
     chip.classList.toggle("aw-asked", state.asked.includes(token));
+    chip.classList.toggle("aw-fresh", token === chosen);
+    chip.classList.toggle("aw-later", chosen !== null && token > chosen);
     chip.setAttribute("aria-pressed", String(state.tokens.includes(token)));
   }
 
@@ -389,8 +403,12 @@ export class HeadView {
       const { top, bottom } = places.get(token);
       if (!this.long || (bottom > scrollTop - clientHeight / 2 && top < scrollTop + clientHeight * 1.5)) this.paint(chip, token, values);
     }
-    const pen = fresh(this.lines, width, height);
+    const seen = this.long ? Math.min(height, clientHeight) : height; // a canvas as tall as a long text takes a frame to clear
+    const from = this.long ? Math.max(0, Math.min(scrollTop, height - seen)) : 0;
+    const pen = fresh(this.lines, width, seen);
     if (!pen || !values) return;
+    this.lines.style.top = `${from}px`;
+    pen.translate(0, -from);
     const { state } = this;
     const asked = state.asked.slice(0, 6);
     state.heads.forEach(([layer, head], place) => {
@@ -398,7 +416,7 @@ export class HeadView {
         const row = state.values(layer, head, [token]);
         const start = places.get(token);
         if (!row || !start) continue;
-        const most = [...row.keys()].filter((i) => i !== token && row[i] > FAINT).sort((a, b) => row[b] - row[a]).slice(0, LINES);
+        const most = largest(row, LINES, (i) => i !== token && row[i] > FAINT);
         for (const other of most.reverse()) {
           const end = places.get(other);
           if (!end) continue;

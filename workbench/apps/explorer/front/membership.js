@@ -2,7 +2,7 @@
 
 import { fresh, mosaic, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { button, make, readable } from "./state.js";
+import { make, readable, refill } from "./state.js";
 
 export class Membership {
   constructor(state, tip) {
@@ -74,18 +74,12 @@ export class Membership {
       }
     }
     this.map.setAttribute("aria-label", this.reads.textContent);
-    const row = (name, place, value, limit, chosen, act) => {
-      const bar = make("span", "aw-bar", null, make("i"), make("b"));
-      bar.firstChild.style.width = `${(value / limit) * 100}%`;
-      bar.firstChild.style.backgroundColor = tint(state, 1, "from");
-      bar.lastChild.style.left = `${(1 / all.length / limit) * 100}%`;
-      const found = button("", `${name}: ${percent(value)}`, act, "aw-leader");
-      found.append(make("span", "aw-name", name), make("span", "aw-where", place), bar, make("span", "aw-value", percent(value)));
-      found.setAttribute("aria-pressed", String(chosen));
-      return found;
-    };
-    const largest = Math.max(...means, 1 / all.length);
-    this.heads.replaceChildren(make("h3", "", `Mean over the ${what}, by head (tick: even)`), ...means.map((mean, head) => row(`head ${head}`, "", mean, largest, head === own, () => state.set({ head, more: [] }))));
-    this.tokens.replaceChildren(make("h3", "", "Largest in this head"), ...order.slice(0, 6).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, 1 / all.length), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
+    const row = (name, where, value, limit, pressed, act) => ({
+      name, where, pressed, act, value: percent(value), title: `${name}: ${percent(value)}`, share: value / limit, tick: 1 / all.length / limit, colour: tint(state, 1, "from"),
+    });
+    const least = 1 / all.length;
+    const largestMean = Math.max(...means, least);
+    refill(this.heads, `Mean over the ${what}, by head (tick: even)`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
+    refill(this.tokens, "Largest in this head", order.slice(0, 6).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, least), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
   }
 }

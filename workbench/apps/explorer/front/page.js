@@ -61,12 +61,14 @@ export function mount(element, buffer, options = {}) {
     return { state: null, say() {}, wrong() {}, busy() {}, destroy() {} };
   }
   const parts = [];
+  let written = options.address ? location.hash : "";
+  let waits = null;
   const state = new State(bundle, () => draw());
   if (options.theme) state.theme = options.theme;
   const tip = new Tip(root);
   const model = new ModelView(state, tip, options);
-  const head = new HeadView(state, tip);
-  const evidence = new Evidence(state, tip);
+  const head = new HeadView(state, tip, options);
+  const evidence = new Evidence(state, tip, options);
   const depth = new Depth(state, tip);
   const help = makeHelp();
   const taken = new Export(state, head, (words) => top.say(words), options);
@@ -90,7 +92,11 @@ export function mount(element, buffer, options = {}) {
     }
     if (options.address && state.hover === null) {
       const fragment = state.toFragment();
-      if (fragment !== location.hash) history.replaceState(null, "", fragment);
+      // An address that was given, and is not read yet, is not written over: its event is on the way.
+      if (location.hash === written && fragment !== written) {
+        history.replaceState(null, "", fragment);
+        written = location.hash;
+      }
     }
     options.changed?.(state);
   }
@@ -98,6 +104,7 @@ export function mount(element, buffer, options = {}) {
   const pressed = (event) => press(event, state, model, [help, taken, ...(other ? [other] : [])], top);
   const released = (event) => event.key.toLowerCase() === "o" && state.original && state.set({ original: false });
   const moved = () => {
+    written = location.hash;
     const other = state.fromFragment(location.hash || location.search);
     if (other) top.say(other, true);
   };
@@ -120,6 +127,23 @@ export function mount(element, buffer, options = {}) {
     wrong: top.wrong,
     busy: top.busy,
     lines: (words) => taken.written(words),
+    /** Whether something has to wait until an open box is closed; it is done then. */
+    later(act) {
+      const open = [help, taken, ...(other ? [other] : [])].find((one) => one.open);
+      if (open && waits !== act) open.box.addEventListener("close", () => act(), { once: true });
+      if (open) waits = act;
+      return Boolean(open);
+    },
+    /** What has the keys, and how far the text is scrolled: another bundle of the same view has them, too. */
+    held() {
+      const active = root.getRootNode().activeElement;
+      return { label: root.contains(active) ? active.getAttribute("aria-label") : null, top: head.stage.scrollTop };
+    },
+    hold(before) {
+      if (!before) return;
+      if (before.label) [...root.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === before.label)?.focus({ preventScroll: true });
+      requestAnimationFrame(() => requestAnimationFrame(() => (head.stage.scrollTop = before.top)));
+    },
     destroy() {
       state.closed = true;
       heard.removeEventListener("keydown", pressed);

@@ -1,6 +1,7 @@
 // What is looked at: one object, changed in one place, kept in the fragment of the page's address.
 
 const MOST_PINS = 12;
+const MOST_OTHERS = 3; // bundles that are kept for the views pinned in them
 const SCALES = ["linear", "sqrt", "log"];
 export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"];
 
@@ -12,7 +13,7 @@ export class State {
     const first = bundle.layers.filter((layer) => !layer.without).at(-1) ?? bundle.layers[0];
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
-      sort: "", find: "", metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
+      sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
       tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
     });
     this.tokens = this.opening();
@@ -72,13 +73,14 @@ export class State {
     if (!this.card) this.layer = this.bundle.layers[0].index;
     this.head = whole(this.head, 0, Math.max(0, this.card.heads - 1));
     this.tokens = [...new Set(this.tokens)].filter((token) => Number.isInteger(token) && token >= 0 && token < this.one.count);
-    if (this.against && !viewOf(this.against, this.bundle)) this.against = "";
+    if (this.against && !this.viewOf(this.against)) this.against = "";
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
     const modes = outings(this.bundle);
-    if (!modes.includes(this.ablation)) this.ablation = modes[0] ?? "";
+    const later = this.bundle.unmeasured; // what is not there yet may be asked for
+    if (!modes.includes(this.ablation) && !later) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
-    if (!["mean", "rollout"].includes(this.depth) && !(this.depth === "tokens" && this.bundle.by_layer.length)) this.depth = "head";
+    if (!["mean", "rollout"].includes(this.depth) && !(this.depth === "tokens" && (later || this.bundle.by_layer.length))) this.depth = "head";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
     this.tell();
   }
@@ -105,16 +107,32 @@ export class State {
     this.tell();
   }
 
-  /** What a person set in the page of another bundle stays where it can. */
-  keep({ opacity, metric, theme, pins, find, bundle }) {
-    const same = bundle.model.spec === this.bundle.model.spec && bundle.inputs.map((one) => one.id).join() === this.bundle.inputs.map((one) => one.id).join();
+  /** The view of a pin: of this bundle, or of another that was shown before. Null where there is none. */
+  viewOf(key) {
+    const [, id, own] = /^(?:(\d+)@)?(.*)$/.exec(key);
+    const bundle = id === undefined ? this.bundle : this.shelf.find((one) => one.id === Number(id))?.bundle;
+    return bundle ? viewOf(own, bundle) : null;
+  }
+
+  /** What a person set in the page of another bundle stays where it can; views of another model or input as pins. */
+  keep({ opacity, metric, theme, pins, shelf, find, bundle }) {
+    const alike = (one, other) => one.model.spec === other.model.spec && one.inputs.map((input) => input.id).join("\n") === other.inputs.map((input) => input.id).join("\n");
+    const same = alike(bundle, this.bundle);
     const known = this.bundle.metrics.some((one) => one.name === metric);
-    this.set({ opacity, theme, find: same ? find : "", metric: known ? metric : this.metric, pins: same ? pins.filter((pin) => viewOf(pin, this.bundle)) : [] });
+    const home = shelf.find((one) => alike(one.bundle, this.bundle))?.id; // what is shown again is no other bundle
+    const id = 1 + Math.max(0, ...shelf.map((one) => one.id));
+    const named = pins.map((pin) => {
+      if (pin.startsWith(`${home}@`)) return pin.slice(pin.indexOf("@") + 1);
+      return same || pin.includes("@") ? pin : `${id}@${pin}`;
+    });
+    const others = same ? shelf : [...shelf, { id, bundle }];
+    this.shelf = others.filter((one) => named.some((pin) => pin.startsWith(`${one.id}@`))).slice(-MOST_OTHERS);
+    this.set({ opacity, theme, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
   }
 
   /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */
   values(layer, head, tokens = this.asked, one = this.one) {
-    const maps = one.maps(this.layerAt(layer));
+    const maps = one.maps(one.layerAt(layer));
     if (!maps || head >= maps.heads) return null;
     if (!tokens.length) return maps.mean(head, one.real);
     if (this.direction === "to" && maps.rows === 1) return null;
@@ -190,7 +208,7 @@ export function viewOf(key, bundle) {
   const card = bundle.layers.find((each) => each.index === layer);
   const tokens = found[4] === "all" ? [] : found[4].split("+").map(Number);
   if (!one || !card || card.without || head >= card.heads || tokens.some((token) => token >= one.count)) return null;
-  return { input, layer, head, tokens, one, card };
+  return { input, layer, head, tokens, one, card, bundle };
 }
 
 /** Where on an element an event is, in the element's own pixels, however much larger it is shown. */
@@ -228,6 +246,48 @@ export function button(words, title, act, name = "") {
   found.type = "button";
   found.title = title;
   found.addEventListener("click", act);
+  return found;
+}
+
+/**
+ * A list of buttons under a heading: `name`, `where` and `value` as words, a bar of `share` with a tick at `tick`, and what a
+ * click does. They stay the same elements when they tell something else, so that a click that began on one ends on it.
+ */
+export function refill(box, heading, items) {
+  const head = box.firstElementChild ?? box.appendChild(make("h3"));
+  if (head.textContent !== heading) head.textContent = heading;
+  while (box.children.length > items.length + 1) box.lastElementChild.remove();
+  items.forEach(({ name, where, value, title, share, colour = "", tick = NaN, pressed = false, act }, place) => {
+    let row = box.children[place + 1];
+    if (!row) {
+      row = button("", "", () => row.act(), "aw-leader");
+      row.append(make("span", "aw-name", ""), make("span", "aw-where", ""), make("span", "aw-bar", null, make("i"), make("b")), make("span", "aw-value", ""));
+      box.append(row);
+    }
+    row.act = act;
+    const told = [name, where, value, title, share.toFixed(4), colour, tick, pressed].join("\n");
+    if (row.told === told) return;
+    row.told = told;
+    const [first, second, bar, last] = row.children;
+    [first.textContent, second.textContent, last.textContent, row.title] = [name, where, value, title];
+    bar.firstChild.style.width = `${share * 100}%`;
+    bar.firstChild.style.backgroundColor = colour;
+    bar.lastChild.hidden = !Number.isFinite(tick);
+    bar.lastChild.style.left = `${tick * 100}%`;
+    row.setAttribute("aria-pressed", String(pressed));
+  });
+}
+
+/** The places of the largest values that count, largest first; of thousands only a few are put in order. */
+export function largest(values, count, counts = () => true) {
+  const found = [];
+  for (let i = 0; i < values.length; i++) {
+    if (!counts(i) || Number.isNaN(values[i]) || (found.length === count && values[i] <= values[found.at(-1)])) continue;
+    let place = found.length;
+    while (place > 0 && values[found[place - 1]] < values[i]) place -= 1;
+    found.splice(place, 0, i);
+    if (found.length > count) found.pop();
+  }
   return found;
 }
 

@@ -66,15 +66,31 @@ function render({ model, el }) {
       wait(`Measuring ${analysis}`, analysis);
       model.send({ measure: analysis }, undefined, []);
     },
-    save(name, figure) {
+    save(name, figure, against) {
       wait(`Saving ${name}`, name);
-      model.send({ save: { name, view: figure } }, undefined, []);
+      model.send({ save: { name, view: figure, ...(against ? { against } : {}) } }, undefined, []);
     },
-    lines: (figure) => model.send({ lines: figure }, undefined, []),
+    lines: (figure, against) => model.send({ lines: figure, ...(against ? { against } : {}) }, undefined, []),
+    /** What the model predicts without the head that is looked at. */
+    switchOff(how) {
+      wait("Switching a head off", "its effect");
+      model.send({ switch_off: how || "zero" }, undefined, []);
+    },
+    /** The text goes on by so many tokens. */
+    generate(count) {
+      wait(`Writing ${count} tokens`, "the text");
+      model.send({ generate: count }, undefined, []);
+    },
+    /** A layer that was left out for its size. */
+    layer(index) {
+      wait(`Capturing layer ${index}`, `layer ${index}`);
+      model.send({ layer: index }, undefined, []);
+    },
   };
   const show = () => {
     const bytes = model.get("content");
     const before = page?.state;
+    const held = page?.held?.();
     page?.destroy();
     clearTimeout(waiting);
     const options = {
@@ -84,6 +100,7 @@ function render({ model, el }) {
       ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
       : mountEmpty(view, options);
     if (before && page.state) page.state.keep(before);
+    page.hold?.(held);
     busy();
     troubled();
   };
@@ -92,6 +109,7 @@ function render({ model, el }) {
     page.busy(model.get("busy"), model.get("share"));
   };
   const replaced = () => {
+    if (page.later?.(replaced)) return; // a box is open: what is typed there stays
     show();
     given();
   };

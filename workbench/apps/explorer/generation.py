@@ -1,0 +1,77 @@
+"""A text that a model goes on writing, as one input, with the rows of attention by which every new token was chosen."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from workbench.core.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.captures import Capture
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+MOST_TOKENS = 256
+"""Tokens that are written at once, at most."""
+_SITES = ("attn",)
+
+
+def continued(model: LoadedModel, one: Inputs, count: int) -> tuple[Inputs, Capture]:
+    """One text and what the model continues it with, by its likeliest tokens; and the capture of these steps.
+
+    Raises `InputError` for inputs that are no text, for a count out of range, and what
+    `workbench.captures.capture_generation` raises.
+    """
+    from workbench.captures import capture_generation
+
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_TOKENS:
+        raise InputError(f"a model writes 1 to {MOST_TOKENS} tokens at once, a whole number; got {count!r}")
+    if one.texts is None or one.images is not None:
+        raise InputError(f"{model.spec} is given {one.ids[0]}, which is no text that it could go on writing")
+    options = {"do_sample": False} if getattr(model.module, "generation_config", None) is not None else {}
+    steps = capture_generation(model, one, count, sites=_SITES, logits=False, **options)
+    written = steps.generated
+    assert written is not None
+    assert steps.tokens is not None
+    ids = written.sequences
+    if model.module.training or len(ids) != 1:
+        raise InputError(f"{one.ids[0]} is not one text")
+    batch = {name: _with_last(name, value, ids) for name, value in written.batch.items()}
+    text = one.texts[0] + str(model.tokenizer.decode(ids[0, written.prompt_tokens :].tolist()))
+    whole = replace(
+        one,
+        ids=[f"{one.ids[0]}, continued"],
+        batch=batch if isinstance(one.batch, dict) else batch["input_ids"],
+        tokens=steps.tokens,
+        texts=[text],
+        digests=[hashlib.sha256(text.encode()).digest()],
+    )
+    return whole, steps
+
+
+def _with_last(name: str, value: Tensor, ids: Tensor) -> Tensor:
+    """A tensor of the batch that holds all tokens but the last, for all of them."""
+    if not isinstance(value, Tensor) or value.shape[:2] != (1, ids.shape[1] - 1):
+        return value
+    last = ids[:, -1:] if name == "input_ids" else value[:, -1:] + (name == "position_ids")
+    return torch.cat([value, last.to(value)], dim=1)
+
+
+def put_steps(whole: Capture, steps: Capture) -> None:
+    """Put the rows of the steps into the matrices of the whole text: those that the tokens were chosen by."""
+    written = steps.generated
+    assert written is not None
+    rows = slice(written.prompt_tokens - 1, written.sequences.shape[1] - 1)
+    for record in whole:
+        own = next((each.attn for each in steps if each.index == record.index), None)
+        attn = record.attn
+        if own is None or attn is None or own.shape[-2:] != attn[:, :, rows, :-1].shape[-2:]:
+            continue
+        record.attn = attn.clone()  # what was captured is a tensor of inference
+        record.attn[:, :, rows, :-1] = own.to(attn)
+        record.attn[:, :, rows, -1] = 0
