@@ -45,7 +45,7 @@ def continued(model: LoadedModel, one: Inputs, count: int) -> tuple[Inputs, Capt
     text = one.texts[0] + str(model.tokenizer.decode(ids[0, written.prompt_tokens :].tolist()))
     whole = replace(
         one,
-        ids=[f"{one.ids[0]}, continued"],
+        ids=[f"{one.ids[0]}, its first {written.prompt_tokens} tokens continued"],
         batch=batch if isinstance(one.batch, dict) else batch["input_ids"],
         tokens=steps.tokens,
         texts=[text],

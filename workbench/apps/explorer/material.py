@@ -212,15 +212,31 @@ class Material:
             return (*key, self._input_key(address)) in self._cached
 
     def continued(self, address: Address, count: int) -> tuple[Inputs, Capture]:
-        """The text looked at and what the model continues it with, and the capture of these steps."""
+        """The text looked at and what the model continues it with, and the capture of these steps.
+
+        Where the text fills what the model reads, its first tokens alone are continued.
+        """
         from workbench.apps.explorer.generation import continued
+        from workbench.data.batches import inputs
 
         one = self.one(address)
 
         def make() -> tuple[Inputs, Capture]:
             loaded = self.model(address)
+            most = loaded.max_length
+            if one.texts is not None and most is not None and len(one.tokens.labels[0]) + count > most:
+                if count > most - 2:
+                    raise InputError(
+                        f"{address.model} reads {most} tokens: it writes at most {most - 2}, after a prompt"
+                    )
+                chosen = inputs(
+                    one.spec, loaded, n=len(self.inputs(address)), seed=address.seed, max_length=most - count
+                )
+                whole = chosen[address.index : address.index + 1]
+            else:
+                whole = one
             with self.alone(f"writing {count} tokens"):
-                return continued(loaded, one, count)
+                return continued(loaded, whole, count)
 
         return self.keep(address, ("continued", count), make)
 

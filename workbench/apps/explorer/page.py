@@ -180,7 +180,9 @@ def bundle_at(
             steps=[steps for _, steps in texts],
         )  # fmt: skip
     cards = [
-        card.model_copy(update={"address": _address(place, number), "whole": _whole(loaded, one)})
+        card.model_copy(
+            update={"address": _address(place, number), "whole": 0 if generate else _whole(loaded, one)}
+        )
         for card, one, number in zip(bundle.header.inputs, ones, numbers, strict=True)
     ]
     return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
