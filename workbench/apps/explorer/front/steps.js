@@ -84,7 +84,7 @@ export class Steps {
       const others = outcomes[query].map((outcome, i) => [outcome, shares[i]]).filter(([outcome]) => outcome !== actual[query]).slice(0, CANDIDATES - 1);
       if (others.length) said.push(others.map(([outcome, share]) => `“${readable(outcome)}” ${percent(share)}`).join(", "));
     }
-    this.words.textContent = said.join("; before ");
+    this.words.textContent = said.join("; then ");
     this.words.title = this.words.textContent;
   }
 }
