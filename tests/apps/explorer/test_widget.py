@@ -284,7 +284,7 @@ def test_a_text_goes_on_and_each_new_token_has_the_attention_it_was_chosen_by(tm
     assert (own.place.token, page.head, len(page.bundle.header.inputs[0].labels)) == (None, 1, prompt + 5)
     for message, words in (
         ({"generate": "many"}, "whole number"),
-        ({"generate": 10**6}, "1 to 256 tokens"),
+        ({"generate": 10**6}, "reads 128 tokens"),
         ({"save": {"name": "x", "view": "matrix"}}, "the model wrote this text"),
     ):
         ask(page, **message)
