@@ -69,10 +69,11 @@ SCHEME = {
     "--reference": (None, "SPEC"), "--install": (None, None), "--save": (None, "FILE"),
     "--index": (None, "NUMBER"), "--max-size": (None, "MB"), "--per": (None, None), "--generate": (None, "NUMBER"),
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
+    "--check": (None, None),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",
-    "study evaluate", "study efficiency",
+    "study evaluate", "study efficiency", "render",
 }  # fmt: skip
 RESUMED = {
     "sweep run", "render", "study train", "study efficiency", "study records training", "study records robustness",

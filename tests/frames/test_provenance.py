@@ -9,6 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from workbench._version import __version__
+from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.frames import provenance
@@ -49,7 +50,9 @@ def test_records_are_named_with_their_hash(tmp_path):
     record = tmp_path / "runs.csv"
     record.write_text("abc")
     held = built(records=[record])
-    assert held["records"] == [{"path": str(record), "sha256": sha256_bytes(b"abc")}]
+    assert held["records"] == [{"path": record.name, "sha256": sha256_bytes(b"abc")}]
+    bundled = paths.data_dir() / "records" / "operators" / "points.csv"
+    assert built(records=[bundled])["records"][0]["path"] == "records/operators/points.csv"
     with pytest.raises(InputError, match="absent"):
         built(records=[tmp_path / "absent.csv"])
 

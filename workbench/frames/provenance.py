@@ -22,6 +22,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from workbench._version import __version__
+from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import jsonable, sha256_file
 from workbench.core.options import conforming, parsed
@@ -46,6 +47,7 @@ class _Notebook(TypedDict):
     path: NotRequired[str | None]
     sha256: NotRequired[str | None]
     parameters: NotRequired[dict[str, Any]]
+    device: NotRequired[str | None]
 
 
 class _Part(TypedDict):
@@ -210,7 +212,8 @@ def build_provenance(
         parameters: what was asked for, where the caller names it; None for `notebook_parameters`.
         figure: caption, alt text, size, theme and hash of the drawing.
         data: rows, columns and hash of the CSV.
-        records: committed files that the figure draws; each is named with its hash.
+        records: committed files that the figure draws; each is named with its hash, and without the folders of this
+            machine.
 
     Raises:
         InputError: a record that is no file.
@@ -252,7 +255,16 @@ def _record(path: str | os.PathLike[str]) -> dict[str, str]:
         raise InputError(
             f"the record {os.fspath(path)!r} is no file; give the files that the figure was drawn from"
         )
-    return {"path": os.fspath(path), "sha256": sha256_file(path)}
+    return {"path": _named(Path(path)), "sha256": sha256_file(path)}
+
+
+def _named(path: Path) -> str:
+    """A record without the folders of this machine: below the bundled data, or below this folder; else by its name."""
+    path = path.resolve()
+    for folder in (paths.data_dir(), Path.cwd()):
+        if path.is_relative_to(folder.resolve()):
+            return path.relative_to(folder.resolve()).as_posix()
+    return path.name
 
 
 def dump(provenance: Mapping[str, Any], indent: int | None = None) -> str:

@@ -19,7 +19,7 @@ from workbench.core.files import atomic_write, sha256_file
 from workbench.core.options import conforming, parsed
 from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
-from workbench.models.source import ImageFormat, Source, first_lines, require_file, seeded
+from workbench.models.source import ImageFormat, Source, Unfilled, first_lines, require_file, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -206,27 +206,8 @@ def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origin: str) -> None:
     """Raise InputError for an architecture much larger than the weights, which would only fill the memory."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
     from workbench.models.architectures import build
-
-    class Unfilled(TorchFunctionMode):
-        """What fills weights in place has nothing to do without them, but would take ten times the building."""
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            scaled = func.__name__ == "mul" and not isinstance(args[1], torch.Tensor)
-            if scaled or func.__name__ in (
-                "uniform_",
-                "normal_",
-                "erfinv_",
-                "mul_",
-                "add_",
-                "clamp_",
-                "fill_",
-                "zero_",
-            ):
-                return args[0] if args else kwargs["tensor"]
-            return func(*args, **(kwargs or {}))
 
     held = sum(value.numel() for value in state.values())
     try:

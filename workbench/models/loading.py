@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
-    from workbench.models.source import ImageFormat
+    from workbench.models.source import ImageFormat, Source
 
 SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+DEVICE = "WORKBENCH_DEVICE"
+"""The variable that names the device where `load` is asked for none; `workbench render --device` sets it."""
 _CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
 
 
@@ -224,8 +227,9 @@ def load(
     unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
     model or, as its authors wrote it, for ``tost:`` and ``crate:``, which without one have random weights and
     warn. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
-    ``"random"``). `device` is ``"cpu"`` (the default), ``"cuda"``, ``"auto"`` or any torch device; `dtype` a
-    torch floating type or its name, by default the type the weights are stored in.
+    ``"random"``). `device` is ``"cpu"``, ``"cuda"``, ``"auto"`` or any torch device, by default the one that
+    ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a torch floating type or its name, by default the type the
+    weights are stored in.
 
     `revision` is that of a hub repository, by its own name. `attn_implementation` and `device_map` (``"auto"``, or
     submodules and their devices, ``"disk"`` among them) are those of transformers, for ``hf:`` models.
@@ -236,9 +240,8 @@ def load(
     MissingResource for weights that are neither here nor to be had, and for a missing device.
     """
     from workbench.frames.results import RANDOM_WEIGHTS
-    from workbench.models import checkpoints, from_authors, from_hugging_face, from_timm
 
-    place, number = _device(device), _dtype(dtype)
+    place, number = find_device(device), _dtype(dtype)
     scheme, name = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
     if revision is not None:
@@ -258,27 +261,7 @@ def load(
     if label == RANDOM_WEIGHTS:
         pretrained, label = False, None
     canonical = f"{scheme}:{name}"
-    origin = None
-    if scheme == "timm":
-        source = from_timm.load(name, label, pretrained)
-    elif scheme == "hf":
-        entry = catalog.find(spec)
-        origin = _elsewhere(entry, name) if entry and label is None else None
-        try:
-            source = from_hugging_face.load(origin or name, label, pretrained, number, by_transformers)
-        except (MissingResource, hub.NoSuchRepository) as error:
-            better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
-            if better is error:
-                raise
-            raise better from error
-    elif scheme in ("tost", "crate"):
-        source = from_authors.load(scheme, name, label, pretrained)
-    elif scheme == "bundled":
-        path = bundled_checkpoint(name, label)
-        source = checkpoints.load(path, path.stem, pretrained)
-    else:
-        path = _one_file(name, label)
-        source = checkpoints.load(path, path.stem, pretrained)
+    source, origin = _source(spec, scheme, name, label, pretrained, number, by_transformers)
     module = source.module.eval().requires_grad_(False)
     if device_map is None and "quantization_config" not in by_transformers:
         module = module.to(device=place, dtype=number) if number is not None else module.to(place)
@@ -297,6 +280,52 @@ def load(
         _load_tokenizer=source.load_tokenizer,
         _load_processor=source.load_processor,
     )
+
+
+def architecture_of(spec: str) -> nn.Module:
+    """The model's modules without its weights, on the device "meta": shapes that hold no numbers.
+
+    Raises what `load` raises for a name or a file that is wrong, and where the hub alone knows the architecture and
+    cannot be asked.
+    """
+    import torch
+
+    from workbench.models.source import Unfilled
+
+    scheme, name = resolve(spec)
+    with torch.device("meta"), Unfilled():
+        return _source(spec, scheme, name, None, False, None, {})[0].module
+
+
+def _source(
+    spec: str,
+    scheme: str,
+    name: str,
+    label: str | None,
+    pretrained: bool,
+    number: torch.dtype | None,
+    by_transformers: dict[str, Any],
+) -> tuple[Source, str | None]:
+    """The module as its place gives it, and where that was, if not under its name."""
+    from workbench.models import checkpoints, from_authors, from_hugging_face, from_timm
+
+    if scheme == "timm":
+        return from_timm.load(name, label, pretrained), None
+    if scheme == "hf":
+        entry = catalog.find(spec)
+        origin = _elsewhere(entry, name) if entry and label is None else None
+        try:
+            source = from_hugging_face.load(origin or name, label, pretrained, number, by_transformers)
+        except (MissingResource, hub.NoSuchRepository) as error:
+            better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
+            if better is error:
+                raise
+            raise better from error
+        return source, origin
+    if scheme in ("tost", "crate"):
+        return from_authors.load(scheme, name, label, pretrained), None
+    path = bundled_checkpoint(name, label) if scheme == "bundled" else _one_file(name, label)
+    return checkpoints.load(path, path.stem, pretrained), None
 
 
 def _need_transformers(spec: str, scheme: str, options: dict[str, Any]) -> None:
@@ -345,7 +374,7 @@ def check_name(
 
     _dtype(dtype)
     with suppress(MissingResource):  # the machine that loads may have a GPU
-        _device(device)
+        find_device(device)
     scheme, name = resolve(spec)
     label = None if checkpoint is None else str(checkpoint)
     pretrained = label != RANDOM_WEIGHTS
@@ -530,13 +559,23 @@ def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository)
     )
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def default_device() -> str:
+    """The name of the device where none is given."""
+    return os.environ.get(DEVICE) or "cpu"
+
+
+def find_device(device: str | torch.device | None = None) -> torch.device:
+    """The device of this name; without one that of ``WORKBENCH_DEVICE``, or the CPU.
+
+    Raises `InputError` for what torch does not know, and `MissingResource` for what this machine has not got.
+    """
     import torch
 
+    device = default_device() if device is None else device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device("cpu" if device is None else device)
+        chosen = torch.device(device)
     except RuntimeError as error:
         raise InputError(
             f"device {device!r} is not one torch knows; take 'cpu', 'cuda', 'cuda:1' or 'auto'"

@@ -183,6 +183,28 @@ class Bounded(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_FILLING = (
+    "uniform_",
+    "normal_",
+    "erfinv_",
+    "mul_",
+    "add_",
+    "clamp_",
+    "fill_",
+    "zero_",
+)
+
+
+class Unfilled(TorchFunctionMode):
+    """Building a model whose tensors hold no numbers, without the work of drawing these: for the device "meta"."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        scaled = func.__name__ == "mul" and not isinstance(args[1], torch.Tensor)
+        if scaled or func.__name__ in _FILLING:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
 def bounded_by_weights(folder: str | Path, what: str) -> Bounded:
     """Building a model whose weights lie in a folder, and which may be larger than they are, but not many times.
 

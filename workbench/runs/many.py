@@ -78,7 +78,7 @@ def analyze_many(
 def example(
     pairs: Pairs, seed: int = 0, checkpoint: str | int | None = None, preprocessing: str = "model"
 ) -> tuple[LoadedModel, Inputs]:
-    """The first model of (model, inputs) pairs that this machine can have, loaded, and one of its inputs.
+    """The first model of (model, inputs) pairs that this machine can have, loaded on the CPU, and one of its inputs.
 
         loaded, one = workbench.runs.example([("bundled:digits-vit", "bundled:digits")])
 
@@ -89,7 +89,7 @@ def example(
         if model is None or inputs is None:
             continue
         try:
-            loaded = load(model, checkpoint=checkpoint)
+            loaded = load(model, checkpoint=checkpoint, device="cpu")  # where one computes by hand
             swept = inputs.startswith(SWEEP)
             spec = sweep_inputs(inputs.removeprefix(SWEEP), model) if swept else inputs
             return loaded, choose_inputs(spec, loaded, n=1, seed=seed, preprocessing=preprocessing)

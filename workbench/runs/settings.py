@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
+from workbench.models.loading import DEVICE
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,10 @@ class RunSettings:
     def recorded(self) -> dict[str, str | None]:
         """How the model ran, as a result's provenance says it."""
         names = ("layers", "heads", "batch_size", "device", "dtype")
-        return {name: None if (value := getattr(self, name)) is None else str(value) for name in names}
+        held = {name: None if (value := getattr(self, name)) is None else str(value) for name in names}
+        if isinstance(self.model, str):
+            held["device"] = held["device"] or os.environ.get(DEVICE) or None
+        return held
 
 
 SETTINGS = tuple(field.name for field in fields(RunSettings))

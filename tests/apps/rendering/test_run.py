@@ -74,6 +74,25 @@ def test_every_file_of_a_figure_is_there(rendered):
     assert read_provenance(out / "works.pdf") == read_provenance(out / "works.json")
 
 
+def test_no_file_of_a_render_tells_the_folders_of_this_machine(rendered):
+    report, (works, _) = rendered
+    out = report.out
+    texts = [*out.glob("works.*"), out / "notebooks" / "works.ipynb", out / "index.html", out / "report.json"]
+    for path in texts:
+        assert str(works.parent).encode() not in path.read_bytes(), path.name
+    for suffix in ("png", "pdf"):  # where it is packed
+        if (out / f"works.{suffix}").is_file():
+            assert str(works.parent) not in json.dumps(read_provenance(out / f"works.{suffix}"))
+    held = read_provenance(out / "works.json")["notebook"]
+    assert held["path"] == os.path.join("..", "works.ipynb")
+    executed = json.loads((out / "notebooks" / "works.ipynb").read_text())
+    (given,) = [
+        cell for cell in executed["cells"] if "injected-parameters" in cell["metadata"].get("tags", ())
+    ]
+    assert 'out = ".."\n' in given["source"]
+    assert executed["metadata"]["papermill"]["parameters"]["out"] == ".."
+
+
 def test_one_failure_is_named_with_its_cause_and_does_not_stop_the_others(rendered):
     report, _ = rendered
     done = {outcome.name: outcome for outcome in report.outcomes}
@@ -135,6 +154,7 @@ def test_a_figure_is_drawn_again_and_compared(rendered, tmp_path):
     out = rendered[0].out
     perturbed = tmp_path / "kept"
     perturbed.mkdir()
+    shutil.copy(rendered[1][0], perturbed)  # the figure was moved, and its notebook with it
     for suffix in ("json", "csv"):
         shutil.copy(out / f"works.{suffix}", perturbed)
     data = pd.read_csv(perturbed / "works.csv")

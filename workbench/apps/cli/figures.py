@@ -14,6 +14,7 @@ from workbench.apps.cli.options import (
     MODEL,
     NOTEBOOK,
     analysis_option,
+    device_option,
     json_option,
     out_file,
     out_folder,
@@ -22,6 +23,7 @@ from workbench.apps.cli.options import (
     workers_option,
 )  # fmt: skip
 from workbench.apps.cli.printing import check_out, print_table
+from workbench.core.errors import MissingResource
 
 
 @click.command()
@@ -81,23 +83,31 @@ def notebooks(as_json: bool) -> None:
 @click.option("--formats", type=FORMATS, metavar="LIST", default="pdf,svg,png,html", show_default=True,
               help="What to export, separated by commas.")  # fmt: skip
 @theme_option
+@device_option
 @out_folder("The folder of the gallery.", default="figures", show_default=True)
 @workers_option
 @restart_option
+@click.option(
+    "--check", is_flag=True, help="Render nothing: list weights, data, device and hours, and what is missing."
+)
+@json_option
 def render(
     notebooks: tuple[str, ...],
     typed: tuple[tuple[str, str], ...],
     raw: tuple[tuple[str, str], ...],
     file: str | None,
     yaml: str | None,
+    check: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Render figure notebooks (all, or those named) into a gallery; parameters are given as papermill takes them.
 
-    What is up to date is not rendered again.
+    What is up to date is not rendered again, so that the same command goes on where it was interrupted.
 
     \b
     workbench render gram_spectra -p n 3 -p seed 1 --preset quick -o figures
+    workbench render --preset paper --device cuda --check
     """
     from workbench.apps.rendering import render
     from workbench.apps.rendering.notebooks import parse_parameters, read_parameters, read_typed_parameters
@@ -106,8 +116,27 @@ def render(
     parameters = parse_parameters(yaml, "--parameters-yaml") if yaml else {}
     parameters |= read_parameters(file) if file else {}
     parameters |= read_typed_parameters(names, typed) | dict(raw)
+    if check:
+        _print_needs(names, parameters, options["preset"], options["device"], as_json)
+        return
+    if as_json:
+        raise click.UsageError("--json prints what --check finds; give both")
     if render(names, parameters=parameters, **options).failed:
         sys.exit(1)
+
+
+def _print_needs(
+    names: list[str] | None, parameters: dict[str, Any], preset: str, device: str | None, as_json: bool
+) -> None:
+    """Print what a render would need; status 3, of what this machine lacks, where something is missing."""
+    from workbench.apps.rendering.needs import MISSING, render_needs
+
+    needs = render_needs(names, parameters=parameters, preset=preset, device=device)
+    print_table([need._asdict() for need in needs], "Needed before rendering; hours are estimates", as_json)
+    missing = [need.name for need in needs if need.state == MISSING]
+    if missing:
+        click.echo(f"missing: {', '.join(missing)}", err=True)
+        sys.exit(MissingResource.exit_code)
 
 
 @click.command()

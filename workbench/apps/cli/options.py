@@ -285,7 +285,9 @@ theme_option = click.option(
 )  # fmt: skip
 layers_option = click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]")
 device_option = click.option(
-    "--device", metavar="NAME", help="The device: cpu, cuda, cuda:1, mps … [default: cpu]"
+    "--device",
+    metavar="NAME",
+    help="The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]",
 )
 dtype_option = click.option(
     "--dtype",

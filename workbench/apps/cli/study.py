@@ -250,6 +250,7 @@ def efficiency(
     \b
     workbench study efficiency --sweep tokens --max-time 5m -o runs/tokens
     """
+    from workbench.models.loading import default_device
     from workbench.runs.sweep import parse_duration
     from workbench.studies.records import POINTS_FILE
     from workbench.studies.scaling import printed_exponents, scaling_exponents, scaling_study
@@ -258,8 +259,8 @@ def efficiency(
     if restart:
         begin_anew(out)
     frame = scaling_study(
-        sweeps or None, operators=operators or None, budget=budget, device=device or "cpu", dtype=dtype or "float32",
-        out=out, progress=sys.stderr.isatty(),
+        sweeps or None, operators=operators or None, budget=budget, device=device or default_device(),
+        dtype=dtype or "float32", out=out, progress=sys.stderr.isatty(),
     )  # fmt: skip
     write_csv(frame, Path(out) / POINTS_FILE if out else None)
     run = frame.attrs["provenance"]
@@ -447,11 +448,16 @@ def operators(
     \b
     workbench study records operators --sweep causal
     """
+    from workbench.models.loading import default_device
     from workbench.studies.scaling.study import make_operators_record
 
     if restart:
         begin_anew(work)
     made = make_operators_record(
-        _data(out), work, sweeps=[*sweeps] or None, device=device or "cpu", dtype=dtype or "float32"
+        _data(out),
+        work,
+        sweeps=[*sweeps] or None,
+        device=device or default_device(),
+        dtype=dtype or "float32",
     )
     click.echo(f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes")

@@ -100,8 +100,23 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
             outcome = _failure(error, None)
         break
     if partial.exists():
+        _forget_folders(partial, job)
         os.replace(partial, executed)
     return {**outcome, "seconds": time.perf_counter() - started}
+
+
+def _forget_folders(copy: Path, job: dict[str, Any]) -> None:
+    """Let the executed copy name its files by their names, and the folder of figures as it lies from there."""
+    content = json.loads(copy.read_text(encoding="utf-8"))
+    about = content["metadata"].get("papermill", {})
+    about |= {"input_path": Path(job["notebook"]).name, "output_path": Path(job["executed"]).name}
+    if "out" in about.get("parameters", {}):
+        about["parameters"]["out"] = ".."
+    for cell in content["cells"]:
+        if "injected-parameters" in cell["metadata"].get("tags", ()):
+            lines = "".join(cell["source"]).splitlines(keepends=True)
+            cell["source"] = ['out = ".."\n' if line.startswith("out = ") else line for line in lines]
+    copy.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _failure(error: BaseException, cell: int | None) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import pandas as pd
 
 from workbench.apps.rendering.notebooks import read_notebook
 from workbench.apps.rendering.run import render
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.paths import bundled_notebooks
 from workbench.figures.export import FORMATS
 from workbench.frames.provenance import read_provenance, sha256_file
 from workbench.frames.results import with_new_names
+from workbench.models.loading import find_device
 
 
 @dataclass
@@ -75,7 +76,7 @@ def reproduce(
     run = first.get("notebook")
     if not run:
         raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
-    target = _notebook_to_run(run, trust)
+    target = _notebook_to_run(run, trust, path.parent)
     notebook = read_notebook(target)
     if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
@@ -86,6 +87,7 @@ def reproduce(
             parameters={notebook.current(name): value for name, value in run.get("parameters", {}).items()},
             preset=first.get("preset") or "default",
             theme=first["figure"]["theme"],
+            device=_same_device(run.get("device")),
             out=folder,
             formats=() if out is None else FORMATS,
             progress=False,
@@ -113,23 +115,39 @@ def reproduce(
         )
 
 
-def _notebook_to_run(run: Mapping[str, Any], trust: bool) -> Path:
-    """The package's own notebook of that name, or the file that the provenance names, where that is trusted."""
+def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:
+    """The package's own notebook of that name, or the file that the provenance names, where that is trusted.
+
+    Its path is that from the figure's folder (older provenance has a whole one). Where the figure was moved, one of
+    that name in its folder or in this one will do.
+    """
     name, stored, bundled = run["name"], run.get("path"), bundled_notebooks()
     own = bundled.get(name)
     if own is not None and (not stored or run.get("sha256") == sha256_file(own)):
         return own
     if not stored:
         raise UnknownName("notebook", name, bundled)
-    path = Path(os.path.realpath(stored))
+    path = Path(os.path.realpath(folder / stored))
+    beside = [Path(os.path.realpath(place / path.name)) for place in (folder, Path.cwd())]
+    path = next((one for one in (path, *beside) if one.is_file()), path)
     if not path.is_file():
-        raise InputError(f"the notebook that drew it is gone: no file at {path}")
+        raise InputError(
+            f"the notebook that drew it is gone: no file at {path}; put {path.name} beside the figure"
+        )
     if not trust:
         raise InputError(
             f"this would run {path} (sha256 {sha256_file(path)}), which is none of the bundled notebooks: read it, and "
             "if you trust it add --trust (in Python: trust=True)"
         )
     return path
+
+
+def _same_device(device: str | None) -> str | None:
+    """The device that a figure was drawn on, where this machine has one of that name."""
+    try:
+        return None if device is None else str(find_device(device))
+    except WorkbenchError:
+        return None
 
 
 def _difference(first: Path, second: Path) -> tuple[float | None, str]:
@@ -179,6 +197,9 @@ def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
         for before, now in zip(first[kind], second[kind], strict=False):
             if before.get("sha256") != now.get("sha256"):
                 found.append(f"{label} of {before.get('spec')} have another hash")
+    devices = [(held.get("notebook") or {}).get("device") or "cpu" for held in (first, second)]
+    if devices[0] != devices[1]:
+        found.append(f"device {devices[0]} became {devices[1]}")
     if (first.get("notebook") or {}).get("sha256") != (second.get("notebook") or {}).get("sha256"):
         found.append("the notebook has changed")
     for before, now in zip(first["records"], second["records"], strict=False):

@@ -41,6 +41,7 @@ from workbench.figures.export.saving import (
 from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
 from workbench.figures.theme import find_theme
 from workbench.frames.provenance import PARAMETERS, dump
+from workbench.models.loading import DEVICE, find_device
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
@@ -93,6 +94,7 @@ def render(
     workers: int = 1,
     formats: Sequence[str] = FORMATS,
     theme: str | None = None,
+    device: str | None = None,
     progress: bool = True,
     restart: bool = False,
 ) -> RenderReport:
@@ -112,13 +114,15 @@ def render(
         workers: notebooks at a time.
         formats: some of "pdf", "svg", "png", "html".
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
+        device: where models run: what `workbench.load` takes, handed on as ``WORKBENCH_DEVICE``, and to notebooks
+            with a parameter of that name.
         progress: show what is going on: per notebook and cell in a terminal, one line per notebook elsewhere.
         restart: begin anew in an empty folder; what is in it is moved aside, to ``OUT.before-1``.
 
     Raises:
-        InputError, UnknownName: before anything runs, for an unknown notebook, parameter, preset, format or theme,
-            or a value of the wrong kind.
-        MissingResource: the folder cannot be written.
+        InputError, UnknownName: before anything runs, for an unknown notebook, parameter, preset, format, theme or
+            device, or a value of the wrong kind.
+        MissingResource: the folder cannot be written, or this machine has no such device.
     """
     if workers < 1:
         raise InputError(f"workers is {workers}; at least one notebook runs at a time")
@@ -126,6 +130,11 @@ def render(
     wanted = check_formats(formats)
     look = find_theme(theme).name
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
+    if device is not None:
+        device = str(find_device(device))
+        for notebook in notebooks:
+            if "device" in notebook.parameters and "device" not in (parameters or {}):
+                values[notebook.name]["device"] = device
     folder = Path(os.path.realpath(out))  # of a link that leads to itself too, which resolve() does not bear
     require("rendering notebooks", "papermill", "ipykernel")
     _check_folder(folder)
@@ -134,7 +143,7 @@ def render(
             set_aside(folder, stays=COMMITTED)
         (folder / "notebooks").mkdir(exist_ok=True)
         sweep_leftovers(folder / "notebooks", "partial")
-        return _Render(folder, wanted, look, preset, workers, progress).run(notebooks, values)
+        return _Render(folder, wanted, look, preset, workers, device, progress).run(notebooks, values)
 
 
 def _check_folder(folder: Path) -> None:
@@ -146,9 +155,17 @@ class _Render:
     """One call of `render`."""
 
     def __init__(
-        self, out: Path, formats: list[str], theme: str, preset: str, workers: int, progress: bool
+        self,
+        out: Path,
+        formats: list[str],
+        theme: str,
+        preset: str,
+        workers: int,
+        device: str | None,
+        progress: bool,
     ) -> None:
         self.out, self.formats, self.theme, self.preset, self.workers = out, formats, theme, preset, workers
+        self.device = device or os.environ.get(DEVICE) or None
         self.show = Progress(progress)
         self.browser: WarmChrome | None = None
         self.started = NotebookProcesses()
@@ -163,6 +180,8 @@ class _Render:
 
     def run(self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]]) -> RenderReport:
         shared = shared_key(self.theme, self.preset)
+        if self.device is not None:
+            shared["device"] = self.device
         outcomes = {
             item.name: Outcome(
                 item.name,
@@ -298,7 +317,8 @@ class _Render:
             "name": notebook.name,
             "sha256": notebook.sha256,
             "parameters": jsonable(values),
-            **({"path": str(notebook.path)} if own else {}),
+            **({"path": os.path.relpath(notebook.path, self.out)} if own else {}),
+            **({"device": self.device} if self.device else {}),
         }
         return {
             **self._threads(),
@@ -311,6 +331,7 @@ class _Render:
             PARAMETERS: dump(notebook.filled(values)),
             "WORKBENCH_PRESET": self.preset,
             "WORKBENCH_THEME": self.theme,
+            **({DEVICE: self.device} if self.device else {}),
             OUT: str(self.out),
             DEFER: str(queue),
             ALLOWED: ",".join(self.formats),

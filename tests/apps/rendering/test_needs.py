@@ -1,0 +1,177 @@
+"""What a render would need, read from the notebooks themselves, and the device that it is handed."""
+
+import json
+
+import pytest
+
+import workbench
+from tests.figure_notebooks import write_notebook
+from workbench.apps.rendering import find_notebooks, needs, read_notebook, render
+from workbench.apps.rendering.needs import Pass, analyses_of, passes_of, render_needs, roles
+from workbench.apps.rendering.notebooks import PRESETS, resolve_parameters
+from workbench.core.errors import InputError, MissingResource
+from workbench.models import catalog
+from workbench.models.loading import find_device, load
+from workbench.models.source import Unfilled
+from workbench.models.weights import find_weights, size_of
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    """A probe that measures nothing: a block takes 2 s, a head of any analysis 3 s; and a hub that does not answer."""
+    monkeypatch.setattr(needs.Probe, "block", lambda probe, size: 2.0)
+    monkeypatch.setattr(needs.Probe, "analysis", lambda probe, name, null_samples: 3.0)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def bundled():
+    return {notebook.name: notebook for notebook in find_notebooks()}
+
+
+def test_every_parameter_of_the_notebooks_that_names_models_or_inputs_is_known_as_one():
+    entries = [*catalog.CATALOG, *catalog.bundled_models()]
+    named = {name for entry in entries for name in (entry.alias, entry.spec)} | set(needs._model_names())
+    for notebook in bundled().values():
+        models, inputs = roles(notebook, notebook.filled({}))
+        for name in notebook.parameters:
+            if name.endswith(("model", "inputs")):
+                unset = notebook.parameters[name].default is None
+                assert unset or name in models or name in inputs, f"{name} of {notebook.name}"
+        for preset in PRESETS:
+            values = notebook.filled(notebook.presets.get(preset, {}))
+            wanted = {text for value in values.values() for text in needs._texts(value) if text in named}
+            assert wanted == {one.model for one in passes_of(notebook, values)}, notebook.name
+
+
+def test_models_run_over_their_own_inputs_and_the_checkpoint_is_the_first_model_s():
+    notebooks = bundled()
+    values = resolve_parameters([notebooks["class_attention"]], {}, "paper", named=True)["class_attention"]
+    found = passes_of(notebooks["class_attention"], notebooks["class_attention"].filled(values))
+    assert found == [
+        Pass("tost:small", "tost_small.pth", "imagenet:imagenet", 100),
+        Pass("timm:xcit_small_12_p16_224", None, "imagenet:imagenet", 100),
+        Pass("deit_small_patch16_224", None, "imagenet:imagenet", 100),
+    ]
+    own = notebooks["class_attention"].filled({"others": None})
+    found = passes_of(notebooks["class_attention"], own)
+    assert Pass("bundled:digits-xcit", None, "bundled:digits", 18) in found
+    assert Pass("bundled:photos-tost", None, "bundled:photos", 18) in found
+    both = {one.inputs for one in passes_of(notebooks["coding_rate"], notebooks["coding_rate"].filled({}))}
+    assert both == {"bundled:digits", "bundled:digits-train"}
+    text = {"text_n": 7, "text_model": "gpt2", "others": []}
+    found = passes_of(notebooks["attention_as_filter"], notebooks["attention_as_filter"].filled(text))
+    assert Pass("gpt2", None, "bundled:prose", 7) in found
+
+
+def test_the_analyses_are_those_that_the_code_names():
+    notebooks = bundled()
+    assert analyses_of(notebooks["gram_spectra"]) == ["gram-spectrum"]
+    assert {"value-similarity", "projection-error"} <= set(analyses_of(notebooks["claims"]))
+    assert analyses_of(notebooks["training_curves"]) == []
+
+
+def test_what_is_missing_and_what_it_takes(fixed, tmp_path):
+    given = {
+        "model": ["vit_large_patch16_224", "deit_base_patch16_224"],
+        "n": 10,
+        "inputs": f"imagenet:{tmp_path}",
+    }
+    found = {need.name: need for need in render_needs(["gram_spectra"], parameters=given, preset="quick")}
+    large, base = found["vit_large_patch16_224"], found["deit_base_patch16_224"]
+    assert (large.state, base.state) == ("missing", "missing")
+    assert large.gigabytes == pytest.approx(1.217, abs=0.001)  # 304 326 632 weights of 4 bytes
+    assert base.gigabytes == pytest.approx(0.346, abs=0.001)
+    assert found[f"imagenet:{tmp_path}"].state == "missing"
+    assert "HF_HUB_OFFLINE" in found["Hugging Face"].note
+    seconds = 10 * (24 * (16 * 3.0 + 2.0) + 12 * (12 * 3.0 + 2.0))
+    assert found["gram_spectra"].hours == pytest.approx(seconds / 3600)
+
+
+def test_what_is_here_is_not_missing(fixed):
+    found = render_needs(["gram_spectra", "subspaces"], preset="quick")
+    assert not [need for need in found if need.state == "missing"]
+    kinds = [need.kind for need in found]
+    assert kinds == ["device", "weights", "weights", "data", "notebook", "notebook", "all"]
+    few = render_needs(["gram_spectra"], parameters={"n": 10_000}, preset="quick")
+    assert "has 445" in next(need for need in few if need.kind == "data").note
+
+
+def test_the_probe_measures_a_block_and_an_analysis():
+    probe = needs.Probe("cpu")
+    tiny, twice = size_of("deit_tiny_patch16_224"), size_of("deit_tiny_patch16_224")._replace(head_dim=256)
+    assert 0 < probe.block(tiny) < probe.block(twice)
+    assert probe.analysis("token-similarity", None) > 0
+    assert probe.analysis("robust-components", 2) is None  # no pursuit in a plain transformer
+
+
+def test_the_size_of_a_model_of_the_hub_is_that_of_its_architecture():
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    more = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    configs = {
+        "bert-base-uncased": transformers.BertConfig(),
+        "xlm-roberta-base": transformers.XLMRobertaConfig(**more | {"vocab_size": 250002}),
+        "luke-base": transformers.LukeConfig(**more | {"vocab_size": 50267}),
+        "gpt2": transformers.GPT2Config(),
+    }
+    for alias, config in configs.items():
+        with torch.device("meta"), Unfilled():
+            module = transformers.AutoModel.from_config(config)
+        size = size_of(alias)
+        assert size.weights == sum(value.numel() for value in module.parameters()), alias
+        assert (size.layers, size.heads, size.heads * size.head_dim) == (
+            config.num_hidden_layers, config.num_attention_heads, config.hidden_size,
+        )  # fmt: skip
+
+
+def test_weights_are_found_where_they_lie(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert find_weights("bundled:digits-vit").where == "bundled"
+    assert find_weights("tost:small").where == "random"
+    assert find_weights("tost:small", str(tmp_path / "no.pth")).where == "missing"
+    (tmp_path / "some.pth").write_bytes(b"x" * 7)
+    assert find_weights("tost:small", str(tmp_path / "some.pth"))[1:3] == ("here", 7)
+    assert find_weights("bert-base-uncased").where in ("missing", "here")
+    assert size_of("bundled:digits-vit")[:3] == (4, 3, 16)
+    assert size_of("bundled:digits-vit").tokens == 65
+
+
+def test_load_honours_the_one_setting_of_the_device(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_DEVICE", "nowhere")
+    with pytest.raises(InputError, match="'nowhere' is not one torch knows"):
+        load("bundled:digits-vit")
+    assert str(load("bundled:digits-vit", device="cpu").device) == "cpu"
+    settings = workbench.RunSettings("bundled:digits-vit", "bundled:digits")
+    assert settings.recorded()["device"] == "nowhere"
+    monkeypatch.delenv("WORKBENCH_DEVICE")
+    assert str(find_device()) == "cpu"
+    with pytest.raises((InputError, MissingResource)):
+        render(["gram_spectra"], device="nowhere")
+
+
+def test_the_device_reaches_a_notebook_s_parameter_and_the_kernel(tmp_path, monkeypatch):
+    parameters = 'device: str = "elsewhere"\nn, seed, scale = 3, 0, 1\nout = "figures"\n'
+    path = write_notebook(tmp_path, "placed", parameters=parameters)
+    seen = {}
+
+    class Stopped(Exception):
+        pass
+
+    def run(renderer, notebooks, values):
+        (notebook,) = notebooks
+        seen.update(values["placed"])
+        seen["kernel"] = renderer._environment(
+            notebook, values["placed"], tmp_path / values["placed"]["device"], tmp_path
+        )
+        raise Stopped
+
+    monkeypatch.setattr("workbench.apps.rendering.run._Render.run", run)
+    with pytest.raises(Stopped):
+        render([path], device="cpu", out=tmp_path / "figures", progress=False)
+    assert seen["device"] == "cpu"
+    assert seen["kernel"]["WORKBENCH_DEVICE"] == "cpu"
+    assert json.loads(seen["kernel"]["WORKBENCH_NOTEBOOK"])["device"] == "cpu"
+    with pytest.raises(Stopped):
+        render([path], parameters={"device": "mine"}, device="cpu", out=tmp_path / "figures", progress=False)
+    assert seen["device"] == "mine"
+    assert read_notebook(path).parameters["device"].default == "elsewhere"

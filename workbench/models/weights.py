@@ -1,0 +1,130 @@
+"""Where a model's weights are and how large it is, before any of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from statistics import mode
+from typing import Any, NamedTuple
+
+from workbench.core.errors import WorkbenchError
+from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.models import catalog, hub
+from workbench.models.loading import architecture_of, bundled_checkpoint, resolve
+
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+_BYTES = 4
+"""Of a weight, as the papers' models are published."""
+TEXT_TOKENS = 256
+"""Tokens that a text is taken to have: about what the longest of eight paragraphs of WikiText-103 has."""
+
+
+class Size(NamedTuple):
+    """How many layers, heads and features of a head, weights, and tokens of an input."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    weights: int
+    tokens: int
+
+
+class Weights(NamedTuple):
+    """``where`` is bundled, installed package, here (a file, a folder, the cache), random, hub, or missing.
+
+    ``why`` says where they lie, or why they are missing and what helps; ``bytes`` is what is, or will be, on the disk.
+    """
+
+    spec: str
+    where: str
+    bytes: int | None
+    why: str
+
+
+def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
+    """Where the weights of a model are; on the hub only if it answers. Reads none of them.
+
+    Raises `InputError` or `UnknownName` for a spec or a file that is wrong on every machine.
+    """
+    scheme, name = resolve(spec)
+    if checkpoint == RANDOM_WEIGHTS:
+        return Weights(spec, "random", None, "random weights were asked for")
+    if checkpoint is not None and scheme in ("timm", "tost", "crate"):
+        return _in_files(spec, [Path(checkpoint).expanduser()])
+    if scheme == "bundled":
+        return _in_files(spec, [bundled_checkpoint(name, checkpoint)], "bundled")
+    if scheme in ("tost", "crate"):
+        return Weights(
+            spec, "random", None, "random weights: none are published; give its authors' file as checkpoint"
+        )
+    if scheme == "file":
+        return _in_files(spec, [Path(name).expanduser()])
+    entry = catalog.find(spec)
+    installed = catalog.installed_folder(entry) if entry else None
+    folder = installed or Path(name.removeprefix("local-dir:")).expanduser()
+    if folder.is_dir():
+        inside = [path for path in folder.iterdir() if path.suffix in _SUFFIXES]
+        return _in_files(spec, inside, "installed package" if installed else "here", str(folder))
+    repositories, file = _repositories(scheme, name, entry)
+    for repository in repositories:
+        if found := hub.cached_file(repository, [file] if file else _HUB_FILES, revision=checkpoint):
+            return _in_files(spec, [Path(found)], why="cached")
+    size = size_of(spec)
+    expected = None if size is None else _BYTES * size.weights
+    if hub.obstacle() is None:
+        return Weights(spec, "hub", expected, f"{repositories[0]}, to be fetched")
+    return Weights(spec, "missing", expected, f"{repositories[0]} is not cached, and the hub does not answer")
+
+
+def _in_files(spec: str, files: Iterable[Path], where: str = "here", why: str = "") -> Weights:
+    files = [*files]
+    absent = [path for path in files if not path.is_file()]
+    if absent or not files:
+        what = f"no file at {absent[0]}" if absent else f"no weights in {why}"
+        return Weights(spec, "missing", None, f"{what}; give the path of a file of its weights")
+    return Weights(spec, where, sum(path.stat().st_size for path in files), why or str(files[0].parent))
+
+
+def _repositories(scheme: str, name: str, entry: catalog.Entry | None) -> tuple[list[str], str | None]:
+    """Names that the hub's cache may know a model by, and the file if it has a name of its own."""
+    if scheme != "timm":
+        return [name, *([entry.alias] if entry else [])], None
+    from workbench.core.light_timm import timm
+
+    if name.startswith(("hf-hub:", "hf_hub:")):
+        return [name.partition(":")[2]], None
+    config = timm.models.get_pretrained_cfg(name, allow_unregistered=False)
+    return [getattr(config, "hf_hub_id", None) or name], getattr(config, "hf_hub_filename", None)
+
+
+@cache
+def size_of(spec: str) -> Size | None:
+    """How large a model is, by its architecture alone; None where that is not known here.
+
+    Raises what `resolve` raises for a name that there is not.
+    """
+    from workbench.captures.layout import attention_geometry
+
+    entry = catalog.find(spec)
+    if entry is not None and entry.size is not None:
+        return Size(*entry.size, TEXT_TOKENS)
+    resolve(spec)
+    try:
+        module = architecture_of(spec)
+        layers, heads, widths = attention_geometry(module)
+    except WorkbenchError:
+        return None
+    weights = sum(value.numel() for value in module.parameters())
+    return Size(layers, _usual(heads), _usual(widths), weights, _tokens(module))
+
+
+def _usual(number: int | tuple[int, ...]) -> int:
+    return number if isinstance(number, int) else mode(number)
+
+
+def _tokens(module: Any) -> int:
+    """Tokens of an input, as the table of positions has them."""
+    shape = getattr(getattr(module, "pos_embed", None), "shape", ())
+    return shape[1] if len(shape) == 3 else TEXT_TOKENS
