@@ -14,7 +14,8 @@ import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
 from workbench.analyses.softmax_sensitivity import (
     CONSTANT,
-    _of_logits,
+    _of_queries,
+    _over_queries,
     fit_root,
     local_lipschitz,
     perturbation,
@@ -297,9 +298,8 @@ def test_the_spread_of_logits_is_that_of_the_keys_that_are_seen():
     """Over queries that see two keys or more; of each the deviation (ddof = 0) of its logits."""
     logits = torch.randn(1, 1, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits[..., 0, 1:] = logits[..., 1, 3:] = -torch.inf
-    found = {
-        one.metric.name: one.values for one in _of_logits(logits, torch.zeros_like(logits)) if not one.columns
-    }
+    measured = _over_queries(*_of_queries(logits, torch.zeros_like(logits)))
+    found = {one.metric.name: one.values for one in measured if not one.columns}
     spreads = [logits[0, 0, 1, :3].std(correction=0), logits[0, 0, 2].std(correction=0)]
     torch.testing.assert_close(found["logit_spread"], torch.stack(spreads).mean().view(1, 1))
     assert found["softmax_perturbation"] == 0

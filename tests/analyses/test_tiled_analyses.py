@@ -8,7 +8,7 @@ import transformers
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
-from workbench.analyses import registry, tiled_spectra, value_matrix, value_similarity
+from workbench.analyses import registry, softmax_sensitivity, tiled_spectra, value_matrix, value_similarity
 from workbench.captures import Capture, LayerRecord, capture
 from workbench.core.errors import InputError
 
@@ -231,6 +231,69 @@ def test_the_effective_rank_lies_between_its_bounds_and_within_its_error(small_t
         workbench.analyze("gram-spectrum", qkv=given, method="tiled", max_rank="all")
     with pytest.raises(InputError, match="tiles are float64"):
         workbench.analyze("eigenvector-test", qkv=given, method="tiled", precision="float32")
+
+
+def test_the_leading_singular_triplets_of_attention_are_those_of_the_matrix():
+    model, inputs = RUNS["texts with padding"]()
+    for given in ({"model": model, "inputs": inputs, "layers": "1"}, {"qkv": layer_of(29)}):
+        dense, tiled = (
+            workbench.analyze("attention-spectrum", method=method, max_rank=5, null_samples=2, **given)
+            for method in ("dense", "tiled")
+        )
+        left_out = {"effective_rank", "rank_90", "rank_90_share"}
+        spectra = {
+            "singular_value",
+            "singular_value_relative",
+            "explained_variance",
+        }  # without a null in tiles
+        labels = [column for column in dense if column not in (*NUMBERS, "run", "null", "null_samples")]
+        wanted = dense[
+            ~dense["metric"].isin(left_out) & (dense["null"].notna() | dense["metric"].isin(spectra))
+        ]
+        for metric, rows in wanted.groupby("metric"):
+            key = labels if metric in spectra else [*labels, "null"]
+            both = rows.merge(tiled, on=key, suffixes=("", "_tiled"))
+            assert len(both) == len(rows), metric
+            for column in ["value"] if metric in spectra else ["value", "null_mean"]:
+                np.testing.assert_allclose(
+                    both[f"{column}_tiled"], both[column], rtol=1e-6, atol=1e-7, err_msg=metric
+                )
+    with pytest.raises(InputError, match="max_rank='all' asks for every singular value"):
+        workbench.analyze("attention-spectrum", qkv=layer_of(9), method="tiled")
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("query", ["auto", "mean", "first"])
+def test_rows_of_attention_and_their_rollout_need_no_maps(kind, query):
+    model, inputs = RUNS[kind]()
+    for per in (None, "token"):
+        more = {"tokens": True} if per is None else {}
+        dense, tiled = (
+            workbench.analyze(
+                "class-attention",
+                model=model,
+                inputs=inputs,
+                method=method,
+                query=query,
+                rollout=True,
+                per=per,
+                **more,
+            )
+            for method in ("dense", "tiled")
+        )
+        pd.testing.assert_frame_equal(
+            dense.drop(columns=NUMBERS, errors="ignore"), tiled.drop(columns=NUMBERS, errors="ignore")
+        )
+        np.testing.assert_allclose(tiled["value"], dense["value"], rtol=1e-6, atol=1e-9)
+
+
+def test_logits_are_looked_at_a_few_queries_at_a_time(monkeypatch):
+    given = layer_of(37)
+    whole = workbench.analyze("softmax-sensitivity", qkv=given, null_samples=2)
+    monkeypatch.setattr(softmax_sensitivity, "_AT_ONCE", 1)
+    parts = workbench.analyze("softmax-sensitivity", qkv=given, null_samples=2)
+    np.testing.assert_allclose(parts["value"], whole["value"], rtol=1e-12)
+    np.testing.assert_allclose(parts["null_mean"], whole["null_mean"], rtol=1e-12)
 
 
 def test_auto_works_in_tiles_above_a_size(monkeypatch):

@@ -27,14 +27,15 @@ class AttentionMatrix(NamedTuple):
     """How a layer makes its matrix K of queries × keys from q and k of the chosen heads, in float64.
 
     ``matrix(q, k, inputs, tokens)`` is K of some inputs and of some tokens, whose q and k are given; ``logits``
-    likewise what softmax makes it of, −∞ where a query does not see a key, None where there is no softmax. ``own``: the
+    likewise what softmax makes it of, −∞ where a query does not see a key, None where there is no softmax, and of a
+    slice of those tokens as queries, whose q are given. ``own``: the
     captured attention in the place of K, where it is not made of q and k in that way.
     """
 
     q: Tensor
     k: Tensor
     matrix: Callable[[Tensor, Tensor, Any, Any], Tensor]
-    logits: Callable[[Tensor, Tensor, Any, Any], Tensor] | None = None
+    logits: Callable[[Tensor, Tensor, Any, Any, slice], Tensor] | None = None
     own: Tensor | None = None
 
 
@@ -57,9 +58,9 @@ def softmax_matrix(layer: Layer) -> AttentionMatrix:
     k = layer.of_queries(layer.site("k"), heads).double()
     scale = layer.scale(q.shape[-1], heads)
     factor = scale.reshape(-1, 1, 1) if isinstance(scale, Tensor) and scale.numel() > 1 else scale
-    mask = record.mask
+    mask = layer.head_attention_mask
     if mask is not None:
-        mask = mask.expand(len(q), heads, q.shape[-2], k.shape[-2])[:, layer.heads]
+        mask = mask.expand(len(q), len(layer.heads), q.shape[-2], k.shape[-2])
 
     hidden_at = NEVER if record.origin is None else WINDOW_MASK
 
@@ -69,10 +70,12 @@ def softmax_matrix(layer: Layer) -> AttentionMatrix:
     def matrix(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
         return attention_weights(q, k, factor, seen(inputs, tokens))
 
-    def logits(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
-        scores, part = (q @ k.mT) * factor, seen(inputs, tokens)
-        if part is None:
+    def logits(q: Tensor, k: Tensor, inputs: Any, tokens: Any, rows: slice) -> Tensor:
+        scores = (q @ k.mT) * factor
+        if mask is None:
             return scores
+        queries = rows if isinstance(tokens, slice) else tokens.nonzero()[rows, 0]
+        part = mask[:, :, queries][inputs][..., tokens]
         visible = visible_keys(part, scores, hidden_at)
         return (scores if part.dtype == torch.bool else scores + part).masked_fill(~visible, -torch.inf)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
@@ -30,10 +30,13 @@ from workbench.analyses.attention_matrix import (
     with_null,
 )
 from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, RANK_90
-from workbench.analyses.layer import Layer, NotApplicable
+from workbench.analyses.layer import Layer, NotApplicable, need_token_attention
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.analyses.null_values import null_values
-from workbench.analyses.registry import Analysis, OfValues, Single
+from workbench.analyses.reductions import HeadOutput
+from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues, Single
+from workbench.analyses.tiled_spectra import attention_leading
+from workbench.analyses.tiles import Operands, count_tiled, reduce_tiles, tiled_operands
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked, map_heads, stack_heads
@@ -45,16 +48,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KERNEL = ("query", "key")
+_TOLERANCE = (
+    1e-10  # of the largest squared singular value: residual at which products in tiles have found a triplet
+)
+_KNOWN = 1e-6  # of the largest singular value: below it squares tell no direction
+_TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
-class Options(OfValues):
+class Options(OfValues, InTiles):
     """How many singular values; the null distribution of the spectra is that of random queries and keys."""
 
     max_rank: Annotated[
         Literal["all"] | Annotated[int, Ge(1)], "how many singular values per head: a number or all"
     ] = "all"
     single: Single = False
+
+    @property
+    def map_limit(self) -> int | None:
+        """The largest maps, in entries per input, that are captured; None for all."""
+        return None if self.max_rank == "all" else FromMaps(self.method).map_limit
 
 
 SINGULAR_VALUE = Metric(
@@ -208,11 +221,125 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     The matrix is that of the real tokens among themselves; of windows, each window by itself.
     """
+    if _in_tiles(layer, options):
+        yield from _tiled(layer, options)
+        return
     attention = _attention_of(layer)
     groups = groups_of(layer, attention.q, options.padding)
     parts = [_of_group(layer, attention, options, group) for group in groups]
     for found in zip(*parts, strict=True):
         yield together(layer, groups, found, len(attention.q))
+
+
+def _in_tiles(layer: Layer, options: Options) -> bool:
+    primal = "e_scores" in layer.record.extra
+    if options.method == "tiled":
+        if primal:
+            raise NotApplicable("attends by a kernel of its own, whose products in tiles are not known")
+        if options.max_rank == "all":
+            raise InputError(
+                "max_rank='all' asks for every singular value, which only a whole matrix has; give a number, or take "
+                "method='dense'"
+            )
+        return True
+    known = layer.record.q is not None and layer.record.k is not None and layer.record.attn is None
+    return not primal and known and options.max_rank != "all" and options.in_tiles(layer.site("k").shape[-2])
+
+
+def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """`measure` without whole matrices: the leading singular triplets, by products in tiles."""
+    need_token_attention(layer)
+    operands = tiled_operands(layer, FromMaps("tiled"))
+    assert operands is not None  # tiles are asked for
+    queries, keys = operands.q.shape[-2], operands.k.shape[-2]
+    if queries != keys:
+        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
+    groups = groups_of(layer, operands.q, options.padding)
+    parts = [_tiled_group(layer, operands, options, group) for group in groups]
+    for found in zip(*parts, strict=True):
+        yield together(layer, groups, found, len(operands.q))
+    count_tiled(
+        layer,
+        True,
+        "without the effective rank, which needs every singular value, and null distributions of spectra",
+    )
+
+
+def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Group) -> list[Found]:
+    """Everything about inputs that have the same real tokens, these alone."""
+    record, batch = layer.record, len(operands.q)
+    heads, tokens = len(layer.heads), operands.q.shape[-2]
+    shared = heads // operands.k.shape[1]
+    v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
+    output = None if record.head_out is None else group.cut(record.head_out[:, layer.heads]).double()
+    width = (
+        v.shape[-1] if output is None and v is not None else (output.shape[-1] if output is not None else 0)
+    )
+    assert isinstance(options.max_rank, int)  # refused or done whole otherwise
+    limit = options.max_rank
+    scales = torch.as_tensor(operands.scale, dtype=torch.float64).flatten().expand(heads)
+    whole = operands.mask.tensor
+    if whole is not None:
+        whole = whole.expand(batch, heads, tokens, tokens)
+
+    def of_head(place: tuple[int, int, int]) -> tuple[Tensor, ...]:
+        number, input, head = place
+        q, k = (
+            part[input, at][group.tokens].double()
+            for part, at in ((operands.q, head), (operands.k, head // shared))
+        )
+        mask = operands.mask
+        if whole is not None:
+            mask = replace(mask, tensor=whole[input, head][group.tokens][:, group.tokens])
+        scale = float(scales[head])
+        found = attention_leading(
+            q, k, scale, min(len(q), max(limit, width)), mask=mask, tolerance=_TOLERANCE
+        )
+        values = found.values.sqrt()
+        put_out = found.vectors if v is None else torch.cat([found.vectors, v[number, head]], 1)
+        images = reduce_tiles(
+            q[None, None], k[None, None], HeadOutput(put_out[None, None]), scale=scale, mask=mask
+        )
+        image = images["output"][0, 0]
+        of_vectors, of_values = image[:, : len(values)], image[:, len(values) :]
+        known = values > _KNOWN * values[0]
+        left = torch.where(known, of_vectors / values.clamp_min(_TINY), 0)
+        return values, left, found.vectors * known, found.trace, found.converged.all(), of_values
+
+    inputs = torch.arange(batch)[group.inputs].tolist()
+    places = [(number, input, head) for number, input in enumerate(inputs) for head in range(heads)]
+    each = map_heads(of_head, places)
+    values, left, right, trace, converged, own = (
+        torch.stack(part).unflatten(0, (len(inputs), heads)) for part in zip(*each, strict=True)
+    )
+    layer.counts.add(
+        f"heads have singular triplets that products in tiles did not find to {_TOLERANCE:g} (a flat spectrum): they "
+        "are near, and no more",
+        ~converged,
+    )
+    explained = values.square().cumsum(-1) / trace[..., None]
+    holds = explained >= 0.9 * (1 - tokens * torch.finfo(torch.float64).eps)
+    rank = torch.where(holds.any(-1), holds.int().argmax(-1) + 1.0, torch.nan).double()
+    layer.counts.add(
+        f"heads hold less than 90 % of the variance in the {values.shape[-1]} singular values that were computed: "
+        "rank_90 is unknown",
+        rank.isnan(),
+    )
+    curves = {
+        SINGULAR_VALUE: values,
+        SINGULAR_VALUE_RELATIVE: relative_values(values),
+        EXPLAINED_VARIANCE: explained,
+    }
+    found = [Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
+    found += [Found(RANK_90, rank), Found(RANK_90_SHARE, rank / left.shape[-2])]
+    if not width:
+        return found
+    directions = min(width, values.shape[-1])
+    svd = KernelSVD(left[..., :directions], values[..., :directions], right[..., :directions])
+    output = own if output is None else output
+    random = noise_like(output, options.null_samples if "gaussian" in options.nulls else 0, group, "output")
+    found += _left_out(svd, output, random)
+    return found + ([] if v is None else _beside_values(svd, v, random, group, options))
 
 
 def _attention_of(layer: Layer) -> AttentionMatrix:

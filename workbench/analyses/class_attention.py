@@ -10,7 +10,7 @@ content alone, with its share scaled to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -28,8 +28,10 @@ from workbench.analyses.layer import (
     token_attention,
 )
 from workbench.analyses.membership import placed_share
-from workbench.analyses.registry import Analysis, OfHeads, Single
+from workbench.analyses.reductions import Received
+from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
+from workbench.analyses.tiles import Mask, Operands, count_tiled, report_broken, tiled_operands
 from workbench.captures import LayerRecord
 from workbench.core import operands
 from workbench.core.errors import InputError
@@ -48,11 +50,12 @@ Rollout = Annotated[bool, "also roll attention out through the layers up to each
 SPECIAL = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
 HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"
+_ROWS = 256  # queries whose mask is looked at together
 _CHOOSE = "choose one with query: mean (over all queries), first or last"
 
 
 @dataclass(frozen=True)
-class Options(OfHeads):
+class Options(FromMaps, OfHeads):
     """Whose attention, and what of it."""
 
     query: Query = "auto"
@@ -71,7 +74,7 @@ class Options(OfHeads):
 
 
 @dataclass(frozen=True)
-class TokenOptions:
+class TokenOptions(FromMaps):
     """Whose attention to show token by token."""
 
     query: Query = "auto"
@@ -259,15 +262,20 @@ def mask_share(
     return torch.where(defined, share, torch.nan)
 
 
-def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Tensor, "batch query"]]:
+def class_queries(
+    layer: Layer,
+    shape: tuple[int, int, int],
+    query: str,
+    causal: Callable[[Bool[Tensor, "batch token"]], bool],
+) -> tuple[str, Float[Tensor, "batch query"]]:
     """Which query of each input is read, in a word, and as weights over the queries.
 
-    "auto" is the class token, or the only query of a class-attention layer; in a causal text model, in which the first
-    token sees nothing but itself, the last token. ``attn`` is (batch, head, query, key).
+    "auto" is the class token, or the only query of a class-attention layer; in a text model that is ``causal`` for its
+    real tokens, in which the first token sees nothing but itself, the last token. ``shape`` is (batch, query, key).
 
     Raises `NotApplicable` where there is neither.
     """
-    batch, _, queries, keys = attn.shape
+    batch, queries, keys = shape
     if queries == 1 < keys:
         return "class", torch.ones(batch, 1)
     if queries != keys:
@@ -277,7 +285,7 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
     if query == MEAN:
         return MEAN, real.double() / real.sum(-1, keepdim=True)
     places = torch.arange(queries).expand(batch, -1)
-    if query == "auto" and layer.grid is None and is_causal(attn, real):
+    if query == "auto" and layer.grid is None and causal(real):
         query = "last"
     if query == "auto":
         kinds = [layer.token_kinds(queries, number) for number in range(batch)]
@@ -293,7 +301,7 @@ def class_queries(layer: Layer, attn: Tensor, query: str) -> tuple[str, Float[Te
 
 
 def class_rows(
-    layer: Layer, query: str, rollout: bool
+    layer: Layer, options: Options | TokenOptions
 ) -> tuple[str, dict[str, Float[Tensor, "batch head key"]]]:
     """How the query was chosen (see `class_queries`), and its attention: head (each), mean (over them), rollout.
 
@@ -303,24 +311,96 @@ def class_rows(
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
-    attn = token_attention(layer.record)
-    tokens = attn.shape[-1]
+    operands = tiled_operands(layer, options)
+    count_tiled(layer, operands is not None)
+    queries, tokens = _map_size(layer.record)
     if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
         raise NotApplicable(f"attends to {tokens} tokens that are not those of the input")
-    how, weights = class_queries(layer, attn, query)
-    rows = layer.choose_heads(query_attention(attn, weights))
+    records = [*layer.before, layer.record] if options.rollout else []
+    if operands is None:
+        attn = token_attention(layer.record)
+        shape = len(attn), queries, tokens
+        how, weights = class_queries(layer, shape, options.query, lambda real: is_causal(attn, real))
+        rows = layer.choose_heads(query_attention(attn, weights))
+    else:
+        shape = len(operands.q), queries, tokens
+        how, weights = class_queries(
+            layer, shape, options.query, lambda real: _hides_later(operands.mask, real)
+        )
+        weights = weights.to(operands.q.device, torch.float64)
+        rows = _row_in_tiles(layer, operands, weights)
     found = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
-    if rollout:
-        records = [*layer.before, layer.record]
+    if records:
         _need_rollout(records)
-        maps = [token_attention(record) for record in records]
-        found[ROLLOUT] = attention_rollout(maps, weights.to(attn.device))[:, None]
+        found[ROLLOUT] = (
+            attention_rollout([token_attention(record) for record in records], weights.to(rows.device))
+            if operands is None
+            else _rollout_in_tiles(layer, records, weights)
+        )[:, None]
     return how, found
+
+
+def _map_size(record: LayerRecord) -> tuple[int, int]:
+    """How many queries and keys a layer's maps have, which need not be formed for that."""
+    if record.attn is None and record.q is not None and record.k is not None:
+        return record.q.shape[2], record.k.shape[2]
+    queries, keys = token_attention(record).shape[-2:]
+    return queries, keys
+
+
+def _hides_later(mask: Mask, real: Bool[Tensor, "batch token"]) -> bool:
+    """Whether a mask hides every later token from the real ones; of a tensor a few rows at a time."""
+    tokens = real.shape[-1]
+    if tokens < 2 or (mask.causal and mask.offset <= 0):
+        return tokens > 1
+    if mask.tensor is None or mask.tensor.ndim < 2 or mask.tensor.shape[-2] < tokens:
+        return False
+    for rows in torch.arange(tokens, device=mask.tensor.device).split(_ROWS):
+        part = mask.tensor[..., rows, :]
+        seen = (
+            part if part.dtype == torch.bool else part > max(mask.hidden_at, torch.finfo(part.dtype).min / 10)
+        )
+        ahead = torch.arange(tokens, device=part.device) > rows[:, None]
+        if bool(((seen & ahead).any(-1) & real.to(part.device)[:, None, rows]).any()):
+            return False
+    return True
+
+
+def _row_in_tiles(
+    layer: Layer, operands: Operands, weights: Float[Tensor, "batch query"]
+) -> Float[Tensor, "batch head key"]:
+    """`query_attention` without its map: of the queries with a weight alone."""
+    read = (weights > 0).any(0).nonzero()[:, 0]
+    # what a model gives to padding that no mask hides is part of its row
+    few = operands._replace(keys=None).of_queries(read)
+    found = few.reduced(Received(weights[:, read]))
+    report_broken(layer, found)
+    broken = (found.broken & (weights[:, None, read] > 0)).any(-1)
+    return found["received"].attention.masked_fill(broken[..., None], math.nan)
+
+
+def _rollout_in_tiles(
+    layer: Layer, records: list[LayerRecord], weights: Float[Tensor, "batch token"]
+) -> Float[Tensor, "batch token"]:
+    """`attention_rollout`, each layer by one product of its row with the maps."""
+    row = weights
+    for record in reversed(records):
+        operands = tiled_operands(replace(layer, record=record, chosen_heads=None), FromMaps("tiled"))
+        assert operands is not None  # tiles are asked for
+        operands = operands._replace(keys=None)
+        own = row / 2
+        found = operands.reduced(Received(own))
+        sums = found.total.mean(1) + 1
+        if bool(((sums != 2) & (row > 0)).any()):  # queries that see nothing, in some heads
+            own = row / sums
+            found = operands.reduced(Received(own))
+        row = own + found["received"].attention.mean(1)
+    return row
 
 
 def _need_rollout(records: list[LayerRecord]) -> None:
     """Raise `InputError` unless these are all layers up to the last, each square and a softmax over the same tokens."""
-    last, tokens = records[-1].index, token_attention(records[-1]).shape[-1]
+    last, tokens = records[-1].index, _map_size(records[-1])[1]
     if [record.index for record in records] != list(range(last + 1)):
         raise InputError(
             f"rollout to layer {last} needs all layers from the first; capture those before it as well"
@@ -333,9 +413,9 @@ def _need_rollout(records: list[LayerRecord]) -> None:
             reason = "without a map from token to token"
         elif not record.rows_sum_to_one:
             reason = "with rows that are no distributions over tokens"
-        elif len(set(token_attention(record).shape[-2:])) > 1:
+        elif len(set(_map_size(record))) > 1:
             reason = "from the class token alone"
-        elif token_attention(record).shape[-1] != tokens:
+        elif _map_size(record)[1] != tokens:
             reason = "between other tokens"
         else:
             continue
@@ -350,7 +430,7 @@ def _need_rollout(records: list[LayerRecord]) -> None:
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Where the class token's attention lies, for each head, for their mean, and rolled out."""
-    how, found = class_rows(layer, options.query, options.rollout)
+    how, found = class_rows(layer, options)
     count = found[HEAD].shape[-1]
     kinds = [layer.token_kinds(count, number) for number in range(len(layer.ids))]
     layer.counts.add(
@@ -396,7 +476,7 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
     A row per input, candidate (head, mean over heads, rollout), head (of single ones), and key, with its label, kind,
     and a patch's row and column; ``query`` says how the query was chosen. Padding is left out.
     """
-    how, found = class_rows(layer, options.query, options.rollout)
+    how, found = class_rows(layer, options)
     for candidate, values in found.items():
         heads = layer.heads if candidate == HEAD else [pd.NA]
         rows = rows_of_tokens(layer, values, heads, candidate=candidate)

@@ -46,8 +46,8 @@ MAP_ENTRIES = 2**25
 
 
 @dataclass(frozen=True)
-class OfMaps(OfInputs):
-    """Options of an analysis of attention maps that can do without the matrix of queries × keys."""
+class FromMaps:
+    """The option of what reads attention maps and can do without the matrix of queries × keys."""
 
     method: Annotated[
         Literal["auto", "dense", "tiled"],
@@ -59,6 +59,11 @@ class OfMaps(OfInputs):
     def map_limit(self) -> int | None:
         """The largest maps, in entries per input, that are formed whole; None for all."""
         return {"auto": MAP_ENTRIES, "tiled": 0, "dense": None}[self.method]
+
+
+@dataclass(frozen=True)
+class OfMaps(FromMaps, OfInputs):
+    """Options of an analysis of attention maps."""
 
 
 @dataclass(frozen=True)

@@ -268,40 +268,43 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
 
 def _of_group(attention: AttentionMatrix, options: Options, group: Group) -> list[Found]:
-    logits_of = attention.logits
-    assert logits_of is not None  # of softmax
     q, k = group.cut(attention.q), group.cut(attention.k)
-    tokens = (group.inputs, group.tokens)
-    logits = logits_of(q, k, *tokens)
-    noise = options.sigma * torch.stack(
-        [
-            torch.randn(
-                logits.shape[2:], dtype=torch.float64, generator=null_distributions.generator(seed, "noise")
-            )
-            for seed in group.seeds.flatten().tolist()
-        ]
-    ).unflatten(0, logits.shape[:2]).to(logits.device)
     return with_null(
-        _of_logits(logits, noise),
-        lambda q, k: _of_logits(logits_of(q, k, *tokens), noise),
+        _of_heads(attention, options, group, q, k),
+        lambda q, k: _of_heads(attention, options, group, q, k),
         (q, k),
         options.null_samples,
         group,
     )
 
 
-def _of_logits(logits: Tensor, noise: Tensor) -> list[Found]:
-    seen = logits > -torch.inf
-    counts = seen.sum(-1)
-    chosen = counts > 1
+def _of_heads(
+    attention: AttentionMatrix, options: Options, group: Group, q: Tensor, k: Tensor
+) -> list[Found]:
+    """All measures of some queries and keys, a few queries at a time."""
+    logits_of = attention.logits
+    assert logits_of is not None  # of softmax
+    sources = [null_distributions.generator(seed, "noise") for seed in group.seeds.flatten().tolist()]
+    pairs = len(sources) * k.shape[-2]
+    # torch draws normal numbers sixteen at a time: so parts have those of the whole
+    at_once = max(1, _AT_ONCE // pairs // 16) * 16
+    parts = []
+    for start in range(0, q.shape[-2], at_once):
+        rows = slice(start, min(start + at_once, q.shape[-2]))
+        logits = logits_of(q[:, :, rows], k, group.inputs, group.tokens, rows)
+        drawn = [torch.randn(logits.shape[2:], dtype=torch.float64, generator=source) for source in sources]
+        noise = options.sigma * torch.stack(drawn).unflatten(0, logits.shape[:2]).to(logits.device)
+        parts.append(_of_queries(logits, noise))
+    return _over_queries(*(torch.cat(part, -1) for part in zip(*parts, strict=True)))
+
+
+def _over_queries(chosen: Tensor, constant: Tensor, moved: Tensor, spread: Tensor) -> list[Found]:
+    """The measures of heads, over the chosen ones of their queries."""
 
     def over_queries(values: Tensor) -> Tensor:
         return torch.where(chosen, values, torch.nan).nanmean(-1)
 
-    constant = local_lipschitz(logits)
     largest = constant.masked_fill(~chosen, -torch.inf).amax(-1)
-    shown = torch.where(seen, logits, 0)
-    deviations = torch.where(seen, shown - (shown.sum(-1) / counts)[..., None], 0)
     return [
         Found(SOFTMAX_LIPSCHITZ, over_queries(constant), columns={"statistic": "mean"}),
         Found(
@@ -309,9 +312,19 @@ def _of_logits(logits: Tensor, noise: Tensor) -> list[Found]:
             largest.masked_fill(~chosen.any(-1), torch.nan),
             columns={"statistic": "max"},
         ),
-        Found(SOFTMAX_PERTURBATION, over_queries(perturbation(logits, noise))),
-        Found(LOGIT_SPREAD, over_queries((deviations.square().sum(-1) / counts).sqrt())),
+        Found(SOFTMAX_PERTURBATION, over_queries(moved)),
+        Found(LOGIT_SPREAD, over_queries(spread)),
     ]
+
+
+def _of_queries(logits: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+    """Of every query whether it sees two keys, its constant, how far noise moves it, and the spread of its logits."""
+    seen = logits > -torch.inf
+    counts = seen.sum(-1)
+    shown = torch.where(seen, logits, 0)
+    deviations = torch.where(seen, shown - (shown.sum(-1) / counts)[..., None], 0)
+    spread = (deviations.square().sum(-1) / counts).sqrt()
+    return counts > 1, local_lipschitz(logits), perturbation(logits, noise), spread
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, NotApplicable
-from workbench.analyses.registry import OfMaps
+from workbench.analyses.registry import FromMaps
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import checked
@@ -73,6 +73,15 @@ class Mask:
     window: int | None = None
     offset: int = 0
     hidden_at: float = NEVER
+
+    def allows(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Where causality and window let queries, by their numbers, see keys."""
+        at = queries + self.offset
+        near = keys <= at if self.causal else torch.ones_like(keys <= at)
+        if self.window is not None:
+            near &= keys > at - self.window
+            near &= keys < at + self.window
+        return near
 
     @property
     def by_head(self) -> bool:
@@ -398,12 +407,7 @@ def _seen(mask: Mask, batch: int, heads: slice, rows: slice, shape: Shape, real:
     parts = []
     if mask.causal or mask.window is not None:
         keys = torch.arange(columns.start, columns.stop, device=shape.device)[None]
-        at = queries + mask.offset
-        near = keys <= at if mask.causal else torch.ones_like(keys <= at)
-        if mask.window is not None:
-            near &= keys > at - mask.window
-            near &= keys < at + mask.window
-        parts.append(near[None])
+        parts.append(mask.allows(queries, keys)[None])
     if mask.tensor is not None:
         parts.append(_cut(mask.tensor, batch, heads, rows, columns, shape).to(shape.device))
     if mask.function is not None:
@@ -535,6 +539,22 @@ class Operands(NamedTuple):
     keys: Tensor | None
     """Real tokens among the keys; None where all are."""
 
+    def of_queries(self, chosen: Tensor) -> Operands:
+        """The same of some queries alone, by their numbers."""
+        mask, places = self.mask, chosen[:, None]
+        if mask.causal or mask.window is not None:
+            near = replace(mask, tensor=None, function=None)
+            mask = replace(
+                mask,
+                causal=False,
+                window=None,
+                offset=0,
+                function=lambda i, j: near.allows(places[i[:, 0]], j),
+            )
+        if mask.tensor is not None and mask.tensor.ndim > 1 and mask.tensor.shape[-2] > 1:
+            mask = replace(mask, tensor=mask.tensor[..., chosen, :])
+        return self._replace(q=self.q[:, :, chosen], mask=mask)
+
     def reduced(self, *reductions: Reduction) -> Reduced:
         """All tiles; rows with scores that are NaN or infinite count as 0, and are reported."""
         return reduce_tiles(
@@ -542,7 +562,7 @@ class Operands(NamedTuple):
         )
 
 
-def tiled_operands(layer: Layer, options: OfMaps) -> Operands | None:
+def tiled_operands(layer: Layer, options: FromMaps) -> Operands | None:
     """What to work through in tiles; None where the maps of this layer are to be formed whole.
 
     Raises `NotApplicable` where tiles are asked for and attention is not the softmax of its queries and keys.
