@@ -9,9 +9,12 @@ import pytest
 from tests.pages import find_command
 from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.attention import VARIANTS
+from workbench.core.options import literal
 from workbench.papers.published import PAPERS, published
 from workbench.studies.evaluation.protocols import PROTOCOLS
 from workbench.studies.training import recipes
+from workbench.studies.training.embedded_runs import PLAN
+from workbench.studies.training.tasks.embedded import embedded_name
 
 TEXT = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
 ROMAN = ("I", "II", "III", "IV", "V")
@@ -63,11 +66,36 @@ def test_every_paper_has_its_section():
 )
 def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(section, row):
     here = row[2]
-    state = re.match(r"notebook|not computed|nothing to compute", here)
+    state = re.match(r"notebook|embedded task|not computed|nothing to compute", here)
     assert state is not None, here
     drawn = re.findall(r"notebook `(\w+)`", here)
     assert bool(drawn) == (state[0] == "notebook")
     assert set(drawn) <= set(NOTEBOOKS), f"{section}, {row[0]}"
+
+
+EMBEDDED_ROWS = [(section, row) for section, row in CELLS if row[2].startswith("embedded task")]
+
+
+@pytest.mark.parametrize(
+    ("section", "row"), EMBEDDED_ROWS, ids=lambda cell: cell if isinstance(cell, str) else cell[0]
+)
+def test_an_embedded_task_is_trained_by_commands_that_need_no_data_and_is_recorded(section, row):
+    commands = re.findall(r"`(workbench study train [^`]+)`", row[2])
+    assert commands, section
+    for command in commands:
+        name, parser, asked = find_command(shlex.split(command)[1:])
+        given = parser.make_context(name, asked).params
+        data = embedded_name(given["task"], given["data"])
+        assert data is not None, command
+        options = {key: literal(text) for key, text in given["typed"]}
+        recorded = [
+            planned
+            for planned in PLAN[data]
+            if (planned.attention, planned.layers) == (given["attention"], given["layers"])
+            and options.items() <= dict(planned.options).items()
+        ]
+        assert recorded, command
+    assert "FOLDER" in row[3] or row[3].startswith("as Table"), row[3]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:60])

@@ -68,7 +68,7 @@ EMBEDDED: dict[str, Embedded] = {
         )
         for name, what in {
             "phase": "the phase between two sines",
-            "lag": "by how much one channel of noise follows another",
+            "lag": "whether one channel follows another, or goes ahead",
             "frequency": "the frequency of a sine in one of three channels",
             "shape": "cylinder, bell or funnel under noise",
             "chirp": "whether the frequency rises or falls",

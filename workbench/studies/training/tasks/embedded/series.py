@@ -27,16 +27,24 @@ def phase(draw: np.random.Generator, label: int, steps: int) -> Series:
     return both + draw.normal(0, NOISE, (steps, 2))
 
 
-LAGS = (2, 5, 9)
+LAGS = (-4, 0, 4)
+"""Steps by which the second channel follows the first."""
 
 
 def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """White noise, and the same some steps later; the class is how many. The third channel is noise alone."""
-    source = draw.normal(size=steps + LAGS[-1])
-    late = LAGS[label]
-    first = source[LAGS[-1] :]
-    second = source[LAGS[-1] - late : LAGS[-1] - late + steps]
-    return np.stack([first, second, draw.normal(size=steps)], axis=1) + draw.normal(0, 0.2, (steps, 3))
+    """A smooth random course, and the same some steps earlier, at once or later; the class is which.
+
+    The course is a sum of four sines of random frequencies and phases. The third channel is another course.
+    """
+    time, most = np.arange(-LAGS[-1], steps + LAGS[-1]), LAGS[-1]
+    source, other = (
+        np.sin(2 * math.pi * (np.outer(time, draw.uniform(0.02, 0.08, 4)) + draw.uniform(size=4))).sum(1)
+        for _ in range(2)
+    )
+    first, third = source[most : most + steps], other[most : most + steps]
+    start = most - LAGS[label]
+    values = np.stack([first, source[start : start + steps], third], axis=1) / math.sqrt(2)
+    return values + draw.normal(0, 0.2, values.shape)
 
 
 FREQUENCIES = (0.06, 0.1, 0.15, 0.21)
