@@ -81,8 +81,8 @@ def test_models_match_by_name_and_several_values_become_a_range():
     frame = similarities("hf:sentence-transformers/all-MiniLM-L6-v2")
     fig = comparison_figure(frame, published)
     (mark,) = diamonds(fig)
-    assert list(mark.x) == [0.05, 0.11]
-    assert "published (line: range over models)" in key(fig)
+    assert [*mark.x, *mark.error_x.array, *mark.error_x.arrayminus] == pytest.approx([0.08, 0.03, 0.03])
+    assert "published (median and range over models)" in key(fig)
 
 
 def test_a_published_spread_is_drawn_as_a_bar():
@@ -132,7 +132,7 @@ def test_models_of_a_paper_that_are_not_ours_stand_in_a_row_of_their_own():
     rows = [*fig.layout.yaxis.ticktext]
     assert rows == ["<b>measured here</b>", "digits-vit", "<b>published, other data</b>", "vision, photos"]
     (mark,) = diamonds(fig)
-    assert (list(mark.x), set(mark.y)) == ([0.05, 0.11], {rows.index("vision, photos")})
+    assert (list(mark.x), set(mark.y)) == ([0.08], {rows.index("vision, photos")})
     assert {y for dot in dots(fig) for y in dot.y} == {1}
     assert [*with_range(published, ["hf:x/c"], "4", "text", "prose")["model"]] == ["a", "b", "c, prose"]
     assert [*with_range(published, None, "1", "vision", "photos")["model"]] == ["c"]

@@ -57,7 +57,7 @@ def test_the_null_distribution_is_drawn_where_the_frame_carries_it():
     fig = similarity_depth_figure(frame)
     (band,) = bands(fig, NULL_BAND)
     assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.15))
-    assert "null: isotropic (95 % of one input)" in key(fig)
+    assert "null: random directions (95 % of one input)" in key(fig)
     assert not bands(similarity_depth_figure(cosines()), NULL_BAND)
 
 
@@ -123,4 +123,4 @@ def test_of_moments_the_band_is_their_interquartile_range_around_the_mean():
     assert list(line.y) == pytest.approx([0.3] * 3)
     band = next(trace for trace in fig.data if trace.fill == "toself")
     assert list(band.y) == pytest.approx([0.31] * 3 + [0.29] * 3)
-    assert "null: isotropic" in key(fig)
+    assert "null: random directions" in key(fig)

@@ -181,7 +181,7 @@ def test_the_matrix_leaves_padding_out_and_names_every_token_once():
     fig = attention_matrix_figure(attn, text_tokens(), token=4)
     (cells,) = maps(fig)
     assert list(fig.layout.xaxis.ticktext) == ["[CLS]", "the", "clock", "on", "the", "&lt;s&gt;", "[SEP]"]
-    assert key(fig) == ["the (token 4), as query and as key"]
+    assert key(fig) == ["“the” (token 4), as query and as key"]
     np.testing.assert_allclose(np.asarray(cells.z), attn[:7, :7], rtol=1e-6)
     assert list(cells.x) == ["[CLS]", "the", "clock", "on", "the (2)", "&lt;s&gt;", "[SEP]"]
     assert list(cells.y) == list(cells.x)
@@ -227,7 +227,7 @@ def test_keys_that_a_causal_head_leaves_out_have_a_colour_of_their_own():
     fig = attention_matrix_figure(attn, text_tokens())
     shown = np.asarray(maps(fig)[0].z)
     assert (np.isnan(shown) == np.triu(np.ones((7, 7), dtype=bool), 1)).all()
-    assert key(fig) == ["key that receives most: [CLS] (token 0)", "masked: keys later than the query"]
+    assert key(fig) == ["key that receives most: “[CLS]” (token 0)", "masked: keys later than the query"]
     assert [shape.fillcolor for shape in fig.layout.shapes] == [MASKED]
     assert not attention_matrix_figure(rows_that_sum_to_one(9, 9), text_tokens()).layout.shapes
 

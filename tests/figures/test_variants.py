@@ -1,10 +1,12 @@
 """Looks of the trained variants: one for each, and apart from each other."""
 
+import colorsys
 import itertools
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from plotly.colors import hex_to_rgb
 
 from tests.figures.test_theme import DEFICIENT, _seen
 from workbench.core.errors import UnknownName
@@ -40,17 +42,21 @@ def test_a_causal_variant_looks_like_the_one_it_is_the_causal_form_of():
 def test_colours_stay_apart_with_and_without_all_kinds_of_cones(kind):
     matrix = np.eye(3) if kind is None else DEFICIENT[kind]
     seen = [_seen(colour, matrix) for colour in {look.colour for look in LOOKS.values()}]
-    assert len(seen) == 9
+    assert len(seen) == 10
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 19
 
 
-def test_a_boosted_variant_keeps_its_colour_and_opens_its_marker():
+def test_a_boosted_variant_keeps_its_hue_darker_and_opens_its_marker():
     plain, boosted = look_of("bilateral"), look_of("bilateral+boost")
-    assert boosted.colour == plain.colour
+    hue, dark = (
+        colorsys.rgb_to_hsv(*(part / 255 for part in hex_to_rgb(look.colour))) for look in (plain, boosted)
+    )
+    assert abs(hue[0] - dark[0]) < 15 / 360
+    assert dark[2] < 0.6 * hue[2]
     assert boosted.symbol == f"{plain.symbol}-open"
     assert boosted.dash != plain.dash
     trace = go.Scatter(x=[1], y=[2], **boosted.style)
-    assert trace.line.color == trace.marker.color == plain.colour
+    assert trace.line.color == trace.marker.color == boosted.colour
     assert trace.marker.line.width > 0 == plain.style["marker"]["line"]["width"]
 
 

@@ -58,6 +58,6 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
 
 
 def _printed(published: pd.DataFrame) -> str:
-    """What the diamonds are, for the key: other models than those of the row, and of several the least and largest."""
+    """What the diamonds are, for the key: other models than those of the row, and of several the median and range."""
     most = published.groupby("label").size().max() if len(published) else 1
-    return f", paper's models: least and largest of {most}" if most > 1 else ", paper's model"
+    return f", paper's models: median and range of {most}" if most > 1 else ", paper's model"

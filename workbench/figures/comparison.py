@@ -38,6 +38,7 @@ def comparison_figure(
     quantities: Mapping[str, Mapping[str, Any]] | None = None,
     null: str | None = None,
     ends: tuple[float, float] | None = None,
+    random: str = "",
 ) -> go.Figure:
     """A dot per model for every quantity in the frame, beside what was published and the null distribution.
 
@@ -56,6 +57,7 @@ def comparison_figure(
         quantities: those that are drawn, a panel each: title → {column: value}; by default all.
         null: the kind of null distribution, where there are several; by default all.
         ends: of every panel's axis.
+        random: what the null distribution has at random, for the key.
 
     Raises:
         InputError: no such rows.
@@ -74,11 +76,11 @@ def comparison_figure(
     drawn = pd.concat([rows, apart.assign(value=float("nan"))]) if len(apart) else rows
     panels = {title: title for title in dict.fromkeys(rows["panel"])}
     forest = Forest(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
-    forest = forest.scale(range=ends).add(Null(null), Interval())
+    forest = forest.scale(range=ends).add(Null(null, random), Interval())
     if len(found):
         several = found.duplicated(["panel", "model"]).any()
         papers = ", ".join(dict.fromkeys(found["paper"].dropna())) if "paper" in found else ""
-        said = [word for word in (papers, "line: range over models" if several else "") if word]
+        said = [word for word in (papers, "median and range over models" if several else "") if word]
         forest = forest.add(Published(found, ranges=True, words=f" ({'; '.join(said)})" if said else ""))
     return forest.figure("page", columns=columns)
 

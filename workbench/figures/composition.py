@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.figures.log_axis import BELOW, arrow_entry, on_log_axis, shape_on_log_axis, within_ends
-from workbench.figures.measuring import in_rows, legend_row, line_count, text_width, widest, wrap
+from workbench.figures.measuring import in_rows, legend_row, line_count, text_width, widest, wrap, wrap_evenly
 from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
 
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
@@ -249,7 +249,7 @@ class _Page:
         tops, bottoms = [], []
         for line in range(self.lines):
             own = range(line * self.columns, min((line + 1) * self.columns, len(self.panels)))
-            titles = [wrap(self.panels[number].title, across, self.font) for number in own]
+            titles = [wrap_evenly(self.panels[number].title, across, self.font) for number in own]
             titled = any(titles) or self.letters
             tops.append(
                 max(map(line_count, titles)) * 1.3 * self.font + 3
@@ -266,7 +266,8 @@ class _Page:
             ):
                 labels = max(self._tall_labels(self.panels[number].x, across) for number in own)
                 titles = [
-                    wrap(self.panels[number].x.title, across + self.slack, self.title_font) for number in own
+                    wrap_evenly(self.panels[number].x.title, across + self.slack, self.title_font)
+                    for number in own
                 ]
                 room = labels + self.font * 0.4
                 room += max(1.3 * self.title_font * line_count(title) if title else 0 for title in titles)
@@ -301,7 +302,8 @@ class _Page:
                 for panel, room in zip(own, talls, strict=False)  # the last row may be shorter
             )
             titles = [
-                wrap(panel.y.title, room, self.title_font) for panel, room in zip(own, talls, strict=False)
+                wrap_evenly(panel.y.title, room, self.title_font)
+                for panel, room in zip(own, talls, strict=False)
             ]
             title = max(
                 1.3 * self.title_font * line_count(title) + self.font * 0.5 if title else 0
@@ -333,7 +335,7 @@ class _Page:
             settings, _ = self._ticks(axis, length, letter == "y")
             domain = (left, right) if letter == "x" else (total - lower, total - upper)
             whole = self.width if letter == "x" else total
-            title = wrap(axis.title, length if letter == "y" else length + self.slack, self.title_font)
+            title = wrap_evenly(axis.title, length if letter == "y" else length + self.slack, self.title_font)
             shown = (
                 {"title": {"text": title, "standoff": self.font * 0.4}}
                 if labelled
@@ -355,7 +357,7 @@ class _Page:
         if panel.title:
             layout["annotations"].append(
                 {
-                    "text": wrap(panel.title, right - left, self.font),
+                    "text": wrap_evenly(panel.title, right - left, self.font),
                     "x": 0.5,
                     "y": 1,
                     **domains,
@@ -513,7 +515,7 @@ def _log_ticks(axis: Axis) -> Any:
     low, high = math.log10(axis.low), math.log10(axis.high)
     first, last = math.ceil(math.log2(axis.low) - 1e-9), math.floor(math.log2(axis.high) + 1e-9)
     for step in (1, 2, 3, 4) if axis.log == 2 and last > first else ():
-        held = [2.0**power for power in range(last, first - 1, -step)][::-1]
+        held = [2.0**power for power in range(first, last + 1, step)]
         yield _array(held, [f"{value:g}" for value in held])
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
@@ -523,15 +525,18 @@ def _log_ticks(axis: Axis) -> Any:
         yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p) for d, p in pairs])
     for step in (1, 2, 3, 5, 10):
         held = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
-        yield _array([10.0**power for power in held], [_decimal(1, power) for power in held])
+        far = any(
+            not -3 < power < 4 for power in held
+        )  # then all are powers, so that the labels are of one kind
+        yield _array([10.0**power for power in held], [_decimal(1, power, far) for power in held])
 
 
 def _array(places: list[float], labels: list[str]) -> tuple[dict[str, Any], list[str]]:
     return {"tickmode": "array", "tickvals": places, "ticktext": labels}, labels
 
 
-def _decimal(digit: float, power: int) -> str:
-    if -3 < power < 4:
+def _decimal(digit: float, power: int, as_power: bool = False) -> str:
+    if -3 < power < 4 and not as_power:
         return f"{digit * 10.0**power:g}"
     times = "" if digit == 1 else f"{digit:g}·"
     return f"{times}10<sup>{power}</sup>".replace("-", "−")

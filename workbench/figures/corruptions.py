@@ -76,7 +76,7 @@ def corruptions_figure(
             else "papers"
         )
         forest = forest.add(
-            Published(found, ranges=True, beside=True, words=f" in {papers}, other models: least and largest")
+            Published(found, ranges=True, beside=True, words=f" in {papers}, other models: median and range")
         )
     return forest.figure()
 

@@ -12,7 +12,7 @@ from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import at_level
-from workbench.figures.marks import Line, Null
+from workbench.figures.marks import NOISE, Line, Null
 
 CANDIDATES = {
     "true": "eigenvectors of K̃",
@@ -68,7 +68,7 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
         y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),
     )  # fmt: skip
     line = Line(markers=False, words="mean over inputs, layers and heads")
-    return plot.add(Null(), line).figure("page", height=430)
+    return plot.add(Null(words=NOISE), line).figure("page", height=430)
 
 
 def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:
@@ -105,4 +105,4 @@ def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
     lost = rows[rows["metric"] == "inconsistency"]
     most = 1.1 * lost[["value", *(name for name in ("null_high",) if name in lost)]].max().max()
     ends = {"span_share": (-0.02, 1.02), "inconsistency": (-0.02 * most, most)}
-    return forest.scale(range=ends).add(Null(_NULL), Interval()).figure()
+    return forest.scale(range=ends).add(Null(_NULL, NOISE), Interval()).figure()

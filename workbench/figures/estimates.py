@@ -22,7 +22,8 @@ from workbench.frames.results import provenance_of
 UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
 """The columns over which values are sampled, in words."""
 NULLS = {
-    "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "isotropic", "uniform": "uniform attention",
+    "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "random directions",
+    "uniform": "uniform attention",
 }  # fmt: skip
 # Of a metric measured in several ways this one is drawn, unless the figure tells them apart or keeps another.
 _USUAL = {"convention": "exact", "candidate": "resid_post"}

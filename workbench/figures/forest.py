@@ -28,7 +28,6 @@ from workbench.figures.marks import (
     as_null,
     key_entry,
     key_swatch,
-    null_name,
     null_of,
     published_trace,
 )
@@ -381,20 +380,20 @@ class _Drawing:
         return [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
 
     def _shifts(self, name: str) -> list[float]:
-        """Where in a row the colours of a panel stand, and last published numbers, under several colours."""
+        """Where in a row the colours of a panel stand, and after them each kind of published numbers beside them."""
+        slots = max(len(self._beside(name)) + len(self._printed(name)), 1)
+        return [(place - (slots - 1) / 2) * 0.75 / slots for place in range(slots)]
+
+    def _printed(self, name: str) -> list[int]:
+        """The published numbers that have a place of their own in a panel's rows: several colours' or those beside."""
         several = len(self.colours) > 1
-        marks = [
-            mark for mark in self.forest.marks if isinstance(mark, Published) and (several or mark.beside)
-        ]
         held = {self.places[key] for one in self.colours for key in self._measured(name, one)}
-        printed = any(
-            one is None if several else place in held
-            for mark in marks
-            for place, one in self._found(name, mark)
-        )
-        slots = max(len(self._beside(name)) + printed, 1)
-        shifts = [(place - (slots - 1) / 2) * 0.75 / slots for place in range(slots)]
-        return shifts if printed else [*shifts, 0.0]
+        return [
+            id(mark)
+            for mark in self.forest.marks
+            if isinstance(mark, Published) and (several or mark.beside)
+            and any(one is None if several else place in held for place, one in self._found(name, mark))
+        ]  # fmt: skip
 
     def _measured(self, name: str, colour: Any) -> pd.Series:
         """The rows of the forest that have a value of a colour in a panel."""
@@ -449,7 +448,7 @@ class _Drawing:
                 elif pd.notna(mean):
                     yield go.Scatter(
                         x=[mean] * 2, y=[y - 0.34, y + 0.34], mode="lines", line=NULL_LINE, showlegend=False,
-                        hovertemplate=f"{null_name(kind)}<br>%{{x:.4g}}<extra></extra>",
+                        hovertemplate=f"{mark.name(kind)}<br>%{{x:.4g}}<extra></extra>",
                     )  # fmt: skip
 
     def _found(self, name: str, mark: Published) -> dict[tuple[int, Any], list[dict[str, Any]]]:
@@ -473,16 +472,22 @@ class _Drawing:
 
     def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
         """A diamond for each published number of a row, and its paper."""
-        beside, shifts = self._beside(name), self._shifts(name)
+        beside, shifts, printed = self._beside(name), self._shifts(name), self._printed(name)
+        own_place = shifts[len(beside) + printed.index(id(mark))] if id(mark) in printed else 0.0
         for (place, colour), own in self._found(name, mark).items():
-            if mark.ranges and len(own) > 1:
-                own = sorted(own, key=lambda row: row["value"])[:: len(own) - 1]
-            y = place + shifts[-1 if colour is None else beside.index(colour)]
-            trace = published_trace([row["value"] for row in own], [y] * len(own), own)
+            y = place + (own_place if colour is None else shifts[beside.index(colour)])
+            values = np.asarray([row["value"] for row in own], dtype=float)
+            several = mark.ranges and len(own) > 1
+            middle = [np.median(values)] if several else values
+            trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
-            if mark.ranges and len(own) > 1:
-                trace.update(mode="lines+markers", line={"color": RED, "width": 1, "dash": "solid"})
+            if several:
+                trace.error_x = {
+                    "type": "data", "symmetric": False, "array": [values.max() - middle[0]],
+                    "arrayminus": [middle[0] - values.min()], "color": RED, "thickness": 1.2, "width": 0,
+                }  # fmt: skip
+                trace.text = f"median of {len(own)}, {values.min():.4g} to {values.max():.4g}"
             elif any(pd.notna(row.get("spread")) for row in own):
                 trace.error_x = {
                     "type": "data",
@@ -547,10 +552,10 @@ class _Drawing:
         for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
             samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
             if any(sample.bounded for sample in samples):
-                words = f"{null_name(kind)} ({null_of(samples, apart)})"
+                words = f"{mark.name(kind)} ({null_of(samples, apart)})"
                 yield _edged(as_null(key_swatch(words, NULL_BAND), number))
             else:
-                yield key_entry(null_name(kind), mode="lines", line=NULL_LINE)
+                yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)
 
 
 def _edged(null: go.Scatter) -> go.Scatter:

@@ -20,7 +20,7 @@ from workbench.figures.marks import key_entry, null_name
 from workbench.figures.measuring import line_count, widest, wrap
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
-from workbench.figures.theme import SEQUENTIAL, luminance, theme_of
+from workbench.figures.theme import DIVERGING, SEQUENTIAL, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
 ALL_HEADS = "all heads"
@@ -41,7 +41,8 @@ def head_grid_figure(
     column, "all heads". Colours run from the metric's lowest possible value (`workbench.METRICS`; from 0 where that is
     negative and no value is) to its highest. Where one of these is infinite they run from the data's lowest value to
     the highest, the null distribution included, and by the logarithm where these span more than three decades. A tick
-    marks the mean of the null distribution on the colour bar, by its kind; each cell's own, and with one input its z,
+    marks the mean of the null distribution on the colour bar, by its kind; with ``by_data`` a null of one level for all
+    cells is white instead, and colours run to both sides of it. Each cell's own, and with one input its z,
     are in its hover text. A cell without a value is blank, and its hover text says why. ``customdata`` of a cell is
     [layer, head], head None for all heads.
 
@@ -74,6 +75,10 @@ def head_grid_figure(
     units = rows["unit"].dropna().unique()
     known = METRICS.get(metric, Metric(metric, metric, ""))
     label = (replace(known, unit=str(units[0])) if len(units) == 1 else known).axis_title
+    middle = _one_level(nulls) if by_data and not by_log else None
+    words = label if middle is None else f"{label}; white: {nulls[0].name}"
+    ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
+    scale = Scale(ends, words, SEQUENTIAL if middle is None else DIVERGING, middle=middle)
     cells = go.Heatmap(
         z=np.log10(values) if by_log else values, coloraxis="coloraxis", xgap=1, ygap=1,
         customdata=[[[layer, head if by_head else None] for head in range(shape[1])] for layer in range(shape[0])],
@@ -84,20 +89,29 @@ def head_grid_figure(
     panel = Panel(
         [cells], Axis("Head" if by_head else "", -0.5, shape[1] - 0.5, whole=True, names=names),
         Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=_frame_of(chosen, shape, by_head),
-        notes=_printed(values, Scale((low, high), colours=SEQUENTIAL, course="log" if by_log else "linear")),
+        notes=_printed(values, replace(scale, ends=(low, high), course="log" if by_log else "linear")),
     )  # fmt: skip
     font = theme_of("column").font
     inner = min(max(24 * shape[0], 112), 420)
-    bar = _bar_ticks(low, high, by_log, nulls, inner, font)
-    room = widest(bar["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(label, inner, font)))
+    bar = _bar_ticks(low, high, by_log, nulls, inner, font) if middle is None else {}
+    told = bar or scale.ticks(inner, font)
+    room = widest(told["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(words, inner, font)))
     marker = {"symbol": "square-open", "color": CHOSEN, "size": 8, "line": {"width": 2}}
     key = []
     if panel.shapes and chosen is not None:
-        words = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"
-        key = [key_entry(words, mode="markers", marker=marker)]
+        framed = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"
+        key = [key_entry(framed, mode="markers", marker=marker)]
     fig = compose([panel], 1, key, right=room, inner=inner)
-    ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
-    return add_scale(fig, Scale(ends, label, SEQUENTIAL), font).update_coloraxes(colorbar=bar)
+    fig = add_scale(fig, scale, font)
+    return fig.update_coloraxes(colorbar=bar) if bar else fig
+
+
+def _one_level(nulls: Sequence[_NullLevel]) -> float | None:
+    """The level of the only null where it is the same for all cells, which colours can then run from to both sides."""
+    if len(nulls) != 1:
+        return None
+    level = nulls[0].mean[~np.isnan(nulls[0].mean)]
+    return float(level[0]) if level.size and np.ptp(level) <= 1e-9 * abs(level[0]) else None
 
 
 def _printed(values: np.ndarray, scale: Scale) -> list[dict]:

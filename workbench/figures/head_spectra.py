@@ -51,7 +51,9 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
         value=rows["value"].clip(lower=floor), **{name: rows[name].clip(lower=floor) for name in ends}
     )
     rows[ends] = rows[ends].where(rows["layer"] == layer)
-    marks: list[Mark] = [Null(), _OneThick(layer=layer)] + ([Rule(floor, "round-off")] if lost else [])
+    marks: list[Mark] = [Null(words=f"Gaussian keys, layer {layer}"), _OneThick(layer=layer)] + (
+        [Rule(floor, "round-off")] if lost else []
+    )
     of_90 = frame.loc[(frame["metric"] == "rank_90") & (frame["layer"] == layer), "value"]
     if len(of_90) == 1:
         marks.append(At(float(of_90.iloc[0]), f"rank of 90 % in layer {layer}: {of_90.iloc[0]:.0f}"))

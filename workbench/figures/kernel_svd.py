@@ -26,6 +26,7 @@ _BY_LAYER: dict[str, dict[str, str]] = {
     },
     "V in span(H<sub>r</sub>)<br>(share)": {"metric": "right_singular_share"},
 }  # fmt: skip
+_RANDOM = "random q and k (top), random output (middle), tokens of V permuted (bottom)"
 _OF_V = "right_singular_share"  # its null permutes the tokens of V
 
 
@@ -49,7 +50,7 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     left = {name: 1 - rows.loc[explained, other] for name, other in ends.items() if other in rows}
     rows = pd.concat([rows[~explained], rows[explained].assign(metric="unexplained", **left)])
     plot = Plot(rows, x="rank", panel=SERIES, names=_CURVES).metric(*_CURVES)
-    plot = plot.add(Null(), Band(quantiles=(25, 75), over="input"), Line(markers=False))
+    plot = plot.add(Null(words="random q and k"), Band(quantiles=(25, 75), over="input"), Line(markers=False))
     return plot.scale(x_log=True, x_title="Rank r", y_log=True, y_range=_ENDS).figure("page")
 
 
@@ -58,7 +59,7 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
 
     A column per model: the mean over inputs and heads, its 95 % interval over inputs where the frame has them, and
     the null distribution: random queries and keys for the rank, random directions for the r-scores, tokens of V
-    permuted for V. Where Primal-Attention has no V, a cross says so.
+    permuted for V. Where Primal-Attention has no V, words say so.
 
     Args:
         frame: the result of ``attention-spectrum`` over all layers, of one or several models; with ``single`` for the
@@ -69,22 +70,18 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     """
     rows = means_and_heads(rows_of(frame, {where["metric"] for where in _BY_LAYER.values()}))
     drawn = rows["metric"].eq(_OF_V).map({True: "permutation", False: "gaussian"})
-    rows = rows[rows["null"].isna() | (rows["null"] == drawn)].assign(
-        null="by row random q and k, random output, permuted V"
-    )
+    rows = rows[rows["null"].isna() | (rows["null"] == drawn)].assign(null=_RANDOM)
     rows = titled(rows.assign(series=series_labels(rows)), _BY_LAYER)
     shown = [*dict.fromkeys(rows["metric"])]
     measured = rows[["series", "layer"]].drop_duplicates()
     places = pd.MultiIndex.from_frame(measured)
     absent = [
         measured[~places.isin(pd.MultiIndex.from_frame(own[["series", "layer"]]))].assign(
-            metric=metric, value=0.0
+            metric=metric, value=0.5
         )
         for metric, own in rows.groupby("metric", sort=False)
     ]
-    crosses = Points(
-        pd.concat(absent), "Primal-Attention has no V", by=("metric", SERIES), symbol="x-thin-open"
-    )
+    without = Points(pd.concat(absent), "no V", by=("metric", SERIES), symbol="")
     zero = {title: title != _RANK for title in shown}
     plot = Plot(rows, panel=SERIES).metric(*shown).scale(y_log={_RANK: True}, y_zero=zero, x_free=True)
-    return plot.add(Null(), Band(), Line(), crosses).figure("page", height=112 * len(shown) + 64)
+    return plot.add(Null(), Band(), Line(), without).figure("page", height=112 * len(shown) + 64)

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import short_name, without_provenance
-from workbench.figures.measuring import line_count, widest, wrap
+from workbench.figures.measuring import line_count, widest, wrap, wrap_evenly
 from workbench.figures.overlays import cells, data_uri, need_columns, under_cells
 from workbench.figures.scales import MASKED, Scale, bar_room, masked_key, masked_shape, set_scale
 from workbench.figures.theme import theme_of
@@ -192,7 +192,7 @@ def compose_maps(
     )
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
         tall = lines * cell * down / right + (lines - 1) * gap
-        bar = bar_room(scale, tall, font, line_count(wrap(scale.words, max(tall, 7 * font), font)))
+        bar = bar_room(scale, tall, font, line_count(wrap_evenly(scale.words, max(tall, 7 * font), font)))
         beneath = image is not None and lines > 2 and bar < cell
         bar = font if beneath else bar
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + beside
@@ -213,7 +213,7 @@ def compose_maps(
     words = {}
     for places, said in headings.items():
         room = max(len(places) * (cell + gap) - gap, widest(said.split(), font))
-        words[places] = wrap(f"{said}, by {last}" if short else said, room, font)
+        words[places] = wrap_evenly(f"{said}, by {last}" if short else said, room, font)
     rest = max(whole - spent - (across + (image is not None)) * cell, 0) / 2
     before[0] += rest + beside + (0 if image is None else cell)
     fig = compose(
@@ -257,7 +257,7 @@ def add_scale(
     right = max(axis.domain[1] for axis in fig.select_xaxes())
     place = place or {"x": right, "len": high - low, "y": (low + high) / 2}
     length = place["len"] * fig.layout.height
-    bar = {"title": {"text": wrap(scale.words, max(length, 7 * font), font), "side": "right"}, **place}
+    bar = {"title": {"text": wrap_evenly(scale.words, max(length, 7 * font), font), "side": "right"}, **place}
     return set_scale(fig, "coloraxis", scale, bar, length, font)
 
 
@@ -274,7 +274,7 @@ def over_bars(
     coloured = [{_scale_of(trace) for trace in panel.traces} for panel in panels]
     places = [[place % columns for place, own in enumerate(coloured) if name in own] for name in names]
     titles = [
-        wrap(scale.words, (max(own) - min(own) + 0.8) / columns * whole, font)
+        wrap_evenly(scale.words, (max(own) - min(own) + 0.8) / columns * whole, font)
         for scale, own in zip(scales, places, strict=True)
     ]
     tall = font * (2.5 + 1.3 * max(line_count(title) if title else 0 for title in titles))

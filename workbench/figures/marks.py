@@ -20,7 +20,7 @@ from workbench.figures.frames import band, short_name
 from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, translucent
 from workbench.figures.words import in_words
 
-NEUTRAL = "#444444"  # of a key's entry that holds for all colours
+NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
 NEUTRAL_STYLE: dict[str, Any] = {
     "line": {"color": NEUTRAL, "dash": "solid"}, "marker": {"color": NEUTRAL, "symbol": "circle"},
 }  # fmt: skip
@@ -273,10 +273,12 @@ class Null(Mark):
     """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
 
     Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
-    where they differ. ``kind`` keeps one kind of several; a second kind is outlined.
+    where they differ. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is
+    random, in the place of the kind's name.
     """
 
     kind: str | None = None
+    words: str = ""
     pooled: Mapping[str | None, int] = field(default_factory=dict)
     """Every kind of the figure, so that each looks the same in all panels, and how many differing series share a band
     of it at most; a `Plot` finds them itself."""
@@ -301,8 +303,12 @@ class Null(Mark):
             if "null_mean" in level and (len(self._tables(panel, kind)) == 1 or bare):
                 yield go.Scatter(
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
-                    hovertemplate=f"{null_name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
+                    hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
                 )  # fmt: skip
+
+    def name(self, kind: str | None) -> str:
+        """What the key calls it."""
+        return f"null: {self.words}" if self.words else null_name(kind)
 
     def level(self, panel: Sequence[Series], kind: str | None) -> pd.DataFrame:
         """Mean, low and high of the null at each place: of several series the widest band."""
@@ -349,10 +355,10 @@ class Null(Mark):
             several = self.pooled.get(kind, 1)
             if not any(sample.bounded for sample in samples):
                 many = f" (mean of {several} curves)" if several > 1 else ""
-                yield key_entry(null_name(kind) + many, mode="lines", line=NULL_LINE)
+                yield key_entry(self.name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
-            many = f", over {several} curves" if several > 1 else ""
-            entry = as_null(key_swatch(f"{null_name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
+            many = f"; one band for {several} curves" if several > 1 else ""
+            entry = as_null(key_swatch(f"{self.name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
 
@@ -362,8 +368,8 @@ class Published(Mark):
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one row of a forest are drawn as their
-    least and largest, joined by a line; ``words`` take the place of the papers in the key; ``beside`` sets
-    them beneath the estimates of a forest, not upon them; ``filled`` diamonds are those of a second kind.
+    median, with a line from the least to the largest; ``words`` take the place of the papers in the key; ``beside``
+    sets them beneath the estimates of a forest, not upon them; ``filled`` diamonds are those of a second kind.
     """
 
     rows: pd.DataFrame | None = None
@@ -414,7 +420,8 @@ class Points(Mark):
     """Single values over the lines: what was measured beside them, or where a curve ends.
 
     ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
-    They are grey, or with ``of`` in the colour of the series that shares their value of that column.
+    They are grey, or with ``of`` in the colour of the series that shares their value of that column. Without a symbol
+    their words stand in the place of a marker.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -434,16 +441,18 @@ class Points(Mark):
         for colour, part in parts:
             if len(part):
                 hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
+                mark = {"mode": "markers", "marker": self._marker(colour), "text": part.get("words")}
+                said = {"mode": "text", "text": [self.words] * len(part), "textposition": "middle left"}
                 yield go.Scatter(
-                    x=part[panel[0].x], y=part["value"], mode="markers", marker=self._marker(colour), name=self.words,
-                    text=part.get("words"), cliponaxis=False, hovertemplate=hover,
+                    x=part[panel[0].x], y=part["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
+                    **(mark if self.symbol else said),
                 )  # fmt: skip
 
     def _marker(self, colour: str = GREY) -> dict[str, Any]:
         return {"symbol": self.symbol, "size": 7, "color": colour, "line": {"color": colour, "width": 1.2}}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        if len(self.rows):
+        if len(self.rows) and self.symbol:
             yield key_entry(self.words, mode="markers", marker=self._marker())
 
 
@@ -503,6 +512,7 @@ class At(Mark):
         yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)
 
 
+NOISE = "Gaussian noise for V"  # a null of the values
 NULL_LINE = {"color": GREY, "dash": "dot"}
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
 PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}

@@ -39,6 +39,21 @@ def text_width(text: str, size: float) -> float:
 
 def wrap(text: str, width: float, size: float) -> str:
     """The text with a line break wherever a line would be wider than this; a word that is wider alone is cut."""
+    return "<br>".join(cut(line, width, size) for line in _lines(text, width, size))
+
+
+def wrap_evenly(text: str, width: float, size: float) -> str:
+    """The same with lines of like length, as a title has them: no word alone beneath a long line."""
+    lines = _lines(text, width, size)
+    for share in (0.9, 0.8, 0.7, 0.6) if len(lines) > 1 else ():
+        narrower = _lines(text, share * width, size)
+        if len(narrower) > len(lines) or widest(narrower, size) > share * width:
+            break
+        lines = narrower
+    return "<br>".join(cut(line, width, size) for line in lines)
+
+
+def _lines(text: str, width: float, size: float) -> list[str]:
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -46,7 +61,7 @@ def wrap(text: str, width: float, size: float) -> str:
             lines.append(word)
         else:
             lines[-1] = longer
-    return "<br>".join(cut(line, width, size) for line in lines)
+    return lines
 
 
 def cut(text: str, width: float, size: float) -> str:

@@ -134,4 +134,6 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     if "convention" in rows:  # memberships by two formulas are two quantities
         rows = rows.assign(series=series_labels(rows) + rows["convention"].map(_FORMULAS).fillna(""))
     plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*AGREEMENTS)
-    return plot.add(Null(), Band(over="input", bars=True), Line()).figure("page")
+    return plot.add(
+        Null(words="patches of the masks permuted"), Band(over="input", bars=True), Line()
+    ).figure("page")

@@ -75,5 +75,10 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     drawn = pd.concat([shares, cross]).assign(candidate=pd.NA, statistic=pd.NA)
     names = {name: name.replace("-", "–") for name in (*SHARES, _CROSS)} | {"logit_correlation": "|r|"}
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric("logit_share", "logit_correlation")
-    marks = Null(), Band(over="input"), Rule(0, column="zero"), Line(words="mean over inputs and heads")
+    marks = (
+        Null(words="positions permuted"),
+        Band(over="input"),
+        Rule(0, column="zero"),
+        Line(words="mean over inputs and heads"),
+    )
     return plot.scale(x_free=True, y_zero=True).add(*marks).figure("page")

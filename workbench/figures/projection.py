@@ -9,14 +9,14 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
-from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 
 _CONVENTIONS = {
     "exact": "exact J of the output",
     "saritas2025": "mean |‖φ‖² − ‖h‖²|",
-    "teo2024_as_implemented": "logarithm that Teo et al. code",
+    "teo2024_as_implemented": "ln J as Teo et al. code it",
 }
-_CODED = "log J, as coded"
+_CODED = "ln J, as coded"
 _SIGN = "negative without |·|"
 BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
@@ -64,7 +64,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
         y_free=["projection_error"],
     )  # fmt: skip
     line = Line(words="mean over inputs and heads", hollow=("negative", _SIGN))
-    return plot.add(Null("gaussian"), Rule(1, "zero predictor", column="zero"), line).figure(
+    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(
         "page", height=112 * len(present) + 90
     )
 

@@ -11,12 +11,12 @@ from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.levels import NULL_COLUMNS
-from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 from workbench.figures.projection import BOUNDS, FLOOR, SHARE, is_wide, share_of_zero_predictor
 
 _PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "J"
-_NORMS, _RELATIVE = "Squared norm", "Mean |‖φ‖² − ‖h‖²| over the norm"
-_LOGARITHM = "log J, as coded by Teo et al."
+_NORMS, _RELATIVE = "Squared norm", "Mean |‖φ‖² − ‖h‖²|<br>over ‖φ‖², ‖h‖²"
+_LOGARITHM = "ln J as coded<br>by Teo et al."
 # What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
 _DRAWN = (
     (_NORMS, _PHI, "phi_norm2", None, "mean"),
@@ -88,7 +88,7 @@ def projection_training_figure(
     )
     many = drawn.groupby("batch")["input"].nunique().max()
     return plot.add(
-        Null(),
+        Null(words=NOISE),
         Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
         Line("median", words=f"median over {many} inputs"),
         Rule(column="zero", name="zero predictor"),

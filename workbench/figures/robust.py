@@ -91,7 +91,7 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
     order = {name: place for place, name in enumerate(("contamination_auc", "contamination_share"))}
     shown = shown.sort_values("metric", key=lambda names: names.map(order), kind="stable")
-    fig = comparison_figure(shown, columns=kinds)
+    fig = comparison_figure(shown, columns=kinds, random="patches permuted")
     axes = list(fig.select_xaxes())
     for first in range(0, len(axes), kinds):  # panels of one measure are read against one another
         ranges = [axis.range for axis in axes[first : first + kinds]]

@@ -7,6 +7,7 @@ colour that no number has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -144,8 +145,9 @@ class Scale:
         marks: dict[float, str] = {}
         marks.update(self._beyond())
         kept = [*marks]
-        for value in [*((high, low) if self.middle == 0 else (high,)), *self._candidates()]:
-            said = _number(value)
+        firsts = (high, low) if self.middle == 0 else (high,) if self.middle is None else (self.middle, high)
+        for value in [*firsts, *self._candidates()]:
+            said = _number(value, high - low)
             beside = [widest([said, marks[one]], font) for one in kept]
             rooms = [wide + 0.6 * font if flat else 1.5 * font for wide in beside]
             apart = [abs(self.place(value) - self.place(one)) * max(length, 1) / span for one in kept]
@@ -160,9 +162,11 @@ class Scale:
         """What the bar says at the ends beyond which numbers lie."""
         (low, high), (least, most) = self.ends, self.reach or self.ends
         slack = 1e-9 * (high - low)
-        below = {low: f"▼ ≤ {_number(low)}" if self.course == "log" else f"▼ down to {_number(least)}"}
+        below = {
+            low: f"▼ ≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
+        }
         return (below if least < low - slack else {}) | (
-            {high: f"▲ up to {_number(most)}"} if most > high + slack else {}
+            {high: f"▲ {_number(high)}, to {_number(most)}"} if most > high + slack else {}
         )
 
     def _candidates(self) -> list[float]:
@@ -182,8 +186,10 @@ class Scale:
         return [sign * size for size in sizes for sign in signs if not (size == 0 and sign < 0)]
 
 
-def _number(value: float) -> str:
-    return f"{value:.2g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
+def _number(value: float, span: float = math.inf) -> str:
+    """A number with two digits, or as many as tell it apart from others within the span."""
+    digits = max(2, math.ceil(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
+    return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
 
 
 def bar_room(scale: Scale, length: float, font: float, lines: int) -> float:

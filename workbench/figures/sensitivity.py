@@ -80,4 +80,4 @@ def softmax_sensitivity_figure(measured: pd.DataFrame) -> go.Figure:
     rows = titled(rows.assign(constant=rows["metric"].map({_LIPSCHITZ: CONSTANT})), _BY_LAYER)
     plot = Plot(rows, panel=SERIES).metric(*dict.fromkeys(rows["metric"])).scale(x_free=True, y_zero=True)
     bound = Rule(column="constant", name=_BOUND)
-    return plot.add(Null(), Band(), Line(), bound).figure("page", height=380)
+    return plot.add(Null(words="Gaussian q and k"), Band(), Line(), bound).figure("page", height=380)

@@ -122,7 +122,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
 def text_view(index: Sequence[int], labels: Sequence[str], kinds: Sequence[str]) -> TokenView:
     """Tokens of a text: the number of each, what the model calls it, and its kind."""
     shown = list(map(readable_label, labels))
-    names = [f"{label} (token {number})" for number, label in zip(index, shown, strict=True)]
+    names = [f"“{label}” (token {number})" for number, label in zip(index, shown, strict=True)]
     return TokenView(list(index), shown, names, list(kinds), None)
 
 

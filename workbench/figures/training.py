@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.forest import Forest, Interval, Stroke, Verdict
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 from workbench.figures.variants import in_order, look_of
 
 # metric of a training record → what its axis says, factor, logarithmic
@@ -156,7 +156,7 @@ def versus_baseline_figure(
     hollow = ("same", "not significant beside softmax")
     forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log], same=same)
     forest = forest.add(
-        Null(),
+        Null(words=NOISE),
         Stroke(name="floor: error of the true projections"),
         Interval(columns=("value", "low", "high"), words=words, hollow=hollow),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workbench.core.errors import UnknownName
 
@@ -31,9 +31,9 @@ class Look:
         }
 
 
-def _boosted(look: Look) -> Look:
-    """The look of the same attention with boosted residuals: its colour, dotted, its marker open."""
-    return replace(look, label=f"{look.label} + boost", dash="dot", symbol=f"{look.symbol}-open")
+def _boosted(look: Look, colour: str) -> Look:
+    """The look of the same attention with boosted residuals: its hue, darker, dotted, its marker open."""
+    return Look(f"{look.label} + boost", colour, "dot", f"{look.symbol}-open")
 
 
 # Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
@@ -46,13 +46,13 @@ _BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
     "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon-open"),
-    "softmax+boost": _boosted(_SOFTMAX),
+    "softmax+boost": _boosted(_SOFTMAX, "#000000"),
     "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
     "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
     "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
     "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
     "bilateral": _BILATERAL,
-    "bilateral+boost": _boosted(_BILATERAL),
+    "bilateral+boost": _boosted(_BILATERAL, "#5C3100"),
     "mssa": Look("subspace (MSSA)", "#4477AA", "dot", "star-square"),
     "xca": Look("cross-covariance", "#AA44DD", "dashdot", "star-diamond"),
     "tssa": _TSSA,

@@ -202,7 +202,8 @@ class Explorer:
         said = shown.read(place, self.material) + without_attention(place, self.material)
         return save_figure(
             shown.draw(place, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{shown.caption}: {place.model}, {here[0].lower()}{here[1:]}. {said}",
+            caption=f"{shown.caption}: {place.model}, {here[0].lower()}{here[1:]}. {said}"
+            + " Rows and columns of patches count from 0." * (", column " in said),
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {here}.",
             parameters=place.to_dict(),
         )  # fmt: skip

@@ -325,8 +325,8 @@ def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
     own = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
     return (
-        f"{own['rank_90']:.0f} eigenvalues hold 90 % of the keys' spectrum; the null is of Gaussian keys of the same "
-        "mean square."
+        f"{own['rank_90']:.0f} of a head's eigenvalues (one for each token, of which the largest are drawn) hold 90 % "
+        "of their sum in the layer drawn thick; the null has Gaussian keys of that layer's mean square."
     )
 
 
@@ -494,7 +494,7 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Eigenvalues of the centred Gram matrix of the keys, of the head of this number in every layer",
+            "Largest eigenvalues of the centred Gram matrix of a head's keys, of the same head number in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
