@@ -36,8 +36,7 @@ def test_a_panel_is_the_matrix_of_a_layer_with_lines_between_heads():
     assert lines == {0.5, 1.5}
     assert list(fig.data[0].x) == [-0.25, 0.25, 0.75, 1.25, 1.75, 2.25]  # two directions within each head
     assert (list(fig.layout.xaxis.tickvals), list(fig.layout.xaxis.ticktext)) == ([0, 1, 2], ["0", "1", "2"])
-    most = max(np.nanmax(trace.z) for trace in fig.data)
-    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, most)
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
 
 
 def test_models_stand_one_under_the_other_with_as_many_layers_as_the_shallowest_has():

@@ -541,8 +541,9 @@ class _Drawing:
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
                     symbol = str(PUBLISHED["symbol"]).removesuffix("-open" * mark.filled)
                     yield key_entry(
-                        in_words(f"published{named}"), mode="markers", marker=PUBLISHED | {"symbol": symbol}
-                    )
+                        in_words(f"published{named}"), mode="lines+markers" if mark.ranges else "markers",
+                        marker=PUBLISHED | {"symbol": symbol}, line={"color": RED, "width": 1.2},
+                    )  # fmt: skip
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
 

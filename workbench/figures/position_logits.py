@@ -43,7 +43,10 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     for term in _PANELS:
         table = frame[frame["term"] == term].pivot(index="query", columns="key", values="value")
         title, number = _TITLES.get(term, term.replace("-", "–")), len(panels)
-        side, beneath = "" if number % 3 else "query", "key" if number >= 3 else ""
+        down, across = (
+            f"{word} (0 to {count - 1})" for word, count in zip(("query", "key"), table.shape, strict=True)
+        )
+        side, beneath = "" if number % 3 else down, across if number >= 3 else ""
         panels.append(map_panel(table.to_numpy(), term, title, side, beneath))
     most = float(frame["value"].abs().quantile(0.99))
     ends = (-most, most) if most else None

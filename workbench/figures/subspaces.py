@@ -63,8 +63,7 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
         gap=gap,
         before={0: rest},
     )
-    most = max(float(np.nanmax(trace.z)) for trace in fig.select_traces(selector={"type": "heatmap"}))
-    return add_scale(squared(fig), Scale((0.0, most), "|cos| of two directions"), font)
+    return add_scale(squared(fig), Scale((0.0, 1.0), "|cos| of two directions"), font)
 
 
 def _spaced(values: list, count: int) -> list:
