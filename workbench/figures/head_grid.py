@@ -76,7 +76,7 @@ def head_grid_figure(
     known = METRICS.get(metric, Metric(metric, metric, ""))
     label = (replace(known, unit=str(units[0])) if len(units) == 1 else known).axis_title
     middle = _one_level(nulls) if by_data and not by_log else None
-    words = label if middle is None else f"{label}; white: {nulls[0].name}"
+    words = label if middle is None else f"{label}; white: {nulls[0].name.removeprefix('null: ')} (null)"
     ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
     scale = Scale(ends, words, SEQUENTIAL if middle is None else DIVERGING, middle=middle)
     cells = go.Heatmap(

@@ -26,7 +26,7 @@ _BY_LAYER: dict[str, dict[str, str]] = {
     },
     "V in span(H<sub>r</sub>)<br>(share)": {"metric": "right_singular_share"},
 }  # fmt: skip
-_RANDOM = "random q and k (top), random output (middle), tokens of V permuted (bottom)"
+_RANDOM = "top to bottom random q and k, random output, permuted V"
 _OF_V = "right_singular_share"  # its null permutes the tokens of V
 
 

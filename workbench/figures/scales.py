@@ -188,7 +188,7 @@ class Scale:
 
 def _number(value: float, span: float = math.inf) -> str:
     """A number with two digits, or as many as tell it apart from others within the span."""
-    digits = max(2, math.ceil(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
+    digits = max(2, round(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
     return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
 
 

@@ -324,7 +324,7 @@ def depth_colours(count: int) -> list[str]:
     """
     if count < 1:
         raise InputError(f"asked for {count} colours; give 1 or more")
-    places = [0.85 * index / max(count - 1, 1) for index in range(count)]
+    places = [0.75 * index / max(count - 1, 1) for index in range(count)]
     return sample_colorscale(DEPTH, places)
 
 
