@@ -24,7 +24,9 @@ def bands(fig, colour):
 
 
 def key(fig):
-    return [trace.name for trace in fig.data if trace.showlegend]
+    return [
+        trace.name.replace("<br>", " ") for trace in fig.data if trace.showlegend
+    ]  # as long ones are broken
 
 
 def said(fig):

@@ -147,7 +147,7 @@ def test_a_long_text_is_cut_and_says_so_and_queries_that_see_less_have_no_line_o
     assert np.shape(fig.data[1].z) == (HEADS + 1, 30)
     assert fig.layout.xaxis2.title.text == "key (first 30 of 50 tokens)"
     assert fig.layout.shapes == ()
-    assert fig.layout.coloraxis.colorbar.title.text == "Attention weight, from the<br>mean query"
+    assert fig.layout.coloraxis.colorbar.title.text == "Attention weight,<br>from the mean query"
 
 
 def test_several_texts_do_not_fit_one_figure():

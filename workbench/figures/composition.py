@@ -15,7 +15,16 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.figures.log_axis import BELOW, arrow_entry, on_log_axis, shape_on_log_axis, within_ends
-from workbench.figures.measuring import in_rows, legend_row, line_count, text_width, widest, wrap, wrap_evenly
+from workbench.figures.measuring import (
+    in_rows,
+    legend_entry,
+    legend_row,
+    line_count,
+    text_width,
+    widest,
+    wrap,
+    wrap_evenly,
+)
 from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
 
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
@@ -198,9 +207,14 @@ class _Page:
         self.before: Mapping[int, float] = {}
         self.below = 0.0
         self.shares = [1.0] * self.lines  # heights of the rows, by that of the first
-        names = [trace.name for trace in key]
+        names = [
+            wrap(trace.name, width - theme.font - legend_entry("", theme.font), theme.font) for trace in key
+        ]
+        for trace, name in zip(key, names, strict=True):
+            trace.name = name
         self.key_rows = in_rows(names, width - theme.font, theme.font)
-        self.above = len(self.key_rows) * legend_row(theme.font) + (6 if key else 0)
+        self.key_lines = [max(line_count(names[place]) for place in places) for places in self.key_rows]
+        self.above = sum(self.key_lines) * legend_row(theme.font) + (6 if key else 0)
         self.ends_room = widest((words for panel in panels for words, _, _ in panel.ends), theme.font)
 
     def figure(self, height: float | None, inner: float | None) -> go.Figure:
@@ -425,7 +439,7 @@ class _Page:
                 **_PLAIN_LEGEND, "font": {"size": self.font}, "orientation": "h",
                 "traceorder": "normal", "xref": "container", "yref": "container",
                 "x": self.font * 0.3 / self.width, "xanchor": "left", "yanchor": "top",
-                "y": 1 - number * legend_row(self.font) / total,
+                "y": 1 - sum(self.key_lines[:number]) * legend_row(self.font) / total,
             }  # fmt: skip
 
 
