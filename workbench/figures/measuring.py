@@ -18,6 +18,7 @@ _ADVANCES = {
 }  # fmt: skip
 _WIDTHS = {letter: width for width, letters in _ADVANCES.items() for letter in letters}
 _DIGIT, _SQUARE, _BOLD, _SMALL = 556, 1000, 1.065, 0.7
+_NUMBERED = re.compile(r"\b(layer|head|row|column|epoch) (?=\d)")  # a name and its number stand in one line
 _TAGS = re.compile(r"<(/?)(b|i|sub|sup|span|br)\b[^>]*>")
 
 
@@ -55,13 +56,13 @@ def wrap_evenly(text: str, width: float, size: float) -> str:
 
 def _lines(text: str, width: float, size: float) -> list[str]:
     lines = [""]
-    for word in text.split():
+    for word in _NUMBERED.sub("\\1\u00a0", " ".join(text.split())).split(" "):
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and text_width(longer, size) > width:
             lines.append(word)
         else:
             lines[-1] = longer
-    return lines
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def cut(text: str, width: float, size: float) -> str:
