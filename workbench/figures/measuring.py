@@ -46,9 +46,9 @@ def wrap(text: str, width: float, size: float) -> str:
 def wrap_evenly(text: str, width: float, size: float) -> str:
     """The same with lines of like length, as a title has them: no word alone beneath a long line."""
     lines = _lines(text, width, size)
-    for share in (0.9, 0.8, 0.7, 0.6) if len(lines) > 1 else ():
-        narrower = _lines(text, share * width, size)
-        if len(narrower) > len(lines) or widest(narrower, size) > share * width:
+    for room in (width * percent / 100 for percent in range(96, 50, -4)) if len(lines) > 1 else ():
+        narrower = _lines(text, room, size)
+        if len(narrower) > len(lines) or widest(narrower, size) > room:
             break
         lines = narrower
     return "<br>".join(cut(line, width, size) for line in lines)
