@@ -62,7 +62,7 @@ def test_an_open_marker_says_where_the_difference_of_the_norms_is_negative():
 
 
 def test_the_codes_logarithms_have_a_panel_of_their_own():
-    (line,) = named(projection_error_figure(errors()), "logarithm that")
+    (line,) = named(projection_error_figure(errors()), "ln J as")
     assert line.yaxis == "y3"
     np.testing.assert_allclose(line.y, [1.5, 3.0, 4.5])
 
@@ -141,7 +141,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
         "train batch", "test batch", "median over 2 inputs",
         "IQR over inputs, train batch, where wider than the line",
         "zero predictor",
-        "null: Gaussian (95 % of one input)",
+        "null: Gaussian noise for V (95 % of one input)",
     ]  # fmt: skip
 
 
