@@ -34,7 +34,7 @@ LAGS = (-4, 0, 4)
 def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
     """A smooth random course, and the same some steps earlier, at once or later; the class is which.
 
-    The course is a sum of four sines of random frequencies and phases. The third channel is another course.
+    A course is a sum of four sines of random frequencies and phases. The third channel is another course.
     """
     time, most = np.arange(-LAGS[-1], steps + LAGS[-1]), LAGS[-1]
     source, other = (
@@ -94,7 +94,8 @@ def oscillators(draw: np.random.Generator, label: int, steps: int) -> Series:
 
     The coupled two fall into step, the third goes on by itself.
     """
-    own = 2 * math.pi * (0.08 + np.array([-0.02, 0.0, 0.02])[draw.permutation(3)])
+    # no two of these have their mean, where the coupled two meet, near the third
+    own = 2 * math.pi * np.array([0.05, 0.06, 0.11])[draw.permutation(3)]
     coupling = np.zeros((3, 3))
     one, other = ((0, 1), (0, 2), (1, 2))[label]
     coupling[one, other] = coupling[other, one] = 0.3
