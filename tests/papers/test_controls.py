@@ -6,6 +6,9 @@ import torch
 
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.captures import Capture, LayerRecord
+from workbench.data.pools import DIGITS_MEAN, DIGITS_STD
+from workbench.models.architectures import build
+from workbench.models.checkpoints import write_checkpoint
 from workbench.papers.claims import judged
 from workbench.papers.published import claim_options, stated_claims
 from workbench.papers.verdicts import EQUIVALENT, FAILS, HOLDS
@@ -84,13 +87,13 @@ def test_values_of_kernel_pca_hold_and_noise_does_not(of_kernel_pca, label):
     assert noise[label] in (FAILS, EQUIVALENT)
 
 
-def test_outputs_that_are_the_projections_reconstruct_and_noise_does_not():
+def test_outputs_that_are_the_projections_reconstruct_and_noise_does_not(of_kernel_pca):
     """Outputs h = P/μ, the coordinates of the best there is, come of values V̇ divided by the eigenvalues."""
     q, k = _queries_and_keys()
     axes = [principal_axes(keys[0], SCALE, WIDTH) for keys in k]
     lengths = torch.stack([one.eigenvalues * one.log_factor.exp() for one in axes])[:, None, None]
-    best = _kernel_pca_values(k) / lengths
-    planted, noise = (_verdicts(q, k, v, ["projection-error"])["verdict"] for v in (best, _noise()))
+    planted = _verdicts(q, k, _kernel_pca_values(k) / lengths, ["projection-error"])["verdict"]
+    _, noise = of_kernel_pca
     for label in (
         "Outputs remove the projection error: share of what can be removed",
         "Outputs reconstruct the queries: share of removable error removed",
@@ -125,3 +128,67 @@ def test_attention_of_low_rank_holds_and_that_of_noise_does_not():
         frame = analyze("attention-spectrum", qkv=capture, null="both", null_samples=5)
         verdicts = {judged(claim, [frame])["verdict"] for claim in stated.to_dict("records")}
         assert verdicts == {HOLDS} if q is low else verdicts <= {FAILS, EQUIVALENT}
+
+
+def test_memberships_that_are_the_ink_share_a_head_and_those_of_places_do_not(tmp_path):
+    """A head that reads how bright a patch is, and one that reads how dark; and heads that read where it lies."""
+    architecture = {
+        "name": "vit", "img_size": 16, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 4, "depth": 1,
+        "num_heads": 2, "attention": "tssa", "attention_options": {"convention": "as_implemented"},
+    }  # fmt: skip
+    about = {
+        "interpolation": "bilinear",
+        "mean": [DIGITS_MEAN],
+        "std": [DIGITS_STD],
+        "resize": 16,
+        "scale": 0.0625,
+    }
+    meta = {"architecture": architecture, "preprocessing": about, "task": "digits"}
+    generator = torch.Generator().manual_seed(0)
+    model = build(architecture).requires_grad_(False)
+    patches, block = model.patch_embed.proj, model.blocks[0]
+    for weights in (
+        patches.weight,
+        patches.bias,
+        model.pos_embed,
+        block.attn.qkv.weight,
+        block.attn.qkv.bias,
+    ):
+        weights.zero_()
+    block.attn.qkv.weight[[0, 2], [0, 1]] = 1.0  # a feature for each head
+    stated = stated_claims("wu2025").query("analysis == 'membership' and kind == ''")
+    (claim,) = stated.to_dict("records")
+    found = {}
+    for name in ("planted", "noise"):
+        if name == "planted":  # mean brightness, and what is left to 1
+            patches.weight[0], patches.weight[1] = DIGITS_STD / 4, -DIGITS_STD / 4
+            patches.bias[:2] = torch.tensor([DIGITS_MEAN, 1 - DIGITS_MEAN])
+        else:
+            patches.weight.zero_()
+            model.pos_embed[:] = torch.randn(model.pos_embed.shape, generator=generator)
+        write_checkpoint(tmp_path / "epoch-000.safetensors", model, meta)
+        spec = f"file:{tmp_path / 'epoch-000.safetensors'}"
+        frame = analyze("membership", model=spec, inputs="bundled:digits", n=INPUTS, masks="ink", cache=False)
+        found[name] = judged(claim, [frame])
+    assert found["planted"]["verdict"] == HOLDS
+    assert found["planted"]["low"] > 0.5
+    assert found["noise"]["verdict"] in (FAILS, EQUIVALENT)
+
+
+def test_tokens_that_draw_together_smooth_and_fresh_ones_do_not():
+    """Through four layers what tells tokens apart is halved each time, or drawn anew."""
+    generator = torch.Generator().manual_seed(0)
+    (claim,) = stated_claims("abdullaev2025").query("analysis == 'token-similarity'").to_dict("records")
+    shape, places = (INPUTS, TOKENS, 64), range(4)
+    common = torch.randn(INPUTS, 1, 64, generator=generator)
+    own = torch.randn(shape, generator=generator)
+    states = {
+        "planted": [common + own / 2**depth for depth in places],
+        "noise": [torch.randn(shape, generator=generator) for _ in places],
+    }
+    verdicts = {}
+    for name, layers in states.items():
+        records = [LayerRecord(depth, "", resid_post=x) for depth, x in enumerate(layers)]
+        frame = analyze("token-similarity", qkv=Capture(records, ("resid_post",)), rate="fit")
+        verdicts[name] = judged(claim, [frame])["verdict"]
+    assert verdicts == {"planted": HOLDS, "noise": EQUIVALENT}

@@ -252,6 +252,9 @@ def judged(
     if claim["premise"]:
         _check_premise(claim, frame)
     terms = verdicts.parse_measure(claim["measure"])
+    # what follows looks through the rows many times, and most of them are of other metrics
+    metrics = verdicts.measured_by(terms)
+    frame, *parts = (part[part["metric"].isin(metrics)] for part in (frame, *frames))
     comparison, margin = claim["comparison"], claim["margin"]
     values, how = None, verdicts.T
     if claim["over"] in _OF_ONE_MODEL:
@@ -261,7 +264,7 @@ def judged(
             finding, how = verdicts.least_favourable(values, comparison), verdicts.EACH
         findings = [finding]
     elif claim["over"] in _OF_TWO_RUNS:
-        one, other = (verdicts.per_input(part, terms) for part in frames)
+        one, other = (verdicts.per_input(part, terms) for part in parts)
         findings, how = [mean_interval((one / other).dropna(), ratio=True)], verdicts.LOG_T
     else:
         how = verdicts.LOG_T if len(terms) > 1 or claim["over"].startswith("last /") else how

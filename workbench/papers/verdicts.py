@@ -136,6 +136,11 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
     return rows
 
 
+def measured_by(terms: tuple[Term, ...]) -> set[str]:
+    """The metrics that an expression is about."""
+    return {one.metric for term in terms for one in (term, term.less) if one is not None}
+
+
 def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
     """The value of an expression for every input, averaged over layers, heads and ranks before it is combined.
 
