@@ -478,7 +478,7 @@ class _Drawing:
             y = place + (own_place if colour is None else shifts[beside.index(colour)])
             values = np.asarray([row["value"] for row in own], dtype=float)
             several = mark.ranges and len(own) > 1
-            middle = [np.median(values)] if several else values
+            middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
