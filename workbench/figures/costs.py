@@ -65,7 +65,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
-    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.4)
+    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.8)
     published = printed.assign(
         value=printed["ratio"], spread=np.nan, paper=printed["source"].str.split(" ").str[0]
     )

@@ -481,6 +481,7 @@ class _Drawing:
             middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
+            trace.marker.size = 5.5 if len(printed) > 1 else trace.marker.size  # of several kinds in a row
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if several:
                 trace.error_x = {
