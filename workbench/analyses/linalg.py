@@ -21,7 +21,7 @@ from workbench.core.operands import checked
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
-SHARE = 16  # and at most one pair in so many is wanted; for random keys, which need most steps, this is even
+SHARE = 32  # and at most one pair in so many is wanted; one in 16 of random keys costs up to twice as much
 RESTARTS = 40  # random keys need ten
 TOLERANCE = 1e-12  # of an eigenvalue: residual at which its pair is done
 MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
