@@ -53,6 +53,16 @@ _models.load = _load
 FIGURE = "import joblib, numpy\nimport plotly.graph_objects as go\n\ngo.Figure(go.Scatter(y=[1, 2]))"
 
 
+DRAWN = """() => {
+  const shown = [...document.querySelectorAll(".js-plotly-plot")].filter(plot => plot.querySelector(".main-svg"));
+  return shown.map(plot => [
+    plot._fullData.filter(one => one.visible === true && ["scatter", "bar", "heatmap"].includes(one.type)).length,
+    plot.querySelectorAll(".scatterlayer .trace, .barlayer .trace, .heatmaplayer .hm").length,
+  ]);
+}"""
+"""Of every figure on the page how many traces it has, and how many are drawn."""
+
+
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as browser:
@@ -85,7 +95,8 @@ def lab(browser, tmp_path_factory):
     quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
     notebook = _notebook(folder)
     command = [COMMAND, "explore", "--no-browser", f"--port={free_port()}"]
-    with serve(command, folder, LAB_ADDRESS) as server, watched(browser, folder) as seen:
+    later = {"WORKBENCH_DEFER_EXPORT": str(folder / "queue")}  # no figure is printed
+    with serve(command, folder, LAB_ADDRESS, later) as server, watched(browser, folder) as seen:
         with seen.step("start"):
             open_lab(seen.page, server)
             run_cells(seen.page, notebook, until="\nexplorer")
@@ -155,6 +166,27 @@ def test_a_line_of_python_moves_the_page_and_a_figure_is_drawn_in_the_notebook(l
         wait_until_says(page, "Layer 0, head 1")
         page.keyboard.press("Shift+Enter")
         page.wait_for_selector(".js-plotly-plot .main-svg")
+
+
+@pytest.mark.parametrize("name", ["subspaces", "squared_norms"])
+def test_a_figure_notebook_draws_every_trace(lab, name):
+    """In a kernel that `workbench explore` started, with the notebook's quick preset."""
+    source = json.loads((paths.notebooks_dir() / f"{name}.ipynb").read_text())
+    cells = [cell for cell in source["cells"] if cell["cell_type"] == "code"]
+    preset = source["metadata"]["workbench"]["presets"]["quick"]
+    cells[0]["source"] = [*cells[0]["source"], *(f"\n{key} = {value!r}" for key, value in preset.items())]
+    path = lab.server.folder / f"{name}.ipynb"
+    path.write_text(json.dumps(source))
+    parts = urlsplit(lab.server.address)
+    with lab.step(name) as page:
+        page.goto(f"{parts.scheme}://{parts.netloc}/lab/tree/{path.name}?reset&{parts.query}")
+        page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+        page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
+        run_cells(page, path, until="".join(cells[-1]["source"]))
+        page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)")
+        page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
+        for known, drawn in page.evaluate(DRAWN):
+            assert drawn == known
 
 
 def test_a_kill_ends_jupyterlab_and_all_it_started(lab):

@@ -391,6 +391,15 @@ def _a_view_of_another_bundle_stands_beside_this_one(seen, before, now):
         "token": 5,
     }
     assert asked == {"lines": "compare", "against": view}
+    # a bundle that arrives while a box is open waits until it is closed; the grid keeps the keys
+    seen.keyboard.press("e")
+    seen.evaluate("() => model.fromKernel('content', model.get('content'))")
+    assert seen.locator("dialog[open]").count() == 1
+    seen.keyboard.press("Escape")
+    seen.wait_for_function(
+        "() => document.activeElement.className === 'aw-grid' && !document.querySelector('dialog[open]')"
+    )
+    seen.evaluate("() => model.sent.pop()")
     seen.locator(".aw-grid").focus()
     seen.keyboard.press("Escape")
     seen.wait_for_function("() => !document.querySelector('.aw-compare')")

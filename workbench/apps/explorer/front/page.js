@@ -134,15 +134,15 @@ export function mount(element, buffer, options = {}) {
       if (open) waits = act;
       return Boolean(open);
     },
-    /** What has the keys, and how far the text is scrolled: another bundle of the same view has them, too. */
+    /** What has the keys, and how far the text is scrolled: another bundle of the same input has them, too. */
     held() {
       const active = root.getRootNode().activeElement;
-      return { label: root.contains(active) ? active.getAttribute("aria-label") : null, top: head.stage.scrollTop };
+      const kind = root.contains(active) ? [active.tagName, ...active.classList].join(".") : "";
+      return { kind, place: kind ? [...root.querySelectorAll(kind)].indexOf(active) : -1, id: state.one.id, top: head.stage.scrollTop };
     },
     hold(before) {
-      if (!before) return;
-      if (before.label) [...root.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === before.label)?.focus({ preventScroll: true });
-      requestAnimationFrame(() => requestAnimationFrame(() => (head.stage.scrollTop = before.top)));
+      if (before?.kind) (root.querySelectorAll(before.kind)[before.place] ?? root).focus({ preventScroll: true });
+      if (before?.id === state.one.id) requestAnimationFrame(() => requestAnimationFrame(() => (head.stage.scrollTop = before.top)));
     },
     destroy() {
       state.closed = true;
