@@ -53,14 +53,19 @@ _models.load = _load
 FIGURE = "import joblib, numpy\nimport plotly.graph_objects as go\n\ngo.Figure(go.Scatter(y=[1, 2]))"
 
 
+FIGURES = {
+    "subspaces": "Subspaces of heads",
+    "squared_norms": "quared norms",
+}  # notebooks, and words of their titles
 DRAWN = """() => {
-  const shown = [...document.querySelectorAll(".js-plotly-plot")].filter(plot => plot.querySelector(".main-svg"));
+  const open = document.querySelector(".jp-NotebookPanel:not(.lm-mod-hidden)");
+  const shown = [...open.querySelectorAll(".js-plotly-plot")].filter(plot => plot.querySelector(".main-svg"));
   return shown.map(plot => [
     plot._fullData.filter(one => one.visible === true && ["scatter", "bar", "heatmap"].includes(one.type)).length,
     plot.querySelectorAll(".scatterlayer .trace, .barlayer .trace, .heatmaplayer .hm").length,
   ]);
 }"""
-"""Of every figure on the page how many traces it has, and how many are drawn."""
+"""Of every figure in the open notebook how many traces it has, and how many are drawn."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,18 @@ def _notebook(folder: Path) -> Path:
     return path
 
 
+def _quick(name: str, folder: Path) -> None:
+    """A figure notebook with its quick preset."""
+    notebook = json.loads((paths.notebooks_dir() / f"{name}.ipynb").read_text())
+    parameters = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    preset = notebook["metadata"]["workbench"]["presets"]["quick"]
+    parameters["source"] = [
+        *parameters["source"],
+        *(f"\n{name} = {value!r}" for name, value in preset.items()),
+    ]
+    (folder / f"{name}.ipynb").write_text(json.dumps(notebook))
+
+
 @pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
     """`workbench explore` among modules that nothing may import, its page drawn in JupyterLab."""
@@ -94,6 +111,8 @@ def lab(browser, tmp_path_factory):
     quiet.parent.mkdir(parents=True)
     quiet.write_text('{"fetchNews": "false"}')  # Lab would ask whether it may
     notebook = _notebook(folder)
+    for name in FIGURES:
+        _quick(name, folder)
     command = [COMMAND, "explore", "--no-browser", f"--port={free_port()}"]
     later = {"WORKBENCH_DEFER_EXPORT": str(folder / "queue")}  # no figure is printed
     with serve(command, folder, LAB_ADDRESS, later) as server, watched(browser, folder) as seen:
@@ -168,25 +187,18 @@ def test_a_line_of_python_moves_the_page_and_a_figure_is_drawn_in_the_notebook(l
         page.wait_for_selector(".js-plotly-plot .main-svg")
 
 
-@pytest.mark.parametrize("name", ["subspaces", "squared_norms"])
-def test_a_figure_notebook_draws_every_trace(lab, name):
-    """In a kernel that `workbench explore` started, with the notebook's quick preset."""
-    source = json.loads((paths.notebooks_dir() / f"{name}.ipynb").read_text())
-    cells = [cell for cell in source["cells"] if cell["cell_type"] == "code"]
-    preset = source["metadata"]["workbench"]["presets"]["quick"]
-    cells[0]["source"] = [*cells[0]["source"], *(f"\n{key} = {value!r}" for key, value in preset.items())]
-    path = lab.server.folder / f"{name}.ipynb"
-    path.write_text(json.dumps(source))
-    parts = urlsplit(lab.server.address)
-    with lab.step(name) as page:
-        page.goto(f"{parts.scheme}://{parts.netloc}/lab/tree/{path.name}?reset&{parts.query}")
-        page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
-        page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
-        run_cells(page, path, until="".join(cells[-1]["source"]))
-        page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)")
-        page.wait_for_selector("#jp-main-statusbar >> text=| Idle")
-        for known, drawn in page.evaluate(DRAWN):
-            assert drawn == known
+def test_figure_notebooks_draw_every_trace(lab):
+    """Opened from Lab's list of files, each in a kernel of its own that `workbench explore` starts."""
+    for name in FIGURES:
+        with lab.step(name) as page:
+            page.locator(".jp-DirListing-item", has_text=f"{name}.ipynb").dblclick()
+            page.locator(
+                f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell:has-text('{FIGURES[name]}')"
+            ).first.wait_for()
+            page.get_by_role("menuitem", name="Run", exact=True).click()
+            page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+            page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)")
+            page.wait_for_function(f"() => ({DRAWN})().every(([known, drawn]) => known === drawn)")
 
 
 def test_a_kill_ends_jupyterlab_and_all_it_started(lab):
