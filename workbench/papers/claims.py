@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
-from functools import cache
+from collections.abc import Callable, Container, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -23,6 +23,7 @@ from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
+from workbench.runs.loop import keeping_the_model
 from workbench.runs.many import analyze_many
 
 # The papers follow the error on images that the model is trained on.
@@ -49,6 +50,7 @@ class _Run(NamedTuple):
     """Of images, where the paper has one of its own and the model is not fed as it was trained here."""
 
 
+@keeping_the_model()
 def claims(
     paper: str | None = None,
     model: str = "bundled:digits-vit",
@@ -87,6 +89,7 @@ def claims(
     between = stated["over"].str.endswith(("every checkpoint", "warm-up"))
     followed = set(stated.loc[between, "analysis"])
     settings = {"n": n, "seed": seed, "progress": progress, **arguments}
+    tokens = cache(partial(_tokens, model, inputs, settings))
     frames: dict[_Run, pd.DataFrame] = {}
     rows = []
     for claim in stated.to_dict("records"):
@@ -112,7 +115,7 @@ def claims(
                         raise _NotTested(f"it is about images ({reason})") from None
             measured = [frames[run] for run in runs]
             if claim["comparison"] != "near" and claim["measure"].startswith("eigenvalue_profile["):
-                measured, scaled = _at_equal_tokens(claim, measured, model, inputs, settings)
+                measured, scaled = _at_equal_tokens(claim, measured, tokens)
             else:
                 scaled = ""
             found = judged(claim, measured, expected)
@@ -153,24 +156,21 @@ def _of_mathematics(claim: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _at_equal_tokens(
-    claim: Mapping[str, str], frames: list[pd.DataFrame], model: str, inputs: str, settings: Mapping[str, Any]
+    claim: Mapping[str, str], frames: list[pd.DataFrame], tokens: Callable[[], int]
 ) -> tuple[list[pd.DataFrame], str]:
     """Eigenvalues as of the papers' number of tokens: they fall as N⁻², since every g(k_j) is a sum of N terms."""
     if "/" in claim["measure"]:  # the factor cancels
         return frames, ""
-    arguments: dict[str, Any] = {
-        **settings,
-        "n": 1,
-        "progress": False,
-        "max_rank": "all",
-        "normalize": "trace",
-    }
-    first = analyze("gram-spectrum", model=model, inputs=inputs, **arguments)
-    tokens = int(first["rank"].max())
-    factor = (tokens / _PAPERS_TOKENS) ** 2
+    factor = (tokens() / _PAPERS_TOKENS) ** 2
     return [frame.assign(value=frame["value"] * factor) for frame in frames], (
-        f"; times (N/{_PAPERS_TOKENS})² for the paper's number of tokens, N = {tokens}"
+        f"; times (N/{_PAPERS_TOKENS})² for the paper's number of tokens, N = {tokens()}"
     )
+
+
+def _tokens(model: str, inputs: str, settings: Mapping[str, Any]) -> int:
+    """Of one input: it has as many eigenvalues."""
+    arguments: dict[str, Any] = {**settings, "n": 1, "progress": False, "max_rank": "all", "null_samples": 0}
+    return int(analyze("gram-spectrum", model=model, inputs=inputs, **arguments)["rank"].max())
 
 
 @cache

@@ -5,7 +5,9 @@ It runs over a model and its inputs batch by batch, a file of q, k, v cut into b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -342,13 +344,32 @@ def _handing_over(
     return run
 
 
+_LAST: ContextVar[dict[tuple[str, ...], Any] | None] = ContextVar("last", default=None)
+
+
+@contextmanager
+def keeping_the_model() -> Generator[None]:
+    """Inside, runs one after another that name the same model load it once: a run leaves it as it was."""
+    token = _LAST.set({})
+    try:
+        yield
+    finally:
+        _LAST.reset(token)
+
+
 def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
     """The model, its name and its identity."""
     model = settings.model
     if isinstance(model, str):
         from workbench.models.loading import load
 
-        model = load(model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype)
+        words = (settings.checkpoint, settings.device, settings.dtype)
+        key, last = (model, *map(str, words)), _LAST.get()
+        named, last = model, {} if last is None else last
+        if key not in last:
+            last.clear()  # before another takes memory
+            last[key] = load(named, **dict(zip(("checkpoint", "device", "dtype"), words, strict=True)))
+        model = last[key]
     if isinstance(model, nn.Module):
         name = type(model).__name__
         return model, name, {"spec": name, "checkpoint": None, "sha256": None}
