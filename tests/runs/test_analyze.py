@@ -640,3 +640,35 @@ def test_random_weights_are_said_in_the_notes_and_the_provenance():
     assert frame.attrs["provenance"]["notes"] == frame.attrs["notes"]
     trained = analyze("gram-spectrum", model="bundled:digits-vit", **asked)
     assert not any("random weights" in note for note in trained.attrs["notes"])
+
+
+def test_runs_of_one_model_load_it_once_where_asked_to(monkeypatch):
+    from workbench.models import loading
+    from workbench.runs.loop import keeping_the_model
+
+    loads, load = [], loading.load
+
+    def counted(spec, **named):
+        loads.append((spec, named["checkpoint"]))
+        return load(spec, **named)
+
+    def run(checkpoint=None):
+        return analyze(
+            "token-similarity",
+            model="bundled:digits-vit",
+            inputs="bundled:digits",
+            n=1,
+            checkpoint=checkpoint,
+        )
+
+    monkeypatch.setattr(loading, "load", counted)
+    alone = [run(), run(0)]
+    assert len(loads) == 2
+    with keeping_the_model():
+        kept = [run(), run(), run(0), run()]
+    last = ("bundled:digits-vit", None)
+    assert loads[2:] == [last, ("bundled:digits-vit", 0), last]  # one at a time is kept
+    for one, other in zip(kept, [alone[0], *alone, alone[0]], strict=True):
+        pd.testing.assert_frame_equal(one, other)
+    run()
+    assert len(loads) == 6

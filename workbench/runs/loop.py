@@ -363,12 +363,14 @@ def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
     if isinstance(model, str):
         from workbench.models.loading import load
 
-        words = (settings.checkpoint, settings.device, settings.dtype)
-        key, last = (model, *map(str, words)), _LAST.get()
-        named, last = model, {} if last is None else last
+        key = (model, str(settings.checkpoint), str(settings.device), str(settings.dtype))
+        last = _LAST.get()
+        last = {} if last is None else last
         if key not in last:
             last.clear()  # before another takes memory
-            last[key] = load(named, **dict(zip(("checkpoint", "device", "dtype"), words, strict=True)))
+            last[key] = load(
+                model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype
+            )
         model = last[key]
     if isinstance(model, nn.Module):
         name = type(model).__name__
