@@ -369,16 +369,10 @@ class _Page:
         layout["images"] += [{**axes, **image} for image in panel.images]
         layout["shapes"] += [{**axes, **shape, **self._whole(shape, domains)} for shape in panel.shapes]
         if panel.title:
-            layout["annotations"].append(
-                {
-                    "text": wrap_evenly(panel.title, right - left, self.font),
-                    "x": 0.5,
-                    "y": 1,
-                    **domains,
-                    "showarrow": False,
-                }
-                | {"xanchor": "center", "yanchor": "bottom", "borderpad": 0, "yshift": self.font / 6}
-            )
+            layout["annotations"].append({
+                "text": wrap_evenly(panel.title, right - left, self.font), "x": 0.5, "y": 1, **domains,
+                "xanchor": "center", "yanchor": "bottom", "borderpad": 0, "yshift": self.font / 6, "showarrow": False,
+            })  # fmt: skip
         if self.letters:
             place = start + self.font * (0.2 if first else 0.9)
             y = 1 - (upper - top) / total
@@ -408,24 +402,12 @@ class _Page:
         places = spread_out(
             [panel.y.place(value) * tall for _, value, _ in panel.ends], 1.25 * self.font, tall
         )
+        look = {  # in the middle: plotly's "auto" hangs the words of the upper third from their place
+            "x": 1, "xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "xanchor": "left", "yanchor": "middle",
+            "xshift": self.font * 0.4, "borderpad": 0, "showarrow": False,
+        }  # fmt: skip
         return [
-            {
-                "text": f'<span style="color:{readable(colour)}">{words}</span>',
-                "x": 1,
-                "y": place / tall,
-                "showarrow": False,
-            }
-            | {
-                "xref": f"x{suffix} domain",
-                "yref": f"y{suffix} domain",
-                "xanchor": "left",
-                "yanchor": "middle",  # else plotly takes the top or the bottom of words near an end
-                "xshift": self.font * 0.4,
-            }
-            | {
-                "yanchor": "middle",
-                "borderpad": 0,
-            }  # "auto" hangs the words of the upper third from their place
+            look | {"text": f'<span style="color:{readable(colour)}">{words}</span>', "y": place / tall}
             for (words, _, colour), place in zip(panel.ends, places, strict=True)
         ]
 

@@ -490,16 +490,10 @@ class _Drawing:
                 }  # fmt: skip
                 trace.text = f"median of {len(own)}, {values.min():.4g} to {values.max():.4g}"
             elif any(pd.notna(row.get("spread")) for row in own):
-                trace.error_x = {
-                    "type": "data",
-                    "array": [row["spread"] for row in own],
-                    "color": RED,
-                    "thickness": 1,
-                }
-            yield (
-                trace,
-                ", ".join(dict.fromkeys(str(row["paper"]) for row in own if pd.notna(row.get("paper")))),
-            )
+                spread = [row["spread"] for row in own]
+                trace.error_x = {"type": "data", "array": spread, "color": RED, "thickness": 1}
+            papers = dict.fromkeys(str(row["paper"]) for row in own if pd.notna(row.get("paper")))
+            yield trace, ", ".join(papers)
 
     def _key(self, seen: Sequence[bool]) -> Iterator[go.Scatter]:
         for colour in self.colours:
@@ -520,11 +514,8 @@ class _Drawing:
         if self.interval.hollow is not None and any(
             rows[self.interval.hollow[0]].fillna(False).any() for rows in self.rows.values()
         ):
-            marker = {
-                **look["marker"],
-                "color": "white",
-                "line": {"color": look["line"]["color"], "width": 1.3},
-            }
+            edge = {"color": look["line"]["color"], "width": 1.3}
+            marker = {**look["marker"], "color": "white", "line": edge}
             yield key_entry(self.interval.hollow[1], mode="markers", marker=marker)
         for mark in self.forest.marks:
             if isinstance(mark, Null):

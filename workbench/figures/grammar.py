@@ -483,13 +483,8 @@ def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> go.Figure:
     domains = [axis.domain for axis in fig.select_yaxes()]
     low, high = min(low for low, _ in domains), max(high for _, high in domains)
     right = max(axis.domain[1] for axis in fig.select_xaxes())
-    bar = {
-        "title": {"text": title, "side": "right"},
-        "len": high - low,
-        "y": (low + high) / 2,
-        "x": right,
-        "nticks": 6,
-    }
+    middle = {"len": high - low, "y": (low + high) / 2, "x": right}
+    bar = {"title": {"text": title, "side": "right"}, "nticks": 6, **middle}
     return fig.update_layout(
         coloraxis={"colorscale": depth_scale(), "cmin": values[0], "cmax": values[-1], "colorbar": bar}
     )

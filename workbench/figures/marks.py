@@ -226,21 +226,14 @@ class Band(Mark):
             words = _common([self.says(series) for series in drawn])
             words += " (first and last)" if self.first_and_last and len(drawn) > 2 else ""
             if self.bars:
-                marker = {
-                    "symbol": "line-ns-open",
-                    "size": 9,
-                    "color": NEUTRAL,
-                    "line": self._bar(NEUTRAL) | {"width": 1.2},
-                }
-                marker["line"].pop("dash")
-                yield key_entry(words, mode="markers", marker=marker)
+                bar = {"color": NEUTRAL, "width": 1.2}
+                look = {"symbol": "line-ns-open", "size": 9, "color": NEUTRAL, "line": bar}
+                yield key_entry(words, mode="markers", marker=look)
             else:
                 alone = len({series.colour for series in found}) == 1  # no other has one
                 colour = found[0].colour if alone else style["line"]["color"]
-                entry = key_swatch(words, translucent(colour, self.alpha + 0.1))
-                yield entry.update(
-                    line={"width": 1.5, "color": colour, "dash": "solid"}
-                )  # around an estimate, as no null is
+                edge = {"width": 1.5, "color": colour, "dash": "solid"}  # around an estimate, as no null is
+                yield key_swatch(words, translucent(colour, self.alpha + 0.1)).update(line=edge)
 
 
 @dataclass(frozen=True)
