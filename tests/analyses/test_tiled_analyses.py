@@ -1,16 +1,28 @@
 """method="tiled" gives the frames of method="dense", "auto" chooses by size, and what has no tiles says so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import timm
 import torch
 import transformers
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
-from workbench.analyses import registry, softmax_sensitivity, tiled_spectra, value_matrix, value_similarity
+from workbench.analyses import (
+    registry,
+    softmax_sensitivity,
+    tiled_spectra,
+    tiles,
+    value_matrix,
+    value_similarity,
+)
+from workbench.analyses.tiled_spectra import GramTiles
 from workbench.captures import Capture, LayerRecord, capture
 from workbench.core.errors import InputError
+from workbench.studies.training.measuring import Allocations
 
 NUMBERS = ["value", "null_mean", "null_low", "null_high", "z"]
 
@@ -327,3 +339,58 @@ def test_samples_of_tokens_stand_for_the_matching_of_all_and_the_median_is_exact
     assert any("MOC of tokens is of samples" in note for note in tiled.attrs["notes"])
     kernels = [frame[frame["metric"] == "KCKA"]["value"] for frame in (dense, tiled)]
     np.testing.assert_allclose(kernels[1], kernels[0], rtol=1e-10)
+
+
+SIDE = 20  # patches on a side of an image
+
+
+@pytest.fixture(scope="module")
+def many_tokens():
+    """A model that sees 401 tokens of 8 features with 2 heads, and one image."""
+    torch.manual_seed(0)
+    model = timm.models.vision_transformer.VisionTransformer(
+        img_size=SIDE * 2, patch_size=2, in_chans=1, embed_dim=8, depth=1, num_heads=2, num_classes=3
+    )
+    return model.eval(), torch.randn(1, 1, SIDE * 2, SIDE * 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SPECTRA, "attention-map", "attention-patterns", "class-attention", "attention-spectrum",
+        "softmax-sensitivity", "token-similarity", "membership", "coding-rate",
+    ],
+)  # fmt: skip
+def test_nothing_as_large_as_tokens_times_tokens_is_formed(name, many_tokens, small_tiles, monkeypatch):
+    for function in (tiles.reduce_tiles, tiled_spectra.attention_leading):
+        monkeypatch.setitem(function.__wrapped__.__kwdefaults__, "memory", 2**18)
+    monkeypatch.setattr(GramTiles.__init__, "__defaults__", (2**18,))
+    monkeypatch.setattr(softmax_sensitivity, "_AT_ONCE", 2**13)
+    monkeypatch.setattr(value_similarity, "SAMPLED", 50)
+    monkeypatch.setattr(value_matrix, "_FEW_PAIRS", 10)
+    monkeypatch.setattr(value_matrix, "_DRAWN", 2**11)
+    monkeypatch.setitem(tiled_spectra.attention_leading.__wrapped__.__kwdefaults__, "products", 4)
+    monkeypatch.setattr(registry, "MAP_ENTRIES", 100)
+    analysis = registry.ANALYSES[name]
+    largest = []
+
+    def watched(layer, options):
+        with Allocations() as made:  # of this thread
+            found = [*analysis.measure(layer, options)]
+        largest.append(made.largest)
+        return found
+
+    monkeypatch.setitem(registry.ANALYSES, name, replace(analysis, measure=watched))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # heads one after the other, in this thread
+    model, inputs = many_tokens
+    more = {"null_samples": 0} if "null_samples" in analysis.options else {}
+    if name == "attention-spectrum":
+        more |= {"max_rank": 3}
+    assert len(
+        workbench.analyze(
+            name, model=model, inputs=inputs, method="tiled", heads="0" if analysis.of_heads else None, **more
+        )
+    )
+    tokens = SIDE**2 + 1
+    assert largest
+    assert max(largest) < tokens**2
