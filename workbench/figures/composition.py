@@ -167,18 +167,23 @@ def _on_its_axes(panel: Panel) -> Panel:
 
 
 def _apart_from_one_another(arrows: Sequence[Any]) -> None:
-    """Write the value of a second arrow at a place in a line of its own, or at its other side."""
+    """Set a second arrow at a place within the first, its value in a line of its own or at the other side."""
     seen = set()
     for arrow in arrows:
         places, sides = zip(arrow.x, arrow.y, strict=True), [*arrow.textposition]
-        words = [*(arrow.text or [""] * len(sides))]
+        words, sizes = [*(arrow.text or [""] * len(sides))], []
         for number, place in enumerate(places):
             if place in seen and sides[number].startswith("bottom"):
                 words[number] = f"<br>{words[number]}"
             elif place in seen:
                 sides[number] = sides[number].replace("right", "left")
+            sizes.append(3 if place in seen else arrow.marker.size)
             seen.add(place)
-        arrow.update(textposition=sides, text=words if arrow.text else None)
+        arrow.update(
+            textposition=sides,
+            text=words if arrow.text else None,
+            marker_size=sizes if len({*sizes}) > 1 else sizes[0],
+        )
 
 
 class _Page:
