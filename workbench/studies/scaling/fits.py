@@ -94,7 +94,7 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
     values = forward.pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     for other in ("softmax", "softmax-eager"):
         parts = []
-        for metric, words in (("seconds_per_sample", "of the time"), ("device_memory", "of the memory")):
+        for metric, words in (("seconds_per_sample", "in time"), ("device_memory", "in memory")):
             if (metric, "tssa") in values and (metric, other) in values:
                 both = values[metric][["tssa", other]].dropna()
                 if len(both):
@@ -102,7 +102,7 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
                         f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.3f} {words} (n = {both.index[-1]})"
                     )
         if parts:
-            sentences.append(f"Beside {other}, tssa takes {' and '.join(parts)}.")
+            sentences.append(f"The cost of tssa over that of {other}: {' and '.join(parts)}.")
     return sentences
 
 
