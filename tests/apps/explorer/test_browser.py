@@ -248,7 +248,7 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
         page.set_viewport_size({"width": 1440, "height": 900})
         page.wait_for_function(
             "() => { const box = document.querySelector('.aw-root').getBoundingClientRect();"
-            " return box.width > 1400 && Math.abs(box.height - 900) < 12; }"
+            " return box.x === 0 && box.y === 0 && box.width === 1440 && box.height === 900; }"
         )
 
 

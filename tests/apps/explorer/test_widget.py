@@ -377,7 +377,7 @@ def _a_view_of_another_bundle_stands_beside_this_one(seen, before, now):
         f"each from its own tokens: {moved * 100:.0f}\u00a0% of attention elsewhere; a random head of each: "
     )
     seen.wait_for_function(SAYS, arg=words)
-    assert "of digits-vit, digits/" in seen.text_content(".aw-pane h3")
+    assert "digits-vit, layer 0, head 1, digits/" in seen.text_content(".aw-pane h3")
     seen.locator(".aw-grid").focus()
     seen.keyboard.press("e")
     assert seen.get_by_label("figure", exact=True).input_value() == "compare"

@@ -107,12 +107,13 @@ export class Compare {
     const most = change ? change.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9) : 1;
     const side = state.scale === "log" ? "sqrt" : state.scale; // a difference goes through 0
     const sets = [
-      { view: pinned, values: a, limit, title: `Pinned: layer ${pinned.layer}, head ${pinned.head}${foreign ? ` of ${modelName(pinned)}` : ""}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
+      { view: pinned, values: a, limit, title: `Pinned: ${foreign ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
       { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
       { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: other tokens" },
     ];
     const stacked = width < 520;
     this.element.classList.toggle("aw-stacked", stacked);
+    this.element.classList.toggle("aw-images", Boolean(here.one.grid && pinned.one.grid));
     sets.forEach(({ view, values, limit: full, title }, place) => {
       const pane = this.panes[place];
       pane.title.textContent = title;

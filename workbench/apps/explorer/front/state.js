@@ -218,10 +218,10 @@ export function placeOn(element, event) {
   return [(event.clientX - box.left) / zoom, (event.clientY - box.top) / zoom];
 }
 
-/** Light or dark: as JupyterLab is where the page is in one, else as the system is. */
+/** Light or dark: as JupyterLab is where the page is in one, else as the system is; voila has no theme that anybody chose. */
 export function preferred() {
-  const { jpThemeLight } = globalThis.document?.body?.dataset ?? {};
-  if (jpThemeLight) return jpThemeLight === "false" ? "dark" : "light";
+  const { jpThemeLight, voila } = globalThis.document?.body?.dataset ?? {};
+  if (jpThemeLight && !voila) return jpThemeLight === "false" ? "dark" : "light";
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
