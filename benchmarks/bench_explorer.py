@@ -25,7 +25,7 @@ from tests.apps.explorer.browser import (
 )
 from workbench.figures.export.chrome import find_chrome
 
-CHANGES = 500
+CHANGES = 1000
 CACHED = 40
 INPUTS = 4
 
@@ -140,7 +140,7 @@ def run() -> list[dict[str, str]]:
             "benchmark": "explorer: another input, not yet captured",
             "ratio": f"{statistics.median(new):.0f} ms",
             "aim": "",
-            "detail": f"bundled model, every layer and head with metrics, spectra and effects; {len(new)} inputs",
+            "detail": f"bundled model, attention of every layer and head; {len(new)} inputs",
         },
         {
             "benchmark": f"explorer: memory after {CHANGES} changes / after {CHANGES // 5}",

@@ -314,8 +314,12 @@ def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
         assert page.content == b""
         seen = []
         page.observe(lambda change: seen.append(page.bundle.header.unmeasured), names="content")
+        while not page.content:
+            await asyncio.sleep(0.01)
+        ask(page, lines="matrix")  # for which measuring gives way, and goes on
         while page.worker.busy:
             await asyncio.sleep(0.01)
+        assert "attention_matrix_figure" in page.lines
         assert (page.layer, page.trouble) == (3, "")
         assert seen == [True, False]  # attention first, then what takes longer
         before = page.content
