@@ -130,9 +130,18 @@ def test_models_stand_under_each_other_in_one_row_with_a_line_for_what_is_publis
     assert [len(trace.x) for trace in printed] == [1]
 
 
+def test_how_many_inputs_are_behind_a_model_is_said_once():
+    of_texts = claims("all-MiniLM-L6-v2").assign(n=8)
+    label = " ".join(titles(claims_figure(pd.concat([claims(n=25), of_texts])))).replace("<br>", " ")
+    assert "Mean over 25 inputs (all-MiniLM-L6-v2: 8 inputs), t-interval" in label
+    assert label.count("8 inputs") == 1
+    signed = " ".join(titles(claims_figure(claims(interval="sign test, of the median"))))
+    assert "median and sign test" in signed.replace("<br>", " ")
+
+
 def test_what_is_not_drawn_is_counted():
     text = " ".join(titles(claims_figure(claims()))).replace("<br>", " ")
-    assert "Only in the figure's table: 1 rows not tested at this scale." in text
+    assert "Only in the figure's table: 1 row not tested at this scale." in text
     rows = [
         claims(interpretation=str(n), primary=n % 8 == 0, claim=f"claim {n // 8}").iloc[:1] for n in range(48)
     ]

@@ -213,9 +213,9 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     rows = _rows(shown)
     labels = " ".join(row.label for row in rows)
     below = [_method(shown)]
-    left = [f"{count} {words}" for count, words in (
-        (len(frame[frame["verdict"] != NOT_TESTED].drop_duplicates(_KEYS)) - len(rows), "further interpretations"),
-        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "rows not tested at this scale"),
+    left = [f"{count} {words.format('s' * (count > 1))}" for count, words in (
+        (len(frame[frame["verdict"] != NOT_TESTED].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
+        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
     ) if count]  # fmt: skip
     below += [f"Only in the figure's table: {' and '.join(left)}."] if left else []
     plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", labels)
@@ -255,7 +255,7 @@ def _lasts(rows: Sequence[_Row]) -> list[bool]:
 
 
 def _rows(frame: pd.DataFrame) -> list[_Row]:
-    usual = _sampled(frame.iloc[0]) if not _of_pairs(frame) else None
+    usual = {} if _of_pairs(frame) else _usual(frame)
     rows = []
     for _, own in frame.groupby(_KEYS, sort=False, dropna=False):
         own = own[:1].assign(model="random logits") if own["over"].iloc[0] == "tokens" else own  # of no model
@@ -264,7 +264,8 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        sampled = [one for row in own.to_dict("records") if (one := _sampled(row)) not in ("", usual)]
+        every = [(row["model"], _sampled(row)) for row in own.to_dict("records")]
+        sampled = [one for name, one in every if one not in ("", usual.get(name))]
         counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
         sampled = [f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units]
         tail = [_place(first["place"]), *sampled]
@@ -312,6 +313,12 @@ def _sampled(row: Any) -> str:
     if row["low"] == row["high"] and row["units"] == "seeds":
         return ""
     return f"{int(row['n'])} {row['units']}" if pd.notna(row["units"]) else f"n = {int(row['n'])}"
+
+
+def _usual(frame: pd.DataFrame) -> dict[str, str]:
+    """What the intervals of each model are over, unless a row says otherwise: those of its first row."""
+    first = frame[frame["over"] != "tokens"].drop_duplicates("model")
+    return {row["model"]: _sampled(row) for row in first.to_dict("records")}
 
 
 def _place(words: str) -> str:
@@ -372,16 +379,27 @@ def _method(frame: pd.DataFrame) -> str:
         said = [words for unit, words in ways.items() if unit in units]
         said += ["of accuracies of one seed Newcombe's over inputs"] if {*units} - {*ways} else []
         return f"95 % CI: {', '.join(said)}." if said else ""
-    logs = frame["interval"].astype(str).str.contains("log").any()
+    ways = frame["interval"].astype(str)
+    logs, signs = (ways.str.contains(word).any() for word in ("log", "sign test"))
     kinds = ", ".join(
         dict.fromkeys(null_name(kind).removeprefix("null: ") for kind in frame["null"].dropna())
     )
     return (
-        f"Mean over {_sampled(frame.iloc[0])}, t-interval"
+        f"Mean over {_listed_units(_usual(frame))}, t-interval"
         + "; of ratios, and of positive values over decades, geometric mean and interval on logarithms"
         * bool(logs)
+        + "; of signed ones over decades, median and sign test" * bool(signs)
         + (f"; null: {kinds}." if kinds else ".")
     )
+
+
+def _listed_units(usual: dict[str, str]) -> str:
+    """What a mean is over, 25 inputs or 25 inputs (all-MiniLM-L6-v2: 8 inputs), where models differ."""
+    first, *_ = units = [*usual.values()] or ["inputs"]
+    if len(set(units)) == 1:
+        return first
+    others = [f"{short_name(name)}: {count}" for name, count in usual.items() if count != first]
+    return f"{first} ({', '.join(others)})"
 
 
 def _short(number: float) -> str:
