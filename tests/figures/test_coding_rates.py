@@ -43,6 +43,7 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
     assert max(max(trace.y) for trace in drawn) < 1e3  # the rows of orthonormal subspaces are not drawn
     bands = [trace for trace in fig.data if trace.fill == "toself"]
     assert list(bands[0].y) == [9, 9, 3, 3]  # quartiles of 0, 3, 6, 9, 12
+    assert next(words for words in key(fig) if words.startswith("IQR")).endswith(", training")
 
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():

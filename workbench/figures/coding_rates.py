@@ -23,7 +23,7 @@ _SUBSPACES = {"as_implemented": ": its U<sub>k</sub>", "ours": ": value projecti
 
 
 def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
-    """Coding rates against layer: mean over inputs, and a band that holds their interquartile range (wu2025 Fig. 4a).
+    """Coding rates against layer: mean over inputs, and the interquartile range of the first batch (wu2025 Fig. 4a).
 
     Four panels: R_c^var of each layer's output with that layer's U_k; by how much attention changes it, from what it
     receives to the stream after it; R and ΔR of the outputs. A colour per model, named with what stands for U_k:
@@ -39,7 +39,8 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
     """
     rows = pd.concat([_rows(without_provenance(frame)).assign(batch=name) for name, frame in frames.items()])
     plot = Plot(rows, color="group", dash="batch", names=_TITLES).metric(*_TITLES)
-    return plot.add(Band(quantiles=(25, 75)), Line()).scale(y_zero=True).figure("page", columns=2)
+    band = Band(quantiles=(25, 75), only=("batch", next(iter(frames))) if len(frames) > 1 else None)
+    return plot.add(band, Line()).scale(y_zero=True).figure("page", columns=2)
 
 
 def _rows(frame: pd.DataFrame) -> pd.DataFrame:

@@ -161,7 +161,8 @@ class Band(Mark):
 
     Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) is the interquartile range. With
     ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``first_and_last`` only these
-    series have one, since many would hide each other; with ``bars`` it is a bar at each place, for the same reason.
+    series have one, since many would hide each other, with ``only`` those with this value in a column; with ``bars`` it
+    is a bar at each place, for the same reason.
     """
 
     ci: float | None = 95
@@ -172,6 +173,7 @@ class Band(Mark):
     alpha: float = 0.2
     first_and_last: bool = False
     bars: bool = False
+    only: tuple[str, Any] | None = None
     depth: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -190,8 +192,11 @@ class Band(Mark):
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         shown = [panel[0], panel[-1]][: len(panel)] if self.first_and_last else panel
-        for series in shown:
+        for series in self._chosen(shown):
             yield from map(series.named, self._drawn(series))
+
+    def _chosen(self, drawn: Sequence[Series]) -> list[Series]:
+        return [one for one in drawn if self.only is None or (one.rows[self.only[0]] == self.only[1]).all()]
 
     def _drawn(self, series: Series) -> Iterator[go.Scatter]:
         ends = self.ends(series)
@@ -221,10 +226,11 @@ class Band(Mark):
         return f"{known.get((low, high), f'{low:g} to {high:g} %')} over {over}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        found = [series for series in drawn if (self.ends(series).eval("high > low")).any()]
+        found = [series for series in self._chosen(drawn) if self.ends(series).eval("high > low").any()]
         if found:
             words = _common([self.says(series) for series in drawn])
             words += " (first and last)" if self.first_and_last and len(drawn) > 2 else ""
+            words += f", {self.only[1]}" if self.only is not None else ""
             if self.bars:
                 bar = {"color": NEUTRAL, "width": 1.2}
                 look = {"symbol": "line-ns-open", "size": 9, "color": NEUTRAL, "line": bar}
