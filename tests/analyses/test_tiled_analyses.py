@@ -20,7 +20,8 @@ from workbench.analyses import (
     value_similarity,
 )
 from workbench.analyses.tiled_spectra import GramTiles
-from workbench.captures import Capture, LayerRecord, capture
+from workbench.captures import Capture, LayerRecord, capture, records
+from workbench.captures.implicit_masks import causal_mask
 from workbench.core.errors import InputError
 from workbench.studies.training.measuring import Allocations
 
@@ -394,3 +395,22 @@ def test_nothing_as_large_as_tokens_times_tokens_is_formed(name, many_tokens, sm
     tokens = SIDE**2 + 1
     assert largest
     assert max(largest) < tokens**2
+
+
+def test_a_causal_mask_of_long_texts_is_not_written_out_before_it_is_read(monkeypatch):
+    model = grouped_llama()
+    inputs = {"input_ids": torch.randint(1, 6, (1, 9), generator=torch.manual_seed(2))}
+    whole = capture(model, inputs, sites=["attn", "mask"])[0]
+    long = capture(model, inputs, sites=["attn", "mask"], map_limit=9)[0]
+    assert long.causal
+    assert not whole.causal
+    made = workbench.analyze("attention-map", model=model, inputs=inputs, method="tiled")
+    written = []
+    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
+    again = workbench.analyze("attention-map", model=model, inputs=inputs, method="tiled")
+    pd.testing.assert_frame_equal(made, again)
+    assert not written
+    assert torch.equal(long.mask, whole.mask)
+    assert written
+    assert not long.causal  # now there is a tensor
+    assert long.mask is long.mask

@@ -442,7 +442,9 @@ def with_float64(record: LayerRecord) -> LayerRecord:
     changed = {
         site: value.cpu()
         for site in SITES
-        if isinstance(value := getattr(record, site), Tensor) and value.device.type in _WITHOUT_FLOAT64
+        if not (site == "mask" and record.causal)
+        and isinstance(value := getattr(record, site), Tensor)
+        and value.device.type in _WITHOUT_FLOAT64
     }
     if not changed:
         return record

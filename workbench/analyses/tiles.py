@@ -579,7 +579,7 @@ def tiled_operands(layer: Layer, options: FromMaps) -> Operands | None:
     q = layer.choose_heads(queries)
     k = keys if len(layer.heads) == heads else layer.of_queries(keys, heads)
     hidden_at = NEVER if record.origin is None else WINDOW_MASK
-    mask = Mask(layer.head_attention_mask, hidden_at=hidden_at)
+    mask = Mask(causal=True) if record.causal else Mask(layer.head_attention_mask, hidden_at=hidden_at)
     operands = Operands(q, k, layer.scale(q.shape[-1], heads), mask, layer.real_on(k, 2, keys=True))
     if record.attn is not None:
         _check_same(operands, record.attn[:, layer.heads])

@@ -106,4 +106,4 @@ def _batch_of(record: LayerRecord) -> int:
         value = getattr(record, site)
         if value is not None:
             return len(value)
-    return 1 if record.mask is None else len(record.mask)
+    return 1 if record.causal or record.mask is None else len(record.mask)

@@ -15,6 +15,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(1, 1, query, key), true where the key is not later than the query, counted from the start."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()[None, None]
+
+
 @dataclass(frozen=True)
 class Places:
     """In which sequence tokens are, and where in it: (batch or 1, token) each; sequence −1 for padding."""

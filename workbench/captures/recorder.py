@@ -27,7 +27,7 @@ from workbench.captures.layout import (
     token_mixers,
 )
 from workbench.captures.positions import POSITION, Positions
-from workbench.captures.records import STREAM, Call, LayerRecord
+from workbench.captures.records import STREAM, Call, CausalRecord, LayerRecord
 from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
 from workbench.captures.tokens import source_of
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call, dense
@@ -262,7 +262,8 @@ class Recorder:
         extra = call.extra | self.inner_sites(visit)
         with self.apart():
             source = source_of(visit, call)
-        record = LayerRecord(
+        causal = call.causal and self.too_large(call)
+        record = (CausalRecord if causal else LayerRecord)(
             index, visit.path, number, call.kind, call.rows_sum_to_one, source, _counts(call),
             extra=dict(extra), origin=call.origin,
         )  # fmt: skip
@@ -332,8 +333,8 @@ class Recorder:
 
     def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
         available: dict[str, Any] = {
-            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale, "mask": call.mask,
-            "attn": attn, "head_out": call.head_out,
+            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale,
+            "mask": None if record.causal else call.mask, "attn": attn, "head_out": call.head_out,
         }  # fmt: skip
         if "input" in self.sites:
             available["input"] = _first_tensor((visit.args, visit.kwargs))

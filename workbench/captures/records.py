@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbench.captures.implicit_masks import causal_mask
 from workbench.core.errors import InputError
 from workbench.core.showing import card, shape, table
 
@@ -74,6 +76,31 @@ class Call:
     # (rebuilt, module's own) pairs that an adapter wants compared as well.
     reproduced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
+    @property
+    def causal(self) -> bool:
+        """Whether the mask is causal and was not written out yet."""
+        return False
+
+
+class CausalCall(Call):
+    """A call whose mask is that of `causal_mask`: written out when it is read, since long inputs can do without."""
+
+    _mask: Tensor | None = None
+
+    @property
+    def causal(self) -> bool:
+        return self._mask is None
+
+    @property
+    def mask(self) -> Tensor | None:
+        if self._mask is None:
+            self._mask = causal_mask(self.q.shape[2], self.k.shape[2], self.q.device)
+        return self._mask
+
+    @mask.setter
+    def mask(self, mask: Tensor | None) -> None:
+        self._mask = mask
+
 
 @dataclass
 class Generated:
@@ -135,6 +162,11 @@ class LayerRecord:
     origin: WindowOrigin | None = None
     mixer: str = ""
 
+    @property
+    def causal(self) -> bool:
+        """Whether keys no later than the query are seen and no others, without a mask that was written out."""
+        return False
+
     def __getattr__(self, name: str) -> Tensor:
         """A family's own sites are attributes as well: ``record.membership``."""
         extra = self.__dict__.get("extra", {})
@@ -195,3 +227,23 @@ class LayerRecord:
             for site, value in self.captured.items()
         ]
         return table(("site", "axes", "shape", "type"), rows)
+
+
+class CausalRecord(LayerRecord):
+    """A layer with too many queries and keys for a map, whose mask is causal: written out only when it is read."""
+
+    _mask: Tensor | None = None
+
+    @property
+    def causal(self) -> bool:
+        return self._mask is None
+
+    @property
+    def mask(self) -> Tensor | None:
+        if self._mask is None and self.counts is not None:
+            self._mask = causal_mask(*self.counts, torch.device("cpu") if self.q is None else self.q.device)
+        return self._mask
+
+    @mask.setter
+    def mask(self, mask: Tensor | None) -> None:
+        self._mask = mask

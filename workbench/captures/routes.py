@@ -38,7 +38,7 @@ from workbench.captures.implicit_masks import (
 )
 from workbench.captures.kernels import PACKAGES, watch_kernels
 from workbench.captures.layout import is_attention
-from workbench.captures.records import Call
+from workbench.captures.records import Call, CausalCall
 from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
 from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
@@ -286,14 +286,13 @@ class _Watch(TorchFunctionMode):
         if not self.observer.wants(None):
             self.observer.skip(None)
             return output
-        mask = causal_mask(query.shape[-2], key.shape[-2], query.device) if is_causal else attn_mask
         lead = output.shape[:-2]
-        call = Call(
+        call = (CausalCall if is_causal else Call)(
             q=four_axes(query, lead),
             k=four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 2 else lead),
             v=four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
             scale=used_scale,
-            mask=None if mask is None else _four_axes_mask(mask, lead),
+            mask=None if attn_mask is None else _four_axes_mask(attn_mask, lead),
             head_out=four_axes(output, lead),
             dropout=dropout_p,
         )
@@ -398,11 +397,10 @@ class _Interface:
         )
         scale = kwargs.get("scaling")
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        is_causal = False
         if self.inner is not None:
             mask, is_causal, scale, queries = self.inner
-            if is_causal:
-                mask = causal_mask(query.shape[2], key.shape[2], query.device)
-            elif mask is not None and queries != query.shape[2]:
+            if mask is not None and queries != query.shape[2]:
                 mask = mask.flatten(1, 2).unsqueeze(2)  # heads of a group were packed into the query axis
         elif "flash" in name:
             mask = _flash_mask(module, query, key, attention_mask, kwargs)
@@ -424,7 +422,7 @@ class _Interface:
         elif sinks is not None and bool(((weights.sum(dim=-1) - 1).abs() < 1e-3).all()):
             # put into the output alone (Granite)
             weights = softmax_of(scores_of(query, key, scale), mask, sinks)
-        return Call(
+        return (CausalCall if is_causal else Call)(
             q=query,
             k=key,
             v=value,
@@ -582,11 +580,6 @@ def _observing(module: AttentionModule, visitor: Visitor) -> Callable[..., tuple
         return output, inside if observe else {}
 
     return attend
-
-
-def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(1, 1, query, key), true where the key is not later than the query, counted from the start."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def _four_axes_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -189,8 +189,10 @@ def _few_rows(call: Call) -> Call:
     # Slices, so that nothing is copied.
     inputs = slice(None, None, max(1, call.q.shape[0] - 1))
     rows = slice(None, None, max(1, (call.q.shape[2] - 1) // (ROWS_CHECKED - 1)))
-    mask = call.mask
-    if mask is not None:
+    if call.causal:
+        queries = torch.arange(call.q.shape[2], device=call.q.device)[rows, None]
+        mask = (torch.arange(call.k.shape[2], device=call.q.device) <= queries)[None, None]
+    elif (mask := call.mask) is not None:
         mask = mask[inputs if mask.shape[0] > 1 else slice(None)]
         mask = mask[:, :, rows if mask.shape[2] > 1 else slice(None)]
     return Call(

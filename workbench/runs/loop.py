@@ -517,7 +517,7 @@ def _pick(captured: Capture, layers: Any) -> list[int]:
 def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:
     """Tokens with those marked as padding that a mask (batch, head, query, key) hides from every query."""
     attention = [record for record in records if not record.mixer]
-    mask = attention[0].mask if attention else None
+    mask = attention[0].mask if attention and not attention[0].causal else None
     if tokens is None or mask is None or attention[0].origin is not None or not tokens.mask.all():
         return tokens
     batch, keys = tokens.mask.shape
