@@ -95,8 +95,8 @@ def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor],
     return hashlib.sha256(content).hexdigest()
 
 
-def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and metadata of a file written by :func:`write_checkpoint`.
+def read_checkpoint(path: str | Path, *, ours: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and metadata of a file written by :func:`write_checkpoint`; ``ours`` came with the package.
 
     The metadata holds ``architecture`` (for :func:`workbench.models.architectures.build`), ``task``, ``attention``,
     ``epoch``, ``metrics``, ``preprocessing``, ``classes``, ``recipe``, ``seed``, ``command`` and
@@ -116,7 +116,8 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
             f"{path} is not a readable safetensors file ({error}); it may be truncated: copy it again, or run the "
             "training command once more"
         ) from error
-    _check_unchanged(path)
+    if not ours:
+        _check_unchanged(path)
     if METADATA_KEY not in metadata:
         raise InputError(
             f"{path} holds weights but not how to rebuild their model (no {METADATA_KEY!r} in its metadata); "
@@ -181,17 +182,18 @@ def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def restore(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a checkpoint, in eval mode on the CPU, and the checkpoint's metadata.
+def restore(path: str | Path, *, ours: bool = False) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a checkpoint, in eval mode on the CPU, and its metadata; ``ours`` came with the package.
 
     Raises InputError where :func:`read_checkpoint` does, if the metadata name two attention variants, and if
     the weights do not fit the architecture they name.
     """
     from workbench.models.architectures import attention_of, build
 
-    state, meta = read_checkpoint(path)
+    state, meta = read_checkpoint(path, ours=ours)
     architecture = meta.get("architecture", {})
-    _check_size(architecture, state, str(path))
+    if not ours:
+        _check_size(architecture, state, str(path))
     module = build(architecture)
     built = attention_of(architecture)
     if (named := meta.get("attention", built)) != built:
@@ -313,18 +315,18 @@ def require_checkpoint(path: Path) -> None:
         )
 
 
-def load(path: Path, checkpoint: str | None, pretrained: bool) -> Source:
-    """A model from a file that ``workbench study train`` wrote; `checkpoint` is the name it goes by."""
+def load(path: Path, checkpoint: str | None, pretrained: bool, *, ours: bool = False) -> Source:
+    """A model from a file that ``workbench study train`` wrote, ``ours`` with the package; `checkpoint` is its name."""
     from workbench.attention.bilateral import BilateralAttention
     from workbench.models.architectures import build
 
     if pretrained:
-        module, meta = restore(path)
+        module, meta = restore(path, ours=ours)
         for layer in module.modules():
             if isinstance(layer, BilateralAttention):
                 layer.precompute()
     else:
-        meta = read_checkpoint(path)[1]
+        meta = read_checkpoint(path, ours=ours)[1]
         with seeded():
             module = build(meta.get("architecture", {}))
         checkpoint = RANDOM_WEIGHTS

@@ -324,8 +324,9 @@ def _source(
         return source, origin
     if scheme in ("tost", "crate"):
         return from_authors.load(scheme, name, label, pretrained), None
-    path = bundled_checkpoint(name, label) if scheme == "bundled" else _one_file(name, label)
-    return checkpoints.load(path, path.stem, pretrained), None
+    ours = scheme == "bundled"
+    path = bundled_checkpoint(name, label) if ours else _one_file(name, label)
+    return checkpoints.load(path, path.stem, pretrained, ours=ours), None
 
 
 def _need_transformers(spec: str, scheme: str, options: dict[str, Any]) -> None:
