@@ -250,6 +250,14 @@ def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, mo
     assert set(live.bundle.header.ablations) == {"uniform", "batch", "zero"}
 
 
+def test_a_layer_that_was_left_out_is_captured_when_it_is_asked_for(live, monkeypatch):
+    monkeypatch.setattr(evidence, "MOST_TOKENS", 0)  # no spectra: they are not in question
+    page = live.explorer.page(layers=[-1], ablations=False)
+    assert page.bundle.header.left_out == [0, 1, 2]
+    ask(page, layer=1)
+    assert (page.trouble, page.layer, page.bundle.header.left_out) == ("", 1, [0, 2])
+
+
 def _given(explorer):
     """The model of an explorer and the one input that it shows."""
     return explorer.material.model(explorer.place), explorer.material.one(explorer.place)
@@ -516,6 +524,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
             "() => { model.fromKernel('missing', 'timm:x'); model.fromKernel('trouble', 'not here'); }"
         )
         seen.get_by_role("button", name="Take random weights").click()
+        seen.get_by_label("layers that were left out").select_option("1")
         seen.get_by_label("order of heads").select_option("measure gram-spectrum")
         seen.locator(".aw-grid").focus()
         seen.keyboard.press("e")
@@ -528,6 +537,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         assert [message for message, _ in seen.evaluate("() => model.sent")[3:]] == [
             {"cancel": True},
             {"open": {"model": "timm:x", "pretrained": False}},
+            {"layer": 1},
             {"measure": "gram-spectrum"},
             {"lines": "attention"},
             {"lines": "norms"},

@@ -180,6 +180,9 @@ class PageWidget(anywidget.AnyWidget):
         with explorer.material.reporting(report):
             place = explorer.after(changes, self.place)
             layers = self._layers if self.place is None or place.model == self.place.model else None
+            known = [layer.index for layer in explorer.material.whole_outline(place)]
+            if layers is not None and not {place.layer, known.index(place.layer) - len(known)} & {*layers}:
+                self._layers = layers = [*layers, place.layer]  # one that is asked for joins them
             analyses = self._analyses if self.place is None or place.model == self.place.model else []
             if generate is None:
                 same = self.place is not None and _captured(place) == _captured(self.place)
