@@ -7,7 +7,7 @@ import pytest
 import workbench
 from tests.figure_notebooks import write_notebook
 from workbench.apps.rendering import find_notebooks, needs, read_notebook, render
-from workbench.apps.rendering.needs import Pass, analyses_of, passes_of, render_needs, roles
+from workbench.apps.rendering.needs import Pass, analyses_of, null_samples_of, passes_of, render_needs, roles
 from workbench.apps.rendering.notebooks import PRESETS, resolve_parameters
 from workbench.core.errors import InputError, MissingResource
 from workbench.models import catalog
@@ -66,6 +66,8 @@ def test_models_run_over_their_own_inputs_and_the_checkpoint_is_the_first_model_
 def test_the_analyses_are_those_that_the_code_names():
     notebooks = bundled()
     assert analyses_of(notebooks["gram_spectra"]) == ["gram-spectrum"]
+    assert null_samples_of(notebooks["squared_norms"]) == 0
+    assert null_samples_of(notebooks["gram_spectra"]) is None
     assert {"value-similarity", "projection-error"} <= set(analyses_of(notebooks["claims"]))
     assert analyses_of(notebooks["training_curves"]) == []
 

@@ -253,9 +253,9 @@ def _for(notebooks: int) -> str:
 def _estimate(notebook: Notebook, values: Mapping[str, Any], passes: list[Pass], probe: Probe) -> Need:
     from workbench.models.weights import size_of
 
-    wanted = notebook.filled(values)
+    samples = notebook.filled(values).get("null_samples", null_samples_of(notebook))
     named = analyses_of(notebook)
-    costs = {name: probe.analysis(name, wanted.get("null_samples")) for name in named}
+    costs = {name: probe.analysis(name, samples) for name in named}
     seconds, unknown = 0.0, []
     for run in passes:
         size = size_of(run.model)
@@ -288,6 +288,23 @@ def analyses_of(notebook: Notebook) -> list[str]:
         ):
             found |= {name: None for name in stated_claims()["analysis"] if name in ANALYSES}
     return [*found]
+
+
+def null_samples_of(notebook: Notebook) -> int | None:
+    """How large a null distribution a notebook's code asks for, where it says a number."""
+    for node in _nodes(notebook.path):
+        said: list[tuple[Any, Any]] = []
+        if isinstance(node, ast.Dict):
+            said = [
+                (getattr(key, "value", None), value)
+                for key, value in zip(node.keys, node.values, strict=True)
+            ]
+        elif isinstance(node, ast.keyword):
+            said = [(node.arg, node.value)]
+        for name, value in said:
+            if name == "null_samples" and isinstance(value, ast.Constant) and isinstance(value.value, int):
+                return value.value
+    return None
 
 
 def _nodes(path: Path) -> Iterator[ast.AST]:
