@@ -233,7 +233,7 @@ def stored(folder, built, said, **meta):
 
 # Variants that share their weights' names and shapes: no reader of the weights alone can tell them apart.
 ALIKE = [
-    {"softmax", "rpc-asym", "alibi", "twicing"},
+    {"softmax", "rpc-asym", "alibi", "twicing", "nystrom"},
     {"softmax-sym", "rpc-sym", "rpc-sym-asym"},
     {"primal", "primal-independent"},
 ]

@@ -216,6 +216,21 @@ _OWN: dict[str, Variant] = {
     ),
     "alibi": Variant("attention with linear biases (ALiBi)", "bilateral:AlibiAttention", ("abdullaev2025",)),
     "twicing": Variant("twicing attention, (2A − A²)V", "bilateral:TwicingAttention", ("abdullaev2025",)),
+    "linformer": Variant(
+        "Linformer: attention to a few mixtures of tokens",
+        "linformer:LinformerAttention",
+        ("abdullaev2025", "chen2023"),
+        options={"projected": Option(64, "mixtures of tokens that keys and values become", _Size)},
+    ),
+    "nystrom": Variant(
+        "Nyström approximation of softmax attention",
+        "nystrom:NystromAttention",
+        ("abdullaev2025", "chen2023"),
+        options={
+            "landmarks": Option(64, "segments of the sequence whose means stand for their tokens", _Size),
+            "iterations": Option(6, "steps towards the pseudo-inverse", _Count),
+        },
+    ),
 }
 
 

@@ -27,6 +27,7 @@ def more_than_softmax(name: str, dim: int, heads: int, tokens: int) -> int:
         "xca": heads,
         "bilateral": 2,
         "nonlocal": 1,
+        "linformer": heads * 64 * tokens,
     }.get(name, 0)
 
 

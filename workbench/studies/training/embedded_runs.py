@@ -86,6 +86,8 @@ _ARENA = (
     Planned("bilateral-boost", "bilateral", boost=True),
     Planned("softmax-boost", boost=True),
     Planned("alibi", "alibi"),
+    Planned("linformer", "linformer"),
+    Planned("nystrom", "nystrom"),
 )
 _GRID = tuple(
     Planned(f"primal-all s={rank} η={weight}", "primal", _ALL, {"low_rank": rank}, ksvd_weight=weight)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 Series = Float[np.ndarray, "step channel"]
 SHORTEST, LONGEST = 40, 80
-NOISE = 0.5
+NOISE = 0.3
 """Standard deviation of the noise on every value, where a problem does not say another."""
 
 
@@ -47,16 +47,18 @@ def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
     return values + draw.normal(0, 0.2, values.shape)
 
 
-FREQUENCIES = (0.06, 0.1, 0.15, 0.21)
+FREQUENCIES = (0.04, 0.07, 0.11, 0.16)
 """Of the sine, in turns per step."""
 
 
 def frequency(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """A sine of any phase in one of three channels, noise in the others; the class is its frequency."""
+    """A sine that begins in the same quarter of its turn, in one of three channels; the class is its frequency.
+
+    The other channels are noise of the same size.
+    """
     values = draw.normal(0, 1, (steps, 3))
-    angle = 2 * math.pi * (np.arange(steps) * FREQUENCIES[label] + draw.uniform())
-    channel = draw.integers(3)
-    values[:, channel] = math.sqrt(2) * np.sin(angle) + draw.normal(0, NOISE, steps)
+    angle = 2 * math.pi * (np.arange(steps) * FREQUENCIES[label] + draw.uniform(0, 0.25))
+    values[:, draw.integers(3)] = math.sqrt(2) * np.sin(angle) + draw.normal(0, NOISE, steps)
     return values
 
 
@@ -82,11 +84,11 @@ def _event(draw: np.random.Generator, which: int, steps: int) -> Float[np.ndarra
 
 def chirp(draw: np.random.Generator, label: int, steps: int) -> Series:
     """Two channels whose frequency rises or falls between the same two values; the class is the direction."""
-    low, high = draw.uniform(0.02, 0.05), draw.uniform(0.12, 0.2)
+    low, high = draw.uniform(0.01, 0.03), draw.uniform(0.1, 0.14)
     course = np.linspace(low, high, steps) if label else np.linspace(high, low, steps)
-    angle = 2 * math.pi * (np.cumsum(course) + draw.uniform())
+    angle = 2 * math.pi * (np.cumsum(course) + draw.uniform(0, 0.25))
     both = np.stack([np.sin(angle), np.cos(angle)], axis=1)
-    return both + draw.normal(0, NOISE, (steps, 2))
+    return both + draw.normal(0, 1.5, (steps, 2))
 
 
 def oscillators(draw: np.random.Generator, label: int, steps: int) -> Series:
