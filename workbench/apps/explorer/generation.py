@@ -43,9 +43,10 @@ def continued(model: LoadedModel, one: Inputs, count: int) -> tuple[Inputs, Capt
         raise InputError(f"{one.ids[0]} is not one text")
     batch = {name: _with_last(name, value, ids) for name, value in written.batch.items()}
     text = one.texts[0] + str(model.tokenizer.decode(ids[0, written.prompt_tokens :].tolist()))
+    prompt = int(steps.tokens.mask[0, : written.prompt_tokens].sum())
     whole = replace(
         one,
-        ids=[f"{one.ids[0]}, its first {written.prompt_tokens} tokens continued"],
+        ids=[f"{one.ids[0]}, its first {prompt} tokens continued"],
         batch=batch if isinstance(one.batch, dict) else batch["input_ids"],
         tokens=steps.tokens,
         texts=[text],
