@@ -168,12 +168,15 @@ def test_the_device_reaches_a_notebook_s_parameter_and_the_kernel(tmp_path, monk
         raise Stopped
 
     monkeypatch.setattr("workbench.apps.rendering.run._Render.run", run)
+    monkeypatch.delenv("WORKBENCH_CACHE_RESULTS", raising=False)
     with pytest.raises(Stopped):
-        render([path], device="cpu", out=tmp_path / "figures", progress=False)
+        render([path], device="cpu", preset="paper", out=tmp_path / "figures", progress=False)
+    assert seen["kernel"]["WORKBENCH_CACHE_RESULTS"] == "1"  # an interrupted one goes on
     assert seen["device"] == "cpu"
     assert seen["kernel"]["WORKBENCH_DEVICE"] == "cpu"
     assert json.loads(seen["kernel"]["WORKBENCH_NOTEBOOK"])["device"] == "cpu"
     with pytest.raises(Stopped):
         render([path], parameters={"device": "mine"}, device="cpu", out=tmp_path / "figures", progress=False)
     assert seen["device"] == "mine"
+    assert "WORKBENCH_CACHE_RESULTS" not in seen["kernel"]
     assert read_notebook(path).parameters["device"].default == "elsewhere"

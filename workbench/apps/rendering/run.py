@@ -322,6 +322,8 @@ class _Render:
         }
         return {
             **self._threads(),
+            # hours of work that is interrupted goes on within a notebook, analysis by analysis
+            **({"WORKBENCH_CACHE_RESULTS": "1"} if self.preset == "paper" else {}),
             **os.environ,
             HELPERS: str(notebook.path.parent),
             "JUPYTER_PATH": str(scratch / "jupyter"),
