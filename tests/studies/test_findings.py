@@ -85,4 +85,4 @@ def test_growth_of_cost_is_told_by_operator():
         "a CPU, float32, 1 thread: time of a forward pass grows with the tokens as tssa n^1.00 ["
     )
     assert "softmax n^2.00 [2.00, 2.00]" in grows
-    assert beside == f"The cost of tssa over that of softmax: {1 / 4096:.3f} in time (n = 4096)."
+    assert beside == f"The cost of tssa over that of softmax is {1 / 4096:.3f} in time (n = 4096)."

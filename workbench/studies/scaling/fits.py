@@ -102,7 +102,7 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
                         f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.3f} {words} (n = {both.index[-1]})"
                     )
         if parts:
-            sentences.append(f"The cost of tssa over that of {other}: {' and '.join(parts)}.")
+            sentences.append(f"The cost of tssa over that of {other} is {' and '.join(parts)}.")
     return sentences
 
 
