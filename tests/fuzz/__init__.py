@@ -319,6 +319,27 @@ def recipes(data: Any, folder: Path) -> None:
 
 
 @reader
+def sequences(data: Any, folder: Path) -> None:
+    from workbench.studies.training.tasks import load_task
+
+    header = b"@problemName a\n@dimensions 2\n@classLabel true up down\n@data\n"
+    task, names, content = data.draw(
+        st.sampled_from(
+            [
+                ("series", ("a_TRAIN.ts", "a_TEST.ts"), header + b"1,2:3,?:up\n4:5:down\n"),
+                ("listops", ("a_train.tsv", "a_test.tsv"), b"Source\tTarget\n( ( [MAX 3 ) ] )\t3\n4\t4\n"),
+                ("retrieval", ("a.train.tsv", "a.test.tsv"), b"1.0\ta\tb\ttext\ttext\n0\tc\td\tx\ty\n"),
+            ]
+        )
+    )
+    put(folder, names[0], content)
+    put(folder, names[1], data.draw(changed_bytes(content)))
+    if data.draw(st.booleans()):
+        put(folder, names[0], data.draw(changed_bytes(content)))
+    load_task(task, data=folder)
+
+
+@reader
 def folders_of_models(data: Any, folder: Path) -> None:
     """A config.json of transformers or timm that says anything; the weights are random."""
     from workbench import load

@@ -91,6 +91,19 @@ def test_shuffled_it_keeps_every_token_and_loses_the_order(name, small):
     assert moved > 10
 
 
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("listops", "01fe8015a870"),
+        ("same-file", "0fc4d4b08ef0"),
+        ("lag", "df84e21f028d"),
+        ("pathfinder", "dba81a56320a"),
+    ],
+)
+def test_what_is_drawn_is_always_the_same(name, digest, small):
+    assert load(name).data["train"]["sha256"].startswith(digest)
+
+
 def test_a_task_takes_its_first_embedded_data_where_none_is_given(small):
     assert {task: embedded_name(task, None) for task in TASKS if embedded_name(task, None)} == {
         "series": "phase", "bytes": "genre", "listops": "listops", "pixels": "digits", "retrieval": "same-file",

@@ -47,7 +47,7 @@ def read_ts(path: Path) -> SeriesFile:
             series.append(_case(where, channels, header, series))
             labels.append(_label(where, label.strip(), header))
         elif line.startswith("@"):
-            name, *values = line[1:].split()
+            name, *values = line[1:].split() or [""]
             header[name.lower()] = values
             if name.lower() == "data":
                 _check_header(path, header)
@@ -83,6 +83,8 @@ def _case(
         raise InputError(
             f"{where}: {error}; values are numbers between commas, a missing one is {MISSING}"
         ) from None
+    if any(np.isinf(channel).any() for channel in values):
+        raise InputError(f"{where}: a value is infinite; a missing one is {MISSING}")
     if len({len(channel) for channel in values}) > 1:
         lengths = ", ".join(str(len(channel)) for channel in values[:8])
         raise InputError(
@@ -90,7 +92,7 @@ def _case(
         )
     stated = header.get("dimensions") or header.get("dimension") or []
     wanted = (
-        before[0].shape[1] if before else int(stated[0]) if stated and stated[0].isdigit() else len(values)
+        before[0].shape[1] if before else int(stated[0]) if stated and stated[0].isdecimal() else len(values)
     )
     if len(values) != wanted:
         whose = "the cases before have" if before else "the header (@dimensions) says"

@@ -107,7 +107,7 @@ def oscillators(draw: np.random.Generator, label: int, steps: int) -> Series:
         values[step] = np.sin(angles)
         pull = (coupling * np.sin(angles[None, :] - angles[:, None])).sum(1)
         angles = angles + own + pull
-    return values + draw.normal(0, 0.3, (steps, 3))
+    return values + draw.normal(0, 1, (steps, 3))
 
 
 PROBLEMS: Mapping[str, tuple[Callable[[np.random.Generator, int, int], Series], tuple[str, ...]]] = {
