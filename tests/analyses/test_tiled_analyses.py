@@ -362,7 +362,9 @@ def many_tokens():
         "softmax-sensitivity", "token-similarity", "membership", "coding-rate",
     ],
 )  # fmt: skip
-def test_nothing_as_large_as_tokens_times_tokens_is_formed(name, many_tokens, small_tiles, monkeypatch):
+def test_nothing_as_large_as_tokens_times_tokens_is_formed(name, many_tokens, monkeypatch):
+    monkeypatch.setattr(tiled_spectra, "_SIDE", 101)
+    monkeypatch.setattr(value_matrix, "_SIDE", 101)
     for function in (tiles.reduce_tiles, tiled_spectra.attention_leading):
         monkeypatch.setitem(function.__wrapped__.__kwdefaults__, "memory", 2**18)
     monkeypatch.setattr(GramTiles.__init__, "__defaults__", (2**18,))
