@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from workbench.analyses.reductions import RowSquares
 from workbench.analyses.tiles import (
     MEMORY,
     Mask,
@@ -268,7 +269,9 @@ def attention_leading(
     `workbench.analyses.tiles.reduce_tiles`. A singular value σ is right to its pair's residual over σ.
     """
     queries, keys = q[None, None], k[None, None]
-    squares = reduce_tiles(queries, keys, "squares", scale=scale, mask=mask, memory=memory)["squares"].sum()
+    squares = reduce_tiles(queries, keys, RowSquares(), scale=scale, mask=mask, memory=memory)[
+        "squares"
+    ].sum()
 
     def product(block: Tensor) -> Tensor:
         return reduce_tiles(queries, keys, _Normal(block), scale=scale, mask=mask, memory=memory)["normal"]
@@ -311,29 +314,29 @@ def _leading(
     start = torch.randn(size, min(size, count + _SPARE), dtype=torch.float64, generator=source)
     start = start.to(like.device)
     basis = block = torch.linalg.qr(start - start.mean(0) if centred else start).Q
-    images, inner = basis[:, :0], like.new_zeros(0, 0)
+    inner = like.new_zeros(0, 0)
     done = 0
     while True:
         image = product(block)
         done += 1
-        images = torch.cat([images, image], 1)
         new = basis.mT @ image
+        rest = image - basis @ new
         grown = like.new_zeros(basis.shape[1], basis.shape[1])
         grown[: len(inner), : len(inner)] = inner
         grown[:, len(inner) :], grown[len(inner) :] = new, new.mT
         inner = grown
         values, mix = torch.linalg.eigh(inner)
         values, mix = values.flip(0)[:count], mix.flip(1)[:, :count]
-        vectors = basis @ mix
-        off = torch.linalg.vector_norm(images @ mix - vectors * values, dim=0)
+        # A times the basis is the basis times what is inside, and in its last block the rest
+        off = torch.linalg.vector_norm(rest @ mix[-block.shape[1] :], dim=0)
         left = size - basis.shape[1]
         found = bool((off <= 0.5 * tolerance * values[0]).all())
-        rest = image - basis @ new
         if found or not left or done >= products - 1 or float(rest.abs().amax()) <= _FLAT * values[0]:
             break
         block = torch.linalg.qr(rest / torch.linalg.vector_norm(rest)).Q[:, :left]
         block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
         basis = torch.cat([basis, block], 1)
+    vectors = basis @ mix
     residual = torch.linalg.vector_norm(product(vectors) - vectors * values, dim=0)
     within = residual <= tolerance * values[0].clamp_min(0)
     zero = like.new_zeros(())

@@ -18,8 +18,8 @@ from workbench.analyses.linalg import EPSILON
 
 _SIDE = 1024  # tokens on a side of a tile of distances
 _FEW_PAIRS = 2**22  # of which all distances are kept to find the median
-_DRAWN = 2**20  # distances that tell between which two the median lies
-_AROUND = 5e-3  # on either side of it, as shares of the pairs: ten standard errors of so many
+_DRAWN = 2**17  # distances that tell between which two the median lies
+_AROUND = 7e-3  # on either side of it, as shares of the pairs: five standard errors of so many
 NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
 
 
