@@ -55,7 +55,7 @@ def linformer_map(
     scale: float | Tensor | None = None,
     mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """The token × token matrix A = softmax(scale q (E k)ᵀ) E that `linformer_attention` multiplies values with.
+    """The matrix A = softmax(scale q (E k)ᵀ) E that `linformer_attention` multiplies values with (Wang et al. 2020).
 
     For looking at: entries may be negative, and rows sum to anything.
     """

@@ -65,7 +65,7 @@ def nystrom_map(
     scale: float | Tensor | None = None,
     mask: Bool[Tensor, ...] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """The token × token matrix that `nystrom_attention` multiplies values with, for looking at.
+    """The token × token matrix that `nystrom_attention` multiplies values with (Xiong et al. 2021), for looking at.
 
     Entries may be negative; rows sum to 1 where the pseudo-inverse has converged.
     """
