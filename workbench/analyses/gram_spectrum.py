@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -454,6 +454,16 @@ def leading_spectrum(
     return operands.stack_heads(operands.map_tokens(of_head, {"k": k}, scale, mask), k.shape[:-2])
 
 
+def _measurements(
+    layer: Layer, numbers: dict[Metric, Tensor], null: dict[Metric, Tensor], columns: dict[str, Any]
+) -> Iterator[Measurement]:
+    """Of every input and head, those with a third axis of every rank; ``null`` has the samples in front."""
+    for metric, values in numbers.items():
+        null_samples = {"gaussian": layer.per_input(null[metric].movedim(0, -1))} if null else {}
+        axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
+        yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
+
+
 def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
     """`measure` without whole matrices."""
     k, scale, real = chosen_keys(layer, options.standardize)
@@ -470,10 +480,7 @@ def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
     if options.null_samples:
         null = _tiled_numbers(_tiled_null(layer, k, scale, count, options.null_samples), shares, limit)
     columns = standardize_column(options.standardize) | layer.window_column
-    for metric, values in _tiled_numbers(found, shares, limit).items():
-        null_samples = {"gaussian": layer.per_input(null[metric].movedim(0, -1))} if null else {}
-        axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
-        yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
+    yield from _measurements(layer, _tiled_numbers(found, shares, limit), null, columns)
     ranks = ("input", "head", "rank")
     yield Measurement(
         EIGENVALUE_RESIDUAL, layer.per_input(found.residual[..., :limit]), ranks, columns=columns
@@ -555,11 +562,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         if options.null_samples
         else {}
     )
-    for metric, values in _numbers(spectrum, shares, limit).items():
-        null_samples = {"gaussian": layer.per_input(null[metric].movedim(0, -1))} if null else {}
-        axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
-        columns = standardized | layer.window_column
-        yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
+    columns = standardized | layer.window_column
+    yield from _measurements(layer, _numbers(spectrum, shares, limit), null, columns)
     top = layer.per_input(spectrum.product()[..., : k.shape[-1]])
     yield Measurement(
         EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="intermediate"

@@ -68,39 +68,29 @@ def principal_axes(
     eigenvalue beyond rounding.
     """
     k = k.detach().double()
-    if tiled:
-        return _tiled_axes(k, scale, axes)
     tokens = k.shape[0]
+    count = tokens - 1 if axes is None else min(axes, tokens - 1)
+    if tiled:
+        return _tiled_axes(k, scale, count)
     gram, log_factor, log_normaliser = raw_gram(
         k, torch.as_tensor(scale, dtype=torch.float64, device=k.device)
     )
     # a constant taken off every entry sends the removed direction, 1, below zero, to the very end: the axes
     # stay orthogonal to it, also those whose eigenvalue is rounding
     shift = gram.diagonal().sum().clamp_min(EPSILON) / tokens**2
-    count = tokens - 1 if axes is None else min(axes, tokens - 1)
     eigenvalues, vectors, residual = leading_eigenpairs(gram - shift, count)
     # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
     spectrum = check_psd_eigenvalues(eigenvalues[: tokens - 1], noise=tokens * EPSILON)
     rounding = tokens * EPSILON * spectrum[0].clamp_min(1.0)
     resolved = spectrum[:count] > rounding
     near = eigenvalues[:count] - eigenvalues[1 : count + 1] <= residual  # axis i and the one after it
-    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    return PrincipalAxes(
-        vectors=vectors * largest.sign(),
-        eigenvalues=spectrum[:count],
-        gram=gram,
-        log_factor=log_factor,
-        log_normaliser=log_normaliser,
-        resolved=resolved.sum(),
-        close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
-        found=torch.tensor(count, device=k.device),
-    )
+    found = torch.tensor(count, device=k.device)
+    return _axes(gram, log_factor, log_normaliser, spectrum[:count], vectors, resolved, near, found)
 
 
-def _tiled_axes(k: Tensor, scale: float | Tensor, axes: int | None) -> PrincipalAxes:
+def _tiled_axes(k: Tensor, scale: float | Tensor, count: int) -> PrincipalAxes:
     """`principal_axes` by products in tiles: one pair more than asked for, so that the last gap is known."""
     tokens = len(k)
-    count = tokens - 1 if axes is None else min(axes, tokens - 1)
     gram = GramTiles(k, scale)
     pairs = gram.leading(min(count + 1, tokens - 1), TOLERANCE)
     spectrum = check_psd_eigenvalues(pairs.values, noise=tokens * EPSILON)
@@ -108,17 +98,31 @@ def _tiled_axes(k: Tensor, scale: float | Tensor, axes: int | None) -> Principal
     resolved = (spectrum[:count] > rounding).cumprod(0).bool()
     gaps = spectrum[:count] - torch.nn.functional.pad(spectrum, (0, 1), value=-torch.inf)[1 : count + 1]
     near = gaps <= pairs.residual[:count].amax()
-    vectors = pairs.vectors[:, :count]
+    vectors, found = pairs.vectors[:, :count], pairs.converged[:count].sum()
+    return _axes(gram, gram.log_factor, gram.log_normaliser, spectrum[:count], vectors, resolved, near, found)
+
+
+def _axes(
+    gram: Tensor | GramTiles,
+    log_factor: Tensor,
+    log_normaliser: Tensor,
+    eigenvalues: Tensor,
+    vectors: Tensor,
+    resolved: Tensor,
+    near: Tensor,
+    found: Tensor,
+) -> PrincipalAxes:
+    """Axes whose largest entry is positive; ``near`` are those that cannot be told from the one after."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return PrincipalAxes(
         vectors=vectors * largest.sign(),
-        eigenvalues=spectrum[:count],
+        eigenvalues=eigenvalues,
         gram=gram,
-        log_factor=gram.log_factor,
-        log_normaliser=gram.log_normaliser,
+        log_factor=log_factor,
+        log_normaliser=log_normaliser,
         resolved=resolved.sum(),
         close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
-        found=pairs.converged[:count].sum(),
+        found=found,
     )
 
 

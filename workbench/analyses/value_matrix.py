@@ -92,9 +92,7 @@ class ValueMatrix:
         """
         distances, own = _squared_distances(self.scaled)
         width = _lower_median(distances)
-        if width <= 2 * self._rounding * float(
-            own.amax()
-        ):  # pairs may be equal, or look so beside larger ones
+        if self._pairs_may_be_equal(width, own):
             distances.masked_fill_(distances <= self._rounding * (own[:, None] + own), 0)
             width = _lower_median(distances)
         kernel = _gaussian(distances, width)
@@ -112,9 +110,13 @@ class ValueMatrix:
         """σ² of `kernel` without forming it, and whether distances within rounding count as 0."""
         own = self.scaled.square().sum(1)
         width = self._tiled_median(False)
-        if width <= 2 * self._rounding * float(own.amax()):
+        if self._pairs_may_be_equal(width, own):
             return self._tiled_median(True), True
         return width, False
+
+    def _pairs_may_be_equal(self, width: float, own: Tensor) -> bool:
+        """Or look so beside larger ones, of squared lengths ``own``."""
+        return width <= 2 * self._rounding * float(own.amax())
 
     def _tiled_median(self, rounded: bool) -> float:
         """The lower median of the squared distances, exactly: counted below a bracket, and sorted within it."""
