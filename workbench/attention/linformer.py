@@ -57,7 +57,7 @@ def linformer_map(
 ) -> Float[Tensor, "batch head query key"]:
     """The matrix A = softmax(scale q (E k)ᵀ) E that `linformer_attention` multiplies values with (Wang et al. 2020).
 
-    For looking at: entries may be negative, and rows sum to anything (Wang et al. 2020).
+    For looking at: entries may be negative, and rows sum to anything.
     """
     tokens = token_mask(mask, q, _WHAT)
     found = _to_mixtures(q, k, mixture, default_scale(scale, q), tokens) @ _positions(mixture, k)
