@@ -6,6 +6,7 @@ page (`test_page`) and in a host of a few lines (`test_widget`).
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -209,7 +210,9 @@ def test_a_kill_ends_jupyterlab_and_all_it_started(lab):
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
     assert imported(lab.server.folder) == []
-    assert "Traceback" not in "".join(lab.server.said)
+    # a kernel that is at work when it is told to end finds its sockets closed, and ipykernel says so
+    closed = r"[^\n]*Exception in \w+ handler:?\n(?:(?!Traceback).*\n)*Traceback(?:(?!Traceback)[^\0])*?non-socket\n"
+    assert "Traceback" not in re.sub(closed, "", "".join(lab.server.said))
 
 
 @pytest.fixture(scope="module")

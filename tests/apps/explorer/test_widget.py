@@ -466,6 +466,21 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         seen.locator(".aw-grid").focus()
         seen.keyboard.press("ArrowRight")
         seen.wait_for_function("() => model.get('head') === 1 && model.saved > 0")
+        for key, head in (
+            ("ArrowRight", 2),
+            ("ArrowLeft", 1),
+        ):  # set just before a bundle with more in it comes
+            seen.evaluate(
+                """([content, key]) => {
+              document.querySelector(".aw-grid").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+              const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
+              model.fromKernel("content", new DataView(bytes.buffer));
+            }""",
+                [base64.b64encode(page.content).decode(), key],
+            )
+            seen.wait_for_function("head => model.get('head') === head", arg=head)
+            seen.wait_for_function(SAYS, arg=f"Layer 0, head {head}")
+        seen.locator(".aw-grid").focus()
         seen.keyboard.press("s")
         seen.wait_for_function("() => model.get('scale') === 'log'")
         seen.evaluate("() => model.fromKernel('against', '0.3.0.all')")

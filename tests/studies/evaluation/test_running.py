@@ -345,12 +345,12 @@ def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys)
 
 def test_the_dear_attacks_are_left_to_the_models_of_their_paper_unless_asked_for():
     every, asked = _jobs(None, None, None), _jobs(None, ["cw"], 7)
-    models = {spec for spec, _, _ in every if spec.startswith("bundled:digits-")}
+    models = {job.model for job in every if job.model.startswith("bundled:digits-")}
     for protocol in RUNS["image"]:
         wanted = set(DEAR.get(protocol, models)) & models
-        assert {spec for spec, name, _ in every if name == protocol} == wanted
-    assert {spec for spec, _, _ in asked} == models
-    assert {(protocol, n) for _, protocol, n in asked} == {("cw", 7)}
+        assert {job.model for job in every if job.protocol == protocol} == wanted
+    assert {job.model for job in asked} == models
+    assert {(job.protocol, job.n) for job in asked} == {("cw", 7)}
 
 
 def test_what_is_random_in_a_corruption_depends_on_seed_image_and_kind(monkeypatch):

@@ -27,16 +27,24 @@ function render({ model, el }) {
     view.style.setProperty("--aw-height", `calc(${height} / ${zoom})`);
     page?.state?.resize();
   };
+  let agreed = {}; // on what page and kernel were last one: what differs from it is news, of one or of the other
   const tell = (state) => {
     const moved = SET.filter((name) => !same(model.get(name), state[name]));
     for (const name of moved) model.set(name, state[name]);
+    for (const name of SET) agreed[name] = state[name];
     if (moved.length) model.save_changes();
   };
-  const given = (left_out = []) => {
+  const given = () => {
     if (!page.state) return;
-    const names = SET.filter((name) => !left_out.includes(name));
-    const asked = names.filter((name) => model.get(name) !== null && !same(model.get(name), page.state[name]));
+    const news = (name) => model.get(name) !== null && !same(model.get(name), agreed[name]);
+    const asked = SET.filter((name) => news(name) && !same(model.get(name), page.state[name]));
+    for (const name of SET) if (news(name)) agreed[name] = model.get(name);
     if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
+  };
+  /** What was set in the page and not told yet: that waits for the next frame. */
+  const untold = ({ state }) => {
+    const names = Object.keys(agreed).filter((name) => state && !same(state[name], agreed[name]) && same(model.get(name), agreed[name]));
+    return Object.fromEntries(names.map((name) => [name, state[name]]));
   };
   /** The kernel is asked for something: what is shown stays until it has it. */
   const wait = (doing, follows) => {
@@ -110,8 +118,11 @@ function render({ model, el }) {
   };
   const replaced = () => {
     if (page.later?.(replaced)) return; // a box is open: what is typed there stays
+    const late = untold(page);
+    agreed = {};
     show();
     given();
+    if (page.state && Object.keys(late).length) page.state.set(late);
   };
   const troubled = () => {
     if (!model.get("trouble")) return;
