@@ -198,11 +198,12 @@ class PageWidget(anywidget.AnyWidget):
 
         def done(opened: Opened) -> None:
             assert self.place is not None
-            self._put(opened._replace(place=self.place))  # where the page stands by now
+            # where the page stands by now, and beside what went wrong meanwhile
+            self._put(opened._replace(place=self.place), self.trouble, self.missing)
 
         self._work(lambda report: self._capture({}, report, generate=generate), done, measuring=True)
 
-    def _put(self, opened: Opened) -> None:
+    def _put(self, opened: Opened, trouble: str = "", missing: str = "") -> None:
         """Show what was captured, and have the explorer stand there."""
         place, bundle, choices, generated = opened
         written, self._generated = self._generated, generated
@@ -215,7 +216,7 @@ class PageWidget(anywidget.AnyWidget):
         self._following = True
         try:
             with self.hold_sync(), self.hold_trait_notifications():  # the page hears of all at once
-                self.busy = self.trouble = self.missing = ""
+                self.busy, self.trouble, self.missing = "", trouble, missing
                 self.choices, self.index = choices, place.index
                 self.layer, self.head, self.input = place.layer, place.head, 0
                 if before is None or place.token != before.token or _captured(before) != _captured(place):

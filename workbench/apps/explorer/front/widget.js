@@ -36,10 +36,12 @@ function render({ model, el }) {
   };
   const given = () => {
     if (!page.state) return;
-    const news = (name) => model.get(name) !== null && !same(model.get(name), agreed[name]);
-    const asked = SET.filter((name) => news(name) && !same(model.get(name), page.state[name]));
-    for (const name of SET) if (news(name)) agreed[name] = model.get(name);
+    const news = SET.filter((name) => model.get(name) !== null && !same(model.get(name), agreed[name]));
+    const asked = news.filter((name) => !same(model.get(name), page.state[name]));
+    const before = Object.fromEntries(SET.map((name) => [name, page.state[name]]));
     if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
+    // what the page has put right is not what a person set
+    for (const name of SET) if (news.includes(name) || !same(before[name], page.state[name])) agreed[name] = page.state[name];
   };
   /** What was set in the page and not told yet: that waits for the next frame. */
   const untold = ({ state }) => {
