@@ -190,12 +190,20 @@ def test_a_line_of_python_moves_the_page_and_a_figure_is_drawn_in_the_notebook(l
 
 def test_figure_notebooks_draw_every_trace(lab):
     """Opened from Lab's list of files, each in a kernel of its own that `workbench explore` starts."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
     for name in FIGURES:
         with lab.step(name) as page:
-            page.locator(".jp-DirListing-item", has_text=f"{name}.ipynb").dblclick()
-            page.locator(
-                f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell:has-text('{FIGURES[name]}')"
-            ).first.wait_for()
+            listed = page.locator(".jp-DirListing-item", has_text=f"{name}.ipynb")
+            shown = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell:has-text('{FIGURES[name]}')"
+            for seconds in (20, 20, 60):  # a list that is drawn anew between two clicks takes neither
+                listed.dblclick()
+                try:
+                    page.locator(shown).first.wait_for(timeout=seconds * 1000)
+                    break
+                except PlaywrightTimeout:
+                    continue
+            page.locator(shown).first.wait_for(timeout=1000)
             page.get_by_role("menuitem", name="Run", exact=True).click()
             page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
             page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)")
