@@ -1,7 +1,8 @@
-"""Make the conformance table: `python -m conformance [--only TYPE…] [--red] [--unbuilt] [--again [TYPE…]]`.
+"""Make the conformance table: `python -m conformance [--only TYPE…] [--red] [--unbuilt] [--older] [--again [TYPE…]]`.
 
-Rows that are there for the installed versions stay, so that a run goes on where another stopped. Models run in a
-process of their own that is started again when one of them takes it down, and given up after a time.
+Rows that are there for the installed versions stay, so that a run goes on where another stopped; `--older` makes those
+again that other sources of the captures made, and goes on as well. Models run in a process of their own that is started
+again when one of them takes it down, and given up after a time.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def main() -> None:
         "--red", action="store_true", help="try again what was neither exact nor without attention"
     )
     parser.add_argument("--unbuilt", action="store_true", help="try again what could not be built")
+    parser.add_argument(
+        "--older", action="store_true", help="make the rows again that other sources of captures made"
+    )
     parser.add_argument("--again", nargs="*", metavar="TYPE", help="make these rows again, or all")
     parser.add_argument("--page", action="store_true", help="write the page from the rows that are there")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -59,6 +63,7 @@ def main() -> None:
 
 def make(options: argparse.Namespace) -> None:
     """The whole table, a row at a time, each written as soon as it is there."""
+    from conformance.row import code_of_captures
     from conformance.table import is_done, is_red, read_rows, write_page, write_rows
 
     rows = read_rows()
@@ -77,7 +82,8 @@ def make(options: argparse.Namespace) -> None:
         red = row is not None and (
             (options.red and is_red(row)) or (options.unbuilt and row["status"] == "not built")
         )
-        if row is None or not is_done(row, versions) or again or red:
+        older = row is not None and options.older and row["code"] != code_of_captures()
+        if row is None or not is_done(row, versions) or again or red or older:
             todo.append(key)
     if options.library is None:
         rows = {key: row for key, row in rows.items() if key in set(wanted)}

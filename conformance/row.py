@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import platform
 import time
 import traceback
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ import workbench
 from conformance.below import Weights, watched_below
 from conformance.exceptions import DENSE, ELSEWHERE
 from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
+from workbench import captures
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import WorkbenchError
 
@@ -51,9 +55,20 @@ class Row:
     version: str = ""
     python: str = platform.python_version()
     seed: int = SEED
+    code: str = field(default_factory=lambda: code_of_captures())
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@cache
+def code_of_captures() -> str:
+    """Twelve hexadecimal digits of the sources of ``workbench.captures``, which made a row."""
+    digest = hashlib.sha256()
+    folder = Path(captures.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def version_of(library: str) -> str:

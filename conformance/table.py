@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -33,7 +34,8 @@ def read_rows(path: Path = ROWS) -> dict[tuple[str, str], dict[str, str]]:
     if not path.is_file():
         return {}
     with path.open(newline="", encoding="utf-8") as file:
-        return {(row["library"], row["type"]): row for row in csv.DictReader(file)}
+        empty = dict.fromkeys(COLUMNS, "")
+        return {(row["library"], row["type"]): empty | row for row in csv.DictReader(file)}
 
 
 def write_rows(rows: Iterable[dict[str, Any]], path: Path = ROWS) -> None:
@@ -91,7 +93,8 @@ def write_page(rows: list[dict[str, Any]], untried: int = 0, path: Path = PAGE) 
             f"{library} {of[0]['version']}: {len(of)} types of {len({r['family'] for r in of})} families.\n"
         )
     text.append(
-        f"torch {rows[0]['torch']}, Python {rows[0]['python']}, seed {rows[0]['seed']}, `python -m conformance`.\n\n"
+        f"torch {rows[0]['torch']}, Python {rows[0]['python']}, seed {rows[0]['seed']}, `python -m conformance`; "
+        f"{_codes(rows)}.\n\n"
     )
     text.append("| | " + " | ".join(f"{name}, types | {name}, families" for name in libraries) + " | |\n")
     text.append("| --- |" + " ---: | ---: |" * len(libraries) + " --- |\n")
@@ -177,6 +180,13 @@ def shorter(why: str) -> str:
     why = why.partition(". Looked for")[0]
     why = why.partition(". They need an adapter")[0].partition("; see docs/capture.md")[0]
     return why if len(why) < 230 else why[:227].rpartition(" ")[0] + " …"
+
+
+def _codes(rows: list[dict[str, Any]]) -> str:
+    """Which sources of the captures made the rows."""
+    counts = Counter(row["code"] or "older ones" for row in rows)
+    made = [f"{'all' if len(counts) == 1 else count} rows by {code}" for code, count in counts.most_common()]
+    return "sources of `workbench/captures` by their SHA-256: " + ", ".join(made)
 
 
 def is_done(row: dict[str, Any], versions: dict[str, str]) -> bool:
