@@ -82,26 +82,6 @@ class Call:
         return False
 
 
-class CausalCall(Call):
-    """A call whose mask is that of `causal_mask`: written out when it is read, since long inputs can do without."""
-
-    _mask: Tensor | None = None
-
-    @property
-    def causal(self) -> bool:
-        return self._mask is None
-
-    @property
-    def mask(self) -> Tensor | None:
-        if self._mask is None:
-            self._mask = causal_mask(self.q.shape[2], self.k.shape[2], self.q.device)
-        return self._mask
-
-    @mask.setter
-    def mask(self, mask: Tensor | None) -> None:
-        self._mask = mask
-
-
 @dataclass
 class Generated:
     """What a model continued its inputs with, a token at each of ``steps``.
@@ -229,8 +209,8 @@ class LayerRecord:
         return table(("site", "axes", "shape", "type"), rows)
 
 
-class CausalRecord(LayerRecord):
-    """A layer with too many queries and keys for a map, whose mask is causal: written out only when it is read."""
+class _CausalMask:
+    """A causal mask that is written out only when it is read, since long inputs can do without."""
 
     _mask: Tensor | None = None
 
@@ -240,10 +220,29 @@ class CausalRecord(LayerRecord):
 
     @property
     def mask(self) -> Tensor | None:
-        if self._mask is None and self.counts is not None:
-            self._mask = causal_mask(*self.counts, torch.device("cpu") if self.q is None else self.q.device)
+        if self._mask is None:
+            self._mask = self._written_out()
         return self._mask
 
     @mask.setter
     def mask(self, mask: Tensor | None) -> None:
         self._mask = mask
+
+
+    def _written_out(self) -> Tensor | None:
+        raise NotImplementedError
+
+
+class CausalCall(_CausalMask, Call):
+    """A call whose mask is that of `causal_mask`."""
+
+    def _written_out(self) -> Tensor:
+        return causal_mask(self.q.shape[2], self.k.shape[2], self.q.device)
+
+
+class CausalRecord(_CausalMask, LayerRecord):
+    """A layer with too many queries and keys for a map, whose mask is causal."""
+
+    def _written_out(self) -> Tensor | None:
+        device = torch.device("cpu") if self.q is None else self.q.device
+        return None if self.counts is None else causal_mask(*self.counts, device)
