@@ -3,10 +3,13 @@
     python -m tests.numbers.compare [SECTION …]               # with base.parquet
     python -m tests.numbers.compare --with REV [SECTION …]    # with a commit: both run here, with one thread
     python -m tests.numbers.compare --record [--with REV]     # make base.parquet anew, of the working tree or a commit
+    python -m tests.numbers.compare --processor --with REV    # a commit that passes elsewhere fails on this processor
 
 Some numbers hang on rounding: an angle between two nearly equal spans, an eigenvector of a nearly double eigenvalue, a
 z over two draws that nearly agree. How far rounding alone moves each number stands beside it in the recorded file: it
 holds the farthest that runs in other batches and on other kernels were from it. Two commits on one machine round alike.
+A processor whose kernels add in yet another order is added with ``--processor``: it runs a commit whose numbers are known
+to be right on the others, so that nothing but the processor can have moved them, and says how far it moved what.
 
 Rows are matched by what they are rows of, not by their order. What was renamed on purpose stands in ``names.csv``, what
 changed on purpose in ``changes.csv``, with its reason; both are kept apart from what must not change. Columns:
@@ -263,6 +266,47 @@ def base_of(revision: str | None) -> pd.DataFrame:
     return with_rounding(plain, rest)
 
 
+def on_this_processor(revision: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The committed rows, with how far this processor moves the numbers of a commit that gives them elsewhere.
+
+    And what was farther away than the rows allowed before.
+    """
+    with trees(revision) as (folder, tree):
+        here = [
+            run(tree, folder / f"{number}.parquet", (), batch_size, **settings)
+            for number, (batch_size, settings) in enumerate([(8, {}), *ROUNDINGS])
+        ]
+    return widened(recorded(), here), differences(recorded(), here[0])
+
+
+def widened(base: pd.DataFrame, others: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of ``base``, whose numbers may move as far as they are from it in the others; rows of one side stay."""
+    named = renamed(base)
+    key = _key(named)
+    known = _keyed(named, key)
+    intended = _intended(known)
+    base = base.copy()
+    for other in others:
+        both = known.merge(
+            _keyed(other, key), on=[*key, "occurrence"], how="left", suffixes=("", " now"), indicator=True
+        )
+        there = ~intended & (both["_merge"] == "both").to_numpy()
+        for name in record.NUMBERS:
+            before, after = (both[column].to_numpy(float) for column in (name, f"{name} now"))
+            apart = np.where(there, _apart(before, after), 0.0)
+            farther = np.fmax(base[f"{name}{ROUNDING}"].to_numpy(float), apart)
+            base[f"{name}{ROUNDING}"] = farther.astype("float32")
+    return base
+
+
+def _apart(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """How far numbers are from one another; ∞ where a NaN comes or goes."""
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, abs(after - before))
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
 def with_rounding(base: pd.DataFrame, others: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of ``base`` with the farthest that each number is from it in the others; ∞ where a NaN comes or goes."""
     key = _key(base)
@@ -275,10 +319,7 @@ def with_rounding(base: pd.DataFrame, others: Sequence[pd.DataFrame]) -> pd.Data
         both = both.loc[places]
         for name, farthest in moved.items():
             before, after = (both[column].to_numpy(float) for column in (name, f"{name} now"))
-            same = (before == after) | (np.isnan(before) & np.isnan(after))
-            with np.errstate(invalid="ignore"):
-                apart = np.where(same, 0.0, abs(after - before))
-            moved[name] = np.fmax(farthest, np.where(np.isnan(apart), np.inf, apart))
+            moved[name] = np.fmax(farthest, _apart(before, after))
     return base.assign(
         **{f"{name}{ROUNDING}": farthest.astype("float32") for name, farthest in moved.items()}
     )
@@ -293,7 +334,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--record", action="store_true", help="make base.parquet anew, of that commit or of the working tree"
     )
+    parser.add_argument(
+        "--processor",
+        action="store_true",
+        help="let numbers move as far as this processor moves those of --with REV",
+    )
     asked = parser.parse_args(arguments)
+    if asked.processor:
+        if not asked.revision:
+            parser.error("--processor needs --with REV, a commit whose numbers are right on other processors")
+        base, found = on_this_processor(asked.revision)
+        base.to_parquet(BASE, index=False, compression="zstd")
+        sys.stdout.write(f"{report(found)}\n{BASE}: {BASE.stat().st_size} bytes\n")
+        return 0
     if asked.record:
         base_of(asked.revision).to_parquet(BASE, index=False, compression="zstd")
         sys.stdout.write(f"{BASE}: {BASE.stat().st_size} bytes\n")

@@ -108,6 +108,23 @@ def test_a_number_may_move_as_far_as_rounding_moves_it():
     assert len(compare.differences(base, rows(value=[1.0, 2e-3, np.nan]))) == 1
 
 
+def test_another_processor_widens_what_it_moves_and_nothing_else():
+    base = rows().assign(**{f"{name}{compare.ROUNDING}": 0.0 for name in ("value", "z")})
+    missing = [name for name in record.NUMBERS if name not in base]
+    base = base.assign(
+        **{name: np.nan for name in missing}, **{f"{name}{compare.ROUNDING}": 0.0 for name in missing}
+    )
+    here = base[[name for name in base if not name.endswith(compare.ROUNDING)]].assign(
+        value=[1.0, 1.5e-3, np.nan]
+    )
+    wide = compare.widened(base, [here.iloc[::-1], here.assign(z=[1.0, 2.0, 0.0])])
+    assert wide["value rounding"].tolist() == pytest.approx([0.0, 5e-4, 0.0])
+    assert wide["z rounding"].tolist() == [np.inf, 0.0, 0.0]
+    assert len(compare.differences(base, here)) == 1
+    assert compare.differences(wide, here).empty
+    assert len(compare.differences(wide, here.assign(value=[1.1, 1.5e-3, np.nan]))) == 1
+
+
 def test_renamed_rows_are_matched(tmp_path, monkeypatch):
     now = rows(metric="eigenvalue_share", statistic=pd.NA, site="mean")
     assert not compare.differences(rows(), now).empty
