@@ -8,8 +8,8 @@
 Some numbers hang on rounding: an angle between two nearly equal spans, an eigenvector of a nearly double eigenvalue, a
 z over two draws that nearly agree. How far rounding alone moves each number stands beside it in the recorded file: it
 holds the farthest that runs in other batches and on other kernels were from it. Two commits on one machine round alike.
-A processor whose kernels add in yet another order is added with ``--processor``: it runs a commit whose numbers are known
-to be right on the others, so that nothing but the processor can have moved them, and says how far it moved what.
+A processor whose kernels add in yet another order is added with ``--processor``: it runs a commit whose numbers are
+known to be right on the others, so that nothing but the processor can have moved them, and says how far it moved what.
 
 Rows are matched by what they are rows of, not by their order. What was renamed on purpose stands in ``names.csv``, what
 changed on purpose in ``changes.csv``, with its reason; both are kept apart from what must not change. Columns:

@@ -112,7 +112,7 @@ def test_another_processor_widens_what_it_moves_and_nothing_else():
     base = rows().assign(**{f"{name}{compare.ROUNDING}": 0.0 for name in ("value", "z")})
     missing = [name for name in record.NUMBERS if name not in base]
     base = base.assign(
-        **{name: np.nan for name in missing}, **{f"{name}{compare.ROUNDING}": 0.0 for name in missing}
+        **dict.fromkeys(missing, np.nan), **{f"{name}{compare.ROUNDING}": 0.0 for name in missing}
     )
     here = base[[name for name in base if not name.endswith(compare.ROUNDING)]].assign(
         value=[1.0, 1.5e-3, np.nan]
