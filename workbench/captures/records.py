@@ -228,7 +228,6 @@ class _CausalMask:
     def mask(self, mask: Tensor | None) -> None:
         self._mask = mask
 
-
     def _written_out(self) -> Tensor | None:
         raise NotImplementedError
 
