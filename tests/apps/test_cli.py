@@ -77,7 +77,7 @@ TABLES = {
 }  # fmt: skip
 RESUMED = {
     "sweep run", "render", "study train", "study efficiency", "study records training", "study records robustness",
-    "study records operators", "study records embedded",
+    "study records operators", "study records embedded", "study records claims",
 }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "baselines": ["versus_baseline"],
         "claims": ["claims_from_records"],
+        "claims_measured": ["measured_claims"],
         "evaluation": ["evaluate"],
-        "records": ["evaluation_record", "scaling_record", "training_record"],
+        "records": ["claims_record", "evaluation_record", "scaling_record", "training_record"],
         "scaling": ["scaling_study"],
         "training": ["train"],
     },

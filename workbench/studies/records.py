@@ -1,7 +1,8 @@
 """Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
 
 ``make train``, ``make records`` and ``make scaling`` write them into ``data/records``, ``make confirm`` those of the
-confirmatory seeds into ``data/confirmed/records``; a figure drawn from one names it.
+confirmatory seeds into ``data/confirmed/records``; a figure drawn from one names it. What claims come to in models at
+hand is on record too (``make records``).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
-POINTS_FILE, EPOCHS_FILE = "points.csv", "epochs.csv"
-ROBUSTNESS, OPERATORS = "robustness", "operators"
-"""Names of the records of evaluations and of the efficiency study; every other record is one of training."""
+POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE = "points.csv", "epochs.csv", "claims.csv"
+ROBUSTNESS, OPERATORS, CLAIMS = "robustness", "operators", "claims"
+"""Names of the records of evaluations, of the efficiency study and of claims; the others are of training."""
 EMBEDDED_RECORDS = "embedded"
 """Folder of the records of embedded tasks, one for each data set."""
 EMBEDDED_COLUMNS = (
@@ -48,7 +49,10 @@ _SCALING_TYPES = {
     **dict.fromkeys(("value", "low", "high"), "float64"),
 }
 # the make target of a record; of others: train
-_MADE_BY = {ROBUSTNESS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
+_MADE_BY = {ROBUSTNESS: "records", CLAIMS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
+_CLAIM_NUMBERS = (
+    "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
+)  # fmt: skip
 _EVALUATION_TYPES = {
     "training_seed": "Int64",
     "n": "Int64",
@@ -190,6 +194,30 @@ def scaling_record() -> pd.DataFrame:
     return frame
 
 
+def claims_record() -> pd.DataFrame:
+    """What `workbench.claims` found of bundled models and of MiniLM, one call under another.
+
+    Columns as those of `workbench.claims`. ``attrs["calls"]`` lists the calls: paper, model, inputs, n, a hash of the
+    claims as they were stated, notes, runs; other ``attrs`` as those of `training_record`.
+
+    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    """
+    about, path = _open(CLAIMS, CLAIMS_FILE)
+    frame = read_claims(path)
+    calls = [
+        {**call, "runs": [{**run, "versions": about["versions"]} for run in call["runs"]]}
+        for call in about["calls"]
+    ]
+    frame.attrs = {
+        "records": shared([path]),
+        "provenance": shared([run for call in calls for run in call["runs"]]),
+        "notes": list(dict.fromkeys(note for call in calls for note in call["notes"])),
+        "settings": {"seed": about["seed"], **about["settings"]},
+        "calls": shared(calls),
+    }
+    return frame
+
+
 def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
     """What training on embedded data gave (all data sets on record, or those named), under one another.
 
@@ -275,6 +303,16 @@ def read_evaluation(path: str | Path, columns: Sequence[str] = EVALUATION_COLUMN
     if absent:
         raise InputError(f"{path} holds no evaluation: it has no column {', '.join(absent)}")
     return conform_evaluation(frame, columns)
+
+
+def read_claims(path: str | Path) -> pd.DataFrame:
+    """A table of `workbench.claims` that was written as CSV, every digit kept, types restored."""
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    frame = frame.assign(n=frame["n"].astype(int), primary=frame["primary"] == "True")
+    for name in _CLAIM_NUMBERS:  # pandas' own parser may round the last bit of a number
+        frame[name] = frame[name].replace("", "nan").astype(float)
+    absent = {name: frame[name].where(frame[name] != "") for name in ("null", "interval")}
+    return frame.assign(**absent)
 
 
 def conform_evaluation(frame: pd.DataFrame, columns: Sequence[str] = EVALUATION_COLUMNS) -> pd.DataFrame:

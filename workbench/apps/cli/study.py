@@ -436,6 +436,24 @@ def robustness(
 
 
 @records.command()
+@workers_option
+@_into("runs/claims")
+def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
+    """Measure the claims again that the notebook `claims` draws; three to eight minutes of one core.
+
+    \b
+    workbench study records claims -j 2
+    """
+    from workbench.studies.claims_measured import make_claims_record
+
+    if restart:
+        begin_anew(work)
+    calls = make_claims_record(_data(out), work, workers=workers)["calls"]
+    seconds = sum(call["seconds"] for call in calls)
+    click.echo(f"claims about {len(calls)} models, {seconds / 60:.0f} minutes of one core")
+
+
+@records.command()
 @sweep_option
 @device_option
 @dtype_option

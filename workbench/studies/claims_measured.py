@@ -1,0 +1,198 @@
+"""What the papers' claims come to in models at hand: measured for the committed record, and read from it.
+
+``workbench study records claims`` measures what the notebook `claims` asks for by itself, `QUESTIONS`, and writes
+``data/records/claims``: a call of `workbench.claims` takes minutes. Each is kept as it is finished, so an interrupted
+command goes on where it stopped. `measured_claims` reads what is on record, and measures everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from workbench.core.children import safe_path
+from workbench.core.errors import MissingResource
+from workbench.core.files import atomic_write, jsonable, sha256_bytes, write_json
+from workbench.frames.provenance import versions
+from workbench.frames.results import join_frames, provenance_of, shared
+from workbench.papers.published import RECORDED, stated_claims
+from workbench.studies.records import CLAIMS, CLAIMS_FILE, claims_record, read_claims, write_record
+
+COMMAND = "workbench study records claims"
+SEED, NULL_SAMPLES = 0, 20
+_WORDS = ["place", "claim", "interpretation", "label"]
+"""Columns that say what is claimed: no number depends on them, so they are today's and not the record's."""
+
+
+class Question(NamedTuple):
+    """What one call of `workbench.claims` answers: the claims of a paper, or of all, about a model on n inputs."""
+
+    paper: str | None
+    model: str
+    inputs: str
+    n: int
+
+
+QUESTIONS = (
+    Question(None, "bundled:digits-vit", "bundled:digits", 25),
+    Question(None, "all-MiniLM-L6-v2", "bundled:prose", 8),
+    Question("wu2025", "bundled:digits-tost", "bundled:digits", 25),
+    Question("chen2023", "bundled:digits-primal", "bundled:digits", 25),
+    Question("abdullaev2025", "bundled:digits-bilateral-boost", "bundled:digits", 25),
+)
+"""What is on record: what the notebook `claims` asks for unless it is told otherwise."""
+
+
+def measured_claims(
+    questions: Iterable[tuple[str | None, str, str, int]],
+    *,
+    seed: int = SEED,
+    null_samples: int = NULL_SAMPLES,
+    again: bool = False,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """`workbench.claims` for several (paper, model, inputs, n), under one another; from the record what is on record.
+
+        measured_claims([("wu2025", "bundled:digits-tost", "bundled:digits", 25)])
+
+    A question is on record with just these settings, the claims as they are stated today, and the weights that the
+    model has here; every other one is measured, and with ``again`` all are. Where the weights are not on this machine
+    the record stands, and a note says that nobody compared them.
+
+    ``attrs["records"]`` names the record where rows are from it, ``attrs["absent"]`` lists models that this machine
+    cannot have, with the reason; ``provenance`` and ``notes`` are those of `workbench.claims`.
+
+    Raises `MissingResource` where all models are absent, `InputError` for a record that was changed, and what
+    `workbench.claims` raises.
+    """
+    from workbench.papers.claims import claims
+
+    frames, absent, settings = [], {}, {"seed": seed, "null_samples": null_samples}
+    for question in (Question(*one) for one in questions):
+        found = None if again else _on_record(question, settings)
+        if found is None:
+            try:
+                found = claims(*question, null_samples=null_samples, seed=seed, progress=progress)
+            except MissingResource as reason:
+                absent[question.model] = str(reason).splitlines()[0]
+                continue
+        frames += [found] if len(found) else []
+    if not frames:
+        raise MissingResource(
+            "; ".join(f"{name}: {why}" for name, why in absent.items()) or "no model to ask"
+        )
+    joined = join_frames(frames)
+    records = dict.fromkeys(path for frame in frames for path in frame.attrs.get("records", ()))
+    joined.attrs |= {"absent": absent, "records": shared([*records])}
+    return joined
+
+
+def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame | None:
+    """The rows on record of just this question; None where there are none, or of other claims or weights."""
+    from workbench.models.loading import find_device
+
+    try:
+        record = claims_record()
+    except MissingResource:
+        return None
+    asked = {**question._asdict(), "claims": _stated_sha256(question.paper)}
+    call = next((one for one in record.attrs["calls"] if {**one, **asked} == one), None)
+    if call is None or record.attrs["settings"] != settings or find_device(None).type != "cpu":
+        return None
+    unseen = []
+    for spec, checkpoint, sha256 in _weights(call["runs"]):
+        try:
+            if _weights_sha256(spec, checkpoint) != sha256:
+                return None
+        except MissingResource:
+            unseen.append(
+                f"{spec} is not on this machine: its claims are those on record, of weights {sha256[:12]}…"
+            )
+    rows = record[(record["model"] == question.model) & (record["inputs"] == question.inputs)]
+    words = {name: _stated(question.paper)[name].tolist() for name in _WORDS}
+    rows = rows.reset_index(drop=True).assign(**words)
+    rows.attrs = {
+        "records": record.attrs["records"],
+        "provenance": shared(call["runs"]),
+        "notes": [*call["notes"], *unseen],
+    }
+    return rows
+
+
+def _stated(paper: str | None) -> pd.DataFrame:
+    """The claims about a model at hand, as `workbench.claims` takes them."""
+    stated = stated_claims(paper)
+    return stated[~stated["analysis"].isin(RECORDED)]
+
+
+def _stated_sha256(paper: str | None) -> str:
+    """Of what is claimed, but for how it is said."""
+    return sha256_bytes(_stated(paper).drop(columns=_WORDS).to_csv(index=False).encode())
+
+
+def _weights(runs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None, str]]:
+    """Models that ran, their checkpoints and the hashes of their weights, each once."""
+    models = [run["model"] for run in runs if run.get("model")]
+    return [*dict.fromkeys((one["spec"], one["checkpoint"], one["sha256"]) for one in models)]
+
+
+def _weights_sha256(spec: str, checkpoint: str | None) -> str:
+    from workbench.models.loading import load
+
+    return load(spec, checkpoint=checkpoint, device="cpu").fingerprint
+
+
+def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str, Any]:
+    """Measure all `QUESTIONS`, and write ``data/records/claims`` in place of what is there.
+
+    Unfinished work lies in `work` until then; `workers` questions are answered at a time, on one thread each. Raises
+    MissingResource where a model is not on this machine.
+    """
+    from joblib import Parallel, delayed
+
+    with safe_path():
+        done = Parallel(n_jobs=workers)(delayed(_answer)(question, work) for question in QUESTIONS)
+    frame = pd.concat([read_claims(path) for path, _ in done], ignore_index=True)
+    calls = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
+    about = {
+        "name": CLAIMS,
+        "command": COMMAND,
+        "seed": SEED,
+        "settings": {"null_samples": NULL_SAMPLES},
+        "threads": 1,
+        "calls": [{key: value for key, value in call.items() if key != "asked"} for call in calls],
+        "versions": versions(),
+    }
+    return write_record(data / "records" / CLAIMS, CLAIMS_FILE, frame, about)
+
+
+def _answer(question: Question, work: Path) -> tuple[Path, Path]:
+    """One question on one thread, unless the same one lies answered in `work`: files of rows and of their origin."""
+    import torch
+
+    from workbench.models.loading import load
+    from workbench.papers.claims import claims
+
+    torch.set_num_threads(1)
+    stem = question.model.rpartition(":")[2]
+    path, about = work / f"{stem}.csv", work / f"{stem}.json"
+    call = {**question._asdict(), "claims": _stated_sha256(question.paper)}
+    weights = load(question.model, device="cpu").fingerprint
+    asked = {**call, "weights": weights, "seed": SEED, "null_samples": NULL_SAMPLES, "versions": versions()}
+    if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:
+        return path, about
+    started = time.monotonic()
+    frame = claims(*question, null_samples=NULL_SAMPLES, seed=SEED, device="cpu")
+    seconds = round(time.monotonic() - started)
+    runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
+    atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    origin = {"seconds": seconds, "notes": frame.attrs["notes"], "runs": jsonable(runs), "asked": asked}
+    write_json(about, {**call, **origin})
+    print(f"{question.model}: {seconds} s", file=sys.stderr, flush=True)
+    return path, about
