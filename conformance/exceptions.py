@@ -913,6 +913,8 @@ def _read(config: Any) -> dict[str, Any]:
     return {"input_ids": _words(BATCH, LENGTH), "attention_mask": torch.ones(BATCH, LENGTH).long()}
 
 
+OWN_WIDTHS = ("align", "clvp")
+"""Types whose towers' widths hang together in ways of their own, so that they run at those, large as they are."""
 AROUND: dict[str, Callable[[nn.Module], nn.Module]] = dict.fromkeys(
     ("sam2_video", "edgetam_video", "sam3_tracker_video"), Followed
 )

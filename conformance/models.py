@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.exceptions import AROUND, CLASSES, FIELDS, INPUTS, OWN_WEIGHTS, PARTS, SMALL, TIMM
+from conformance.exceptions import (
+    AROUND,
+    CLASSES,
+    FIELDS,
+    INPUTS,
+    OWN_WEIGHTS,
+    OWN_WIDTHS,
+    PARTS,
+    SMALL,
+    TIMM,
+)
 from conformance.inputs import Batch, NoInputs, batches, kind_of, mended
 from conformance.shrink import AS_GIVEN, WAYS, Way, shrink
 
@@ -158,7 +168,7 @@ def _transformers_model(name: str) -> Built:
         raise
     except Exception as error:
         raise NotBuilt(f"configuration: {said(error)}") from error
-    for way in (AS_GIVEN,) if name in SMALL else WAYS:
+    for way in (AS_GIVEN,) if name in SMALL else WAYS[-1:] if name in OWN_WIDTHS else WAYS:
         if len(failures) > 1 and failures[-1].partition(": ")[2] == failures[-2].partition(": ")[2]:
             break  # it is no matter of sizes
         try:
@@ -197,7 +207,7 @@ def _of_size(name: str, cls: type[nn.Module], default: Any, way: Way) -> tuple[n
                 size = sum(p.numel() for p in cls(copy.deepcopy(config)).parameters())
         except Exception:  # models that compute while they are made
             size = 0
-        if size > LARGEST:
+        if size > LARGEST and name not in OWN_WIDTHS:
             raise ValueError(f"{size / 1e6:.0f} million parameters")
     torch.manual_seed(SEED)
     return AROUND.get(name, lambda model: model)(cls(config).float().eval()), config
