@@ -81,7 +81,7 @@ records: $(READY) ## measure the claims again, and evaluate the bundled models: 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)
 	@$(BIN)/python -P -m workbench study records operators $(FLAGS)
 
-conformance: $(READY) ## capture every model type of transformers and timm, and write the table (hours; goes on)
+conformance: $(READY) ## capture every model type of transformers and timm, and write the table (a quarter of an hour and more; goes on)
 	@$(BIN)/python -P -m conformance $(FLAGS)
 
 access: $(READY) ## hold the explorer's page to the accessibility rules of axe-core, which npm brings
