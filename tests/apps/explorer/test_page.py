@@ -280,6 +280,64 @@ def _a_pinned_view_stands_beside_another(page, bundle):
     page.wait_for_function("() => !document.querySelector('.aw-pin')")
 
 
+def percent(value):
+    """As the page writes it."""
+    return f"{value * 100:.{0 if value >= 0.0995 else 1 if value >= 0.00995 else 2}f}\u00a0%"
+
+
+@pytest.mark.e2e
+@needs_chrome
+def test_two_texts_of_as_many_tokens_are_compared_token_by_token(tmp_path):
+    """A view of one is pinned, then the other looked at: the difference in their order, beside that of other heads."""
+    (tmp_path / "mine.txt").write_text(
+        "The tea was cold and the tea was late.\nThe sea was gold and the sea was lone.\n"
+        "The tea was cold and it was late.\n"
+    )
+    own = Explorer("bundled:prose-softmax", f"text:{tmp_path / 'mine.txt'}", n=3).move(
+        layer=1, head=1, token=33
+    )
+    saved = own.save_html(tmp_path / "texts.html", layers=[0, 1], indices=[0, 1, 2], ablations=False)
+    bundle = bundle_of(saved.read_text())
+    ids = [card.id for card in bundle.header.inputs]
+    one, other, short = (ids.index(f"mine.txt:{line}") for line in (1, 2, 3))
+    counts = [sum(card.real) for card in bundle.header.inputs]
+    assert counts[one] == counts[other] > counts[short]
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(saved.as_uri())
+        page.wait_for_function(SAYS, arg="Layer 1, head 1: from")
+        page.get_by_role("button", name="linear").click()
+        go = "place => { location.hash = `#layer=1&head=1&input=${place}&token=33&scale=linear`; }"
+        page.evaluate(go, one)
+        page.wait_for_function(
+            "() => document.querySelector('.aw-text')?.textContent.endsWith('tea␣was␣late.')"
+        )
+        page.keyboard.press("m")
+        page.evaluate(go, other)
+        page.wait_for_function("() => document.querySelector('.aw-text')?.textContent.startsWith('The␣sea')")
+        page.locator(".aw-pin").click()
+        a, b = (bundle.attention(1, place)[:, 33].astype(float) for place in (one, other))
+        moved = np.abs(a - b).sum(-1) / (a + b).sum(-1)
+        others = [np.abs(x - y).sum() / (x + y).sum() for layer in (0, 1) for x, y in zip(
+            *(bundle.attention(layer, place)[:, 33].astype(float) for place in (one, other)), strict=True)]  # fmt: skip
+        words = f"{percent(moved[1])} of attention elsewhere; in other heads {percent(np.median(others))}"
+        page.wait_for_function(SAYS, arg=f"token by token in their order: {words}")
+        shown = page.eval_on_selector_all(
+            ".aw-pane:last-child .aw-token", "all => all.map(one => one.style.backgroundColor)"
+        )
+        change = (b - a)[1]
+        strong = np.abs(change) > 0.1 * np.abs(change).max()
+        assert strong.sum() >= 2
+        for colour, value in zip(shown, change, strict=True):
+            red, _, blue, alpha = map(float, re.findall(r"[\d.]+", colour)) if colour else (0, 0, 0, 0)
+            assert alpha == pytest.approx(0.9 * abs(value) / np.abs(change).max(), abs=0.012)
+            assert not colour or (blue > red) == (value > 0)
+        page.evaluate(
+            f"() => {{ location.hash = '#layer=1&head=1&input={short}&token=33&against={one}.1.1.33'; }}"
+        )
+        page.wait_for_function(SAYS, arg="their inputs do not have as many tokens")
+
+
 @pytest.mark.e2e
 @needs_chrome
 def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,6 +252,37 @@ def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, mo
     assert set(live.bundle.header.ablations) == {"uniform", "batch", "zero"}
 
 
+def test_queries_and_keys_are_laid_out_by_umap_where_it_is_installed(live, monkeypatch):
+    given = []
+
+    class UMAP:  # what umap-learn is asked for, whether it is installed or not
+        def __init__(self, **settings):
+            given.append(settings)
+
+        def fit_transform(self, vectors):
+            given.append(vectors)
+            return vectors[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", None)
+    ask(live, embed=True)
+    assert "pip install umap-learn" in live.trouble
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
+    live.layer, live.head = 1, 2
+    ask(live, embed=True)
+    assert live.trouble == ""
+    settings, vectors = given
+    assert settings == {"n_neighbors": 15, "random_state": live.place.seed, "n_jobs": 1}
+    found = live.embedding
+    assert (found["id"], found["layer"], found["head"]) == (live.choices[0], 1, 2)
+    np.testing.assert_array_equal([*found["q"], *found["k"]], vectors[:, :2])
+    # the vectors whose principal plane the page shows: as far from one another
+    plane = [live.bundle.arrays[f"inputs.0.layers.1.plane.{site}"][2] for site in ("q", "k")]
+    centred = vectors - vectors.mean(0)
+    variance = np.linalg.svd(centred, compute_uv=False)[:2] ** 2
+    points = np.concatenate(plane).astype(float)
+    np.testing.assert_allclose(((points - points.mean(0)) ** 2).sum(0), variance, rtol=1e-2)
+
+
 def test_a_layer_that_was_left_out_is_captured_when_it_is_asked_for(live, monkeypatch):
     monkeypatch.setattr(evidence, "MOST_TOKENS", 0)  # no spectra: they are not in question
     page = live.explorer.page(layers=[-1], ablations=False)
@@ -417,6 +450,32 @@ def _a_view_of_another_bundle_stands_beside_this_one(seen, before, now):
     seen.wait_for_function("() => !document.querySelector('.aw-compare')")
 
 
+def _the_plane_is_that_of_umap_where_it_was_asked_for(seen, now):
+    """Queries and keys where UMAP has put them; another head has its principal components until it is asked for."""
+    seen.keyboard.press("3")
+    seen.get_by_role("button", name="UMAP", exact=True).click()
+    assert seen.evaluate("() => model.sent.pop()")[0] == {"embed": True}
+    points = [[float(i % 8), float(i // 8)] for i in range(65)]
+    card = now.header.inputs[0]
+    seen.evaluate(
+        "found => model.fromKernel('embedding', found)",
+        {"id": card.id, "layer": 0, "head": 1, "q": points, "k": [[x + 20, y] for x, y in points]},
+    )
+    reads = "words => document.querySelector('.aw-evidence .aw-reads').textContent.includes(words)"
+    seen.wait_for_function(reads, arg="UMAP of 65 keys and their queries.")
+    box = seen.locator(".aw-plane").bounding_box()
+    seen.mouse.move(
+        box["x"] + box["width"] - 12, box["y"] + box["height"] / 2 + 0.2 * (box["width"] - 24) / 27
+    )
+    assert seen.text_content(".aw-tip b").startswith("Key ")  # keys lie on the right
+    seen.locator(".aw-grid").focus()
+    seen.keyboard.press("ArrowLeft")
+    seen.wait_for_function(reads, arg="The plane holds")
+    seen.keyboard.press("ArrowRight")
+    seen.wait_for_function(reads, arg="UMAP of 65 keys")
+    seen.keyboard.press("1")
+
+
 @needs_chrome
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     import base64
@@ -429,6 +488,8 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         "lines",
         "measures",
         "talk",
+        "umap",
+        "embedding",
         "input",
         "layer",
         "head",
@@ -447,7 +508,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         "trouble",
         "models",
     )
-    state = json.loads(json.dumps({name: getattr(page, name) for name in names}))
+    state = json.loads(json.dumps({name: getattr(page, name) for name in names})) | {"umap": True}
     other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
     wrong = []
     with chromium() as browser:
@@ -514,6 +575,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         seen.wait_for_function("() => document.querySelector('.aw-top select').value === '1'")
         seen.wait_for_function(SAYS, arg="Layer 0, head 1: from [CLS]")
         _a_view_of_another_bundle_stands_beside_this_one(seen, page.bundle, other)
+        _the_plane_is_that_of_umap_where_it_was_asked_for(seen, other)
         # another model, by a part of its name; and a text of one's own
         seen.get_by_role("button", name="Open", exact=True).click()
         seen.get_by_label("model", exact=True).fill("digits-to")

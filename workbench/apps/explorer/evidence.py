@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.apps.explorer.measures import NULL_SAMPLES, NUMBERS
+from workbench.core.errors import InputError, MissingResource
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +26,9 @@ SPECTRA = {
 """Metrics that have a number for every rank, each from an analysis with options."""
 MOST_TOKENS = 256
 """Of longer inputs no spectra are taken: a decomposition costs N³, for every head and every null sample."""
+
+LEAST_POINTS = 8
+"""Of fewer queries and keys UMAP has no neighbourhoods to keep."""
 
 
 class Plane(NamedTuple):
@@ -42,13 +47,7 @@ def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch k
     what is near in the plane is near for attention, not for the sizes of two projections. The largest entry of every
     component is positive.
     """
-    q, k = q.double(), k.double()
-    spread = [(x - x.mean(-2, keepdim=True)).square().mean((-2, -1), keepdim=True) for x in (q, k)]
-    known = (spread[0] > 0) & (spread[1] > 0)
-    factor = torch.where(known, spread[1] / torch.where(known, spread[0], 1.0), 1.0) ** 0.25
-    q, k = q * factor, k / factor
-    centre = q.mean(-2, keepdim=True)
-    both = torch.cat([q - centre, k - k.mean(-2, keepdim=True)], -2)
+    both = _joined(q, k)
     left, values, right = torch.linalg.svd(both, full_matrices=False)
     missing = max(0, 2 - values.shape[-1])  # heads of one feature
     points = torch.nn.functional.pad((left * values[..., None, :])[..., :2], (0, missing))
@@ -58,6 +57,38 @@ def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch k
     variance = torch.nn.functional.pad(values.square(), (0, missing))
     share = variance[..., :2] / variance.sum(-1, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
     return Plane(points[..., : q.shape[-2], :], points[..., q.shape[-2] :, :], share)
+
+
+def umap_plane(
+    q: Float[Tensor, "query dim"], k: Float[Tensor, "key dim"], seed: int = 0
+) -> tuple[Float[np.ndarray, "query 2"], Float[np.ndarray, "key 2"]]:
+    """The vectors of `joint_plane` laid out by UMAP (McInnes et al. 2018), 15 neighbours, Euclidean.
+
+    Raises `MissingResource` where umap-learn is not installed, and `InputError` for fewer points than it can lay out.
+    """
+    try:
+        umap = import_module("umap")
+    except ImportError:
+        raise MissingResource("UMAP needs a package that is not here: pip install umap-learn") from None
+    both = _joined(q, k).numpy()
+    if len(both) < LEAST_POINTS:
+        raise InputError(f"UMAP lays out {LEAST_POINTS} queries and keys at least; here are {len(both)}")
+    settings = {"n_neighbors": min(15, len(both) - 1), "random_state": seed, "n_jobs": 1}
+    points = umap.UMAP(**settings).fit_transform(both)
+    return points[: len(q)], points[len(q) :]
+
+
+def _joined(
+    q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch key dim"]
+) -> Float[Tensor, "*batch both dim"]:
+    """Queries and keys as points of one space, as `joint_plane` says."""
+    q, k = q.double(), k.double()
+    spread = [(x - x.mean(-2, keepdim=True)).square().mean((-2, -1), keepdim=True) for x in (q, k)]
+    known = (spread[0] > 0) & (spread[1] > 0)
+    factor = torch.where(known, spread[1] / torch.where(known, spread[0], 1.0), 1.0) ** 0.25
+    q, k = q * factor, k / factor
+    centre = q.mean(-2, keepdim=True)
+    return torch.cat([q - centre, k - k.mean(-2, keepdim=True)], -2)
 
 
 def operands(record: LayerRecord, real: Bool[Tensor, " token"]) -> dict[str, np.ndarray]:

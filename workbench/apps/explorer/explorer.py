@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -252,6 +253,7 @@ class Explorer:
         given = {
             "models": models_to_choose(),
             "measures": measurable(),
+            "umap": find_spec("umap") is not None,
             "talk": find_theme(None).name == "talk",
         }
         page = PageWidget(

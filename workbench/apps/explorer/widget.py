@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anywidget
+import torch
 import traitlets
 
+from workbench.apps.explorer.evidence import umap_plane
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.measures import measure, options_of
 from workbench.apps.explorer.page import FRONT, live_bundle, script, with_head_off
@@ -69,12 +71,14 @@ class PageWidget(anywidget.AnyWidget):
     choices = traitlets.List(traitlets.Unicode(), help="Inputs that the kernel can show.").tag(sync=True)
     index = traitlets.Int(0, help="Which of the choices is shown.").tag(sync=True)
     models = traitlets.List(traitlets.Dict(), help="Models to choose from, by group.").tag(sync=True)
+    umap = traitlets.Bool(False, help="Whether umap-learn is installed.").tag(sync=True)
     measures = traitlets.List(traitlets.Unicode(), help="Analyses that can be measured.").tag(sync=True)
     busy = traitlets.Unicode("", help="What the kernel does.").tag(sync=True)
     share = traitlets.Float(None, allow_none=True, help="How much of it is done.").tag(sync=True)
     trouble = traitlets.Unicode("", help="Why what was asked for cannot be shown.").tag(sync=True)
     missing = traitlets.Unicode("", help="A model whose trained weights are not to be had.").tag(sync=True)
     said = traitlets.Unicode("", help="What has been done.").tag(sync=True)
+    embedding = traitlets.Dict(help="Queries and keys of one head by UMAP.").tag(sync=True)
     lines = traitlets.Unicode("", help="Lines of Python that make the view.").tag(sync=True)
     height = traitlets.Int(820, help="Of the page, in pixels; 0: that of the window.").tag(sync=True)
     talk = traitlets.Bool(False, help="Everything larger, for a lecture hall.").tag(sync=True)
@@ -156,6 +160,19 @@ class PageWidget(anywidget.AnyWidget):
         def done(found: Bundle) -> None:
             self._put(Opened(place, found, self.choices, generate))
             self.tab, self.ablation = "effect", how
+
+        self._work(work, done)
+
+    def embed(self) -> None:
+        """Lay out queries and keys of the head that is looked at by UMAP, where umap-learn is installed."""
+        place, bundle, _ = self._free()
+
+        def work(report: Report) -> dict[str, Any]:
+            report(f"UMAP of layer {place.layer}, head {place.head}")
+            return embedding_of(bundle, place.layer, place.head, place.seed)
+
+        def done(found: dict[str, Any]) -> None:
+            self.embedding = found
 
         self._work(work, done)
 
@@ -286,6 +303,8 @@ class PageWidget(anywidget.AnyWidget):
                 self.measure(str(message["measure"]))
             elif "generate" in message:
                 self.generate(message["generate"])
+            elif "embed" in message:
+                self.embed()
             elif "switch_off" in message:
                 self.switch_off(str(message["switch_off"]))
             elif "layer" in message:
@@ -450,6 +469,26 @@ class PageWidget(anywidget.AnyWidget):
                 self.index = self.place.index
         finally:
             self._following = False
+
+
+def embedding_of(bundle: Bundle, layer: int, head: int, seed: int = 0) -> dict[str, Any]:
+    """Queries and keys of a head of a bundle's first input by UMAP, as (x, y) by token, None for padding.
+
+    Raises `InputError` where they are not in the bundle, and what `umap_plane` raises.
+    """
+    one, start = bundle.header.inputs[0], f"inputs.0.layers.{layer}"
+    if f"{start}.q" not in bundle.arrays:
+        raise InputError(f"queries and keys of layer {layer} are not here: they were left out, or it has none")
+    q, k = (torch.from_numpy(bundle.arrays[f"{start}.{site}"].astype("float64")) for site in ("q", "k"))
+    heads = len(q)
+    keys = torch.tensor(one.real)
+    queries = keys if q.shape[1] == len(keys) else torch.tensor([True])
+    planes = umap_plane(q[head, queries], k[head * len(k) // heads, keys], seed)
+    found: dict[str, Any] = {"id": one.id, "layer": layer, "head": head}
+    for name, points, real in zip(("q", "k"), planes, (queries, keys), strict=True):
+        rows = iter(points.tolist())
+        found[name] = [next(rows) if there else None for there in real.tolist()]
+    return found
 
 
 def _captured(place: Address) -> tuple[Any, ...]:

@@ -17,14 +17,18 @@ function apart(a, b, pairs) {
   return whole > 0 ? moved / whole : 0;
 }
 
-/** Which tokens of one input are which of another: all of the same words, or patches of one grid; null where none are. */
+/** Whether two inputs have the same tokens. */
+function sameWords(one, other) {
+  return one === other || (one.count === other.count && one.labels.every((label, i) => label === other.labels[i]));
+}
+
+/** Which tokens of one input are which of another: of texts as long as one another in their order, or patches of one grid; null where none are. */
 function matched(one, other) {
   const grid = one.grid && String(one.grid) === String(other.grid);
-  const words = one === other || (one.count === other.count && one.labels.every((label, i) => label === other.labels[i]));
-  if (words || (grid && one.kinds.join() === other.kinds.join())) return [...one.real.keys()].filter((i) => one.real[i] && other.real[i]).map((i) => [i, i]);
-  if (!grid) return null;
-  const [a, b] = [one, other].map(({ kinds }) => [...kinds.keys()].filter((i) => kinds[i] === "patch"));
-  return a.map((token, i) => [token, b[i]]);
+  if (sameWords(one, other) || (grid && one.kinds.join() === other.kinds.join())) return [...one.real.keys()].filter((i) => one.real[i] && other.real[i]).map((i) => [i, i]);
+  if (!grid && (one.grid || other.grid)) return null;
+  const [a, b] = [one, other].map(({ kinds, real }) => [...kinds.keys()].filter((i) => (grid ? kinds[i] === "patch" : real[i])));
+  return a.length === b.length ? a.map((token, i) => [token, b[i]]) : null;
 }
 
 export class Compare {
@@ -54,7 +58,7 @@ export class Compare {
     const linked = words && (foreign || pinned.layer !== here.layer || pinned.head !== here.head);
     if (linked) pinned.tokens = here.tokens;
     const [a, b] = [pinned, here].map((view) => state.values(view.layer, view.head, view.tokens, view.one));
-    const alike = a && b && pairs && (pinned.one.grid || words) && pairs.every(([i, j]) => i < a.length && j < b.length);
+    const alike = a && b && pairs && pairs.every(([i, j]) => i < a.length && j < b.length);
     return { pinned, here, linked, foreign, pairs, a, b, alike };
   }
 
@@ -65,9 +69,10 @@ export class Compare {
     const [mine, other] = [here, pinned].map(named);
     const names = mine === other ? `L${mine.slice(1)}, twice` : `L${mine.slice(1)} beside ${other}`;
     if (!a || !b) return `${names}: no attention matrix in one of them.`;
-    if (!alike) return `${names}: their inputs have other tokens, so there is no difference to take.`;
+    if (!alike) return `${names}: their inputs do not have as many tokens, so there is no difference to take.`;
     const usual = percent(this.usual(found));
-    const whose = linked ? `from ${whom}` : "each from its own tokens";
+    const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
+    const whose = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
     const level = foreign ? `a random head of each: ${usual}` : linked ? `two random heads: ${usual}` : `in other heads ${usual}`;
     return `${names}, ${whose}: ${percent(apart(a, b, pairs))} of attention elsewhere; ${level} (median).`;
   }
@@ -109,7 +114,7 @@ export class Compare {
     const sets = [
       { view: pinned, values: a, limit, title: `Pinned: ${foreign ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
       { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
-      { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: other tokens" },
+      { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: not as many tokens" },
     ];
     const stacked = width < 520;
     this.element.classList.toggle("aw-stacked", stacked);

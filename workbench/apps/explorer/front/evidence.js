@@ -27,7 +27,7 @@ export class Evidence {
       this.tabs.append(tab);
     });
     this.tabs.addEventListener("keydown", (event) => this.keyed(event));
-    this.views = { products: new Products(state, tip), plane: new Plane(state, tip), spectra: new Spectra(state, tip), effect: new Effect(state, tip, host), membership: new Membership(state, tip) };
+    this.views = { products: new Products(state, tip), plane: new Plane(state, tip, host), spectra: new Spectra(state, tip), effect: new Effect(state, tip, host), membership: new Membership(state, tip) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
     this.body.tabIndex = 0; // it scrolls where it must

@@ -2,9 +2,14 @@
 
 import { fresh, number, palette, percent } from "./colour.js";
 import { tint } from "./grid.js";
-import { button, make, placeOn, readable } from "./state.js";
+import { button, choice, make, placeOn, readable } from "./state.js";
 
 const ROWS = 24;
+const MOVED = "keys moved onto the mean of the queries and both brought to one size, which leaves attention as it is (after Yeh et al. 2023). Keys are as strong as the attention they get.";
+const READS = {
+  pca: `First two principal components of queries (blue) and keys (orange) together; ${MOVED}`,
+  umap: `Queries (blue) and keys (orange) laid out by UMAP (McInnes et al. 2018): what is near is alike; axes, and how far groups are apart, say nothing; ${MOVED}`,
+};
 
 /** The tokens in question as one vector, the mean of their queries (or keys), and every token on the other side. */
 function sides(state) {
@@ -101,30 +106,47 @@ export class Products {
 }
 
 export class Plane {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
     this.reads = make("p", "aw-note aw-reads");
+    this.kind = choice("how queries and keys become a plane", [["pca", "PCA", "Principal components"], ["umap", "UMAP", "UMAP of this head: the kernel computes it, at first in half a minute"]], "pca", (plane) => {
+      if (plane === "umap" && !this.embedding) host.embed();
+      else state.set({ plane });
+    });
+    this.kind.hidden = !host.umap;
     this.canvas = make("canvas", "aw-plane");
     this.canvas.setAttribute("role", "img");
-    this.note = make("p", "aw-note", "First two principal components of queries (blue) and keys (orange) together; keys moved onto the mean of the queries and both brought to one size, which leaves attention as it is (after Yeh et al. 2023). Keys are as strong as the attention they get.");
-    this.element = make("div", "aw-norms", null, this.reads, this.canvas, this.note);
+    this.note = make("p", "aw-note");
+    this.element = make("div", "aw-norms", null, this.kind, this.reads, this.canvas, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
     this.canvas.addEventListener("pointerleave", () => tip.hide());
     this.canvas.addEventListener("click", () => this.near && state.set({ tokens: [this.near.token], direction: this.near.side === "q" ? "from" : "to", hover: null }));
   }
 
+  /** Queries and keys of the head that is looked at by UMAP, or null. */
+  get embedding() {
+    const { one, layer, head, embedding } = this.state;
+    const fits = embedding?.id === one.id && embedding.layer === layer && embedding.head === head && embedding.k.length === one.count;
+    const points = (rows) => rows.map((row) => row ?? [NaN, NaN]);
+    return fits ? { q: points(embedding.q), k: points(embedding.k) } : null;
+  }
+
   draw(width, height) {
     const { state } = this;
     const { one, card, head } = state;
-    const plane = one.plane(card, head);
+    const embedding = state.plane === "umap" ? this.embedding : null;
+    const plane = embedding ?? one.plane(card, head);
+    const kind = embedding ? "umap" : "pca";
+    this.kind.show(kind);
+    this.note.textContent = READS[kind];
     this.canvas.hidden = this.note.hidden = !plane;
     this.points = [];
     if (!plane) {
       this.reads.textContent = "Queries and keys of this layer are not in this file.";
       return;
     }
-    this.reads.textContent = `The plane holds ${percent(plane.share[0] + plane.share[1])} of their variance: ${percent(plane.share[0])} across, ${percent(plane.share[1])} up.`;
+    this.reads.textContent = embedding ? `UMAP of ${one.real.filter(Boolean).length} keys and ${plane.q.length === 1 ? "one query" : "their queries"}.` : `The plane holds ${percent(plane.share[0] + plane.share[1])} of their variance: ${percent(plane.share[0])} across, ${percent(plane.share[1])} up.`;
     this.canvas.setAttribute("aria-label", `Queries and keys of layer ${state.layer}, head ${head}. ${this.reads.textContent}`);
     const all = [...plane.q, ...plane.k].filter(([x]) => Number.isFinite(x));
     const bounds = [0, 1].map((axis) => [Math.min(...all.map((point) => point[axis])), Math.max(...all.map((point) => point[axis]))]);

@@ -14,7 +14,7 @@ export class State {
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
-      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(),
+      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null,
     });
     this.tokens = this.opening();
     this.waiting = false;
@@ -115,7 +115,7 @@ export class State {
   }
 
   /** What a person set in the page of another bundle stays where it can; views of another model or input as pins. */
-  keep({ opacity, metric, theme, pins, shelf, find, bundle }) {
+  keep({ opacity, metric, theme, pins, shelf, find, bundle, plane, embedding }) {
     const alike = (one, other) => one.model.spec === other.model.spec && one.inputs.map((input) => input.id).join("\n") === other.inputs.map((input) => input.id).join("\n");
     const same = alike(bundle, this.bundle);
     const known = this.bundle.metrics.some((one) => one.name === metric);
@@ -127,7 +127,7 @@ export class State {
     });
     const others = same ? shelf : [...shelf, { id, bundle }];
     this.shelf = others.filter((one) => named.some((pin) => pin.startsWith(`${one.id}@`))).slice(-MOST_OTHERS);
-    this.set({ opacity, theme, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
+    this.set({ opacity, theme, plane, embedding, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
   }
 
   /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */

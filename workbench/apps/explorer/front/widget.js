@@ -86,6 +86,11 @@ function render({ model, el }) {
       wait("Switching a head off", "its effect");
       model.send({ switch_off: how || "zero" }, undefined, []);
     },
+    /** Queries and keys of the head that is looked at, by UMAP. */
+    embed() {
+      wait("Laying out queries and keys", "the plane");
+      model.send({ embed: true }, undefined, []);
+    },
     /** The text goes on by so many tokens. */
     generate(count) {
       wait(`Writing ${count} tokens`, "the text");
@@ -104,7 +109,7 @@ function render({ model, el }) {
     page?.destroy();
     clearTimeout(waiting);
     const options = {
-      ...host, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), kernel: model.get("models").length > 0,
+      ...host, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
     };
     page = bytes.byteLength
       ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
@@ -136,13 +141,14 @@ function render({ model, el }) {
     clearTimeout(waiting);
     if (model.get("said")) page.say(model.get("said"), true);
   };
+  const embedded = () => page.state?.set({ embedding: model.get("embedding"), plane: "umap" });
   show();
   size();
   given();
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
     ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
-    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:talk", size], ["change:height", size],
+    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["change:talk", size], ["change:height", size],
   );
   for (const [event, act] of heard) model.on(event, act);
   // A host drops what it is told between its first question and this script: the kernel hears what is known here.
