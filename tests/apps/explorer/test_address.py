@@ -5,6 +5,7 @@ import json
 import pytest
 
 from workbench.apps.explorer import Address
+from workbench.apps.explorer.address import address_of_url
 from workbench.core.errors import InputError, UnknownName
 
 
@@ -18,6 +19,16 @@ def test_a_saved_address_opens_the_same_place():
 
 def test_what_is_not_said_has_its_usual_value():
     assert Address.from_dict({"layer": 2}) == Address(layer=2)
+
+
+def test_the_query_of_a_url_is_an_address():
+    said = "token=secret&model=bundled:digits-vit&layer=-2&head=1&query=12&pretrained=false&theme=dark"
+    expected = {"model": "bundled:digits-vit", "layer": -2, "head": 1, "token": 12, "pretrained": False}
+    assert address_of_url(said) == expected
+    assert address_of_url("query=all") == {"token": None}
+    assert address_of_url("token=secret") == {}
+    with pytest.raises(InputError, match="layer of an address is a whole number, got 'last'"):
+        Address.from_dict(address_of_url("layer=last"))
 
 
 def test_an_unknown_part_is_named_with_its_nearest():

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 from tests.apps.explorer.browser import (
     BOX,
     LAB_ADDRESS,
+    START_S,
     chromium,
     free_port,
     open_lab,
@@ -255,12 +257,36 @@ def test_the_page_alone_takes_the_same_walk_in_a_narrow_window(alone):
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('.aw-top h1').textContent === 'digits-xcit'")
         wait_until_says(page, "Layer 5, head 0")
+        # the page's address is that of the view, and opens it again; what there is not is told in its place
+        page.wait_for_function("() => location.search.includes('model=bundled%3Adigits-xcit&')")
+        page.locator(f"{BOX} .aw-grid").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("() => location.search.includes('layer=5&head=1&')")
+        assert "token=" not in page.evaluate("() => location.search")
+        page.reload(wait_until="commit")
+        wait_for_page(page)
+        wait_until_says(page, "Layer 5, head 1")
+        root = page.evaluate("() => location.pathname")
+        page.evaluate("root => { location.href = `${root}?model=bundled:digits-vit&layer=last`; }", root)
+        page.locator(f"{BOX} .aw-wrong", has_text="whole number, got 'last'").wait_for(timeout=START_S * 1000)
+        page.evaluate("root => { location.href = `${root}?model=bundled:digits-xcit`; }", root)
+        wait_for_page(page)
+        until = time.monotonic() + START_S
+        while len(_kernels(alone.server)) > 1:  # that of a page that was left is ended
+            assert time.monotonic() < until
+            time.sleep(0.1)
         # as wide as the window, without a frame around it
         page.set_viewport_size({"width": 1440, "height": 900})
         page.wait_for_function(
             "() => { const box = document.querySelector('.aw-root').getBoundingClientRect();"
             " return box.x === 0 && box.y === 0 && box.width === 1440 && box.height === 900; }"
         )
+
+
+def _kernels(server):
+    """The processes that compute: not the server's own children, which fork them."""
+    own = psutil.Process(server.process.pid)
+    return [child for child in own.children(recursive=True) if child.ppid() != own.pid]
 
 
 def _answer(address, method="GET"):

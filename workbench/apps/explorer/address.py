@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers, parsed
@@ -135,6 +136,28 @@ def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
         raise InputError(
             f"this is no saved address: {address[:80]!r}; copy all of it, braces included"
         ) from error
+
+
+def address_of_url(query: str) -> dict[str, Any]:
+    """The parts of an address that the query of a URL says: ``model=digits-vit&layer=2&head=1&query=12``.
+
+    ``query`` is the token in question, a number or "all": a server's page has its own ``token``. Other names are
+    passed over; values are checked where the address is opened.
+    """
+    said = dict(parse_qsl(query))
+    parts: dict[str, Any] = {
+        name: said[name] for name in ("model", "inputs", "view", "metric") if name in said
+    }
+    numbers = {name: said[name] for name in _NUMBERS if name in said} | (
+        {"token": said["query"]} if "query" in said else {}
+    )
+    for name, value in numbers.items():
+        parts[name] = int(value) if value.lstrip("-").isdecimal() else value
+    if parts.get("token") == "all":
+        parts["token"] = None
+    if "pretrained" in said:
+        parts["pretrained"] = {"true": True, "false": False}.get(said["pretrained"], said["pretrained"])
+    return parts
 
 
 def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -42,8 +42,12 @@ import os
 os.chdir({folder!r})
 
 from workbench.apps.explorer import Explorer
+from workbench.apps.explorer.address import address_of_url
 
-{explorer}.page(wait=False, height=0)
+page = {explorer}.page(wait=False, height=0)
+if asked := address_of_url(os.environ.get("QUERY_STRING", "")):
+    page.start(asked)
+page
 """
 
 
@@ -125,7 +129,8 @@ def open_page(
 
     Every visit gets a kernel of its own, in the current folder; figures are saved into its ``figures/``. `theme` is
     "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``. With a saved ``figure`` the page opens at the
-    layer and head that it shows.
+    layer and head that it shows; the page's own address says where it stands, and an address that says it
+    (``?model=bundled:digits-vit&layer=2&head=1&query=12``) opens there.
 
     Raises `MissingResource` if voila is not installed, and `InputError` for a figure that shows no layer.
     """
@@ -167,12 +172,18 @@ def open_page(
         settings.VoilaExecutor.startup_timeout = _STARTUP_S
         settings.VoilaConfiguration.template = "explorer"
         settings.VoilaConfiguration.strip_sources = True
+        settings.VoilaConfiguration.prelaunch_hook = _with_token
         settings.VoilaConfiguration.file_allowlist = []
         settings.VoilaConfiguration.extension_allowlist = _EXTENSIONS
         page = Page(config=settings)
         page.initialize([])
         page.start()
     return 130
+
+
+def _with_token(handler: Any, *given: Any, **named: Any) -> None:
+    """Give the browser the token (a cookie) with which it may end the kernel when the page is left, or opened again."""
+    handler.xsrf_token  # noqa: B018 - asking for it sets the cookie
 
 
 @contextmanager

@@ -478,7 +478,9 @@ def embedding_of(bundle: Bundle, layer: int, head: int, seed: int = 0) -> dict[s
     """
     one, start = bundle.header.inputs[0], f"inputs.0.layers.{layer}"
     if f"{start}.q" not in bundle.arrays:
-        raise InputError(f"queries and keys of layer {layer} are not here: they were left out, or it has none")
+        raise InputError(
+            f"queries and keys of layer {layer} are not here: they were left out, or it has none"
+        )
     q, k = (torch.from_numpy(bundle.arrays[f"{start}.{site}"].astype("float64")) for site in ("q", "k"))
     heads = len(q)
     keys = torch.tensor(one.real)

@@ -3,7 +3,7 @@
 import { BundleError, readBundle } from "./bundle.js";
 import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
-import { Export } from "./export.js";
+import { Export, addressOf } from "./export.js";
 import { ModelView, moveHead } from "./grid.js";
 import { HeadView } from "./head.js";
 import { inputImage } from "./image.js";
@@ -46,7 +46,7 @@ class Tip {
 
 /**
  * Show a bundle (an ArrayBuffer) in an element. `options.address`: the window's fragment is kept and followed, and keys are
- * heard everywhere on the page. `options.kernel`: what only a kernel does is offered, and asked of `options` (`open`,
+ * heard everywhere on the page. `options.link`: gives the address of what is seen where a kernel's page has one. `options.kernel`: what only a kernel does is offered, and asked of `options` (`open`,
  * `measure`, `save`, `lines`, `cancel`). Returns the state and what takes it away again.
  */
 export function mount(element, buffer, options = {}) {
@@ -98,9 +98,11 @@ export function mount(element, buffer, options = {}) {
         written = location.hash;
       }
     }
+    if (options.link && state.hover === null && options.link(state) !== linked) history.replaceState(null, "", (linked = options.link(state)));
     options.changed?.(state);
   }
 
+  let linked = "";
   const pressed = (event) => press(event, state, model, [help, taken, ...(other ? [other] : [])], top);
   const released = (event) => event.key.toLowerCase() === "o" && state.original && state.set({ original: false });
   const moved = () => {
@@ -194,8 +196,9 @@ function topBar(state, help, taken, other, options) {
   const chosen = options.chosen ?? (() => state.input);
   const choose = options.choose ?? ((input) => state.set({ input, hover: null }));
   const input = inputChoice(state, options.choices?.length > 1 ? options.choices : inputs.map((one) => one.id), choose);
-  const share = button("Copy link", "Copy the address of this view (C)", () => copy(say));
-  share.hidden = !options.address;
+  const linked = Boolean(options.address || options.link);
+  const copied = () => copy(say, linked ? location.href : JSON.stringify(addressOf(state)));
+  const share = button(linked ? "Copy link" : "Copy address", `Copy the address of this view${linked ? "" : ": Explorer.at(…) opens it, and so does “Open”"} (C)`, copied);
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
   const bar = make(
     "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), status,
@@ -204,6 +207,7 @@ function topBar(state, help, taken, other, options) {
   return {
     box: make("div", "aw-over", null, bar, notice.box),
     say,
+    copied,
     wrong: (text, missing) => notice.say(text, { wrong: true, missing }),
     busy: (text, share) => notice.busy(text, share),
     draw() {
@@ -216,10 +220,17 @@ function topBar(state, help, taken, other, options) {
   };
 }
 
-/** Inputs to choose from: a few images as small images, else a list of names; of one only its name. */
+/** Inputs to choose from: a few images as small images, else a list of names beside the one that is shown; of one only its name. */
 function inputChoice(state, names, choose) {
   const { inputs } = state.bundle;
-  if (names.length === 1) return { box: make("span", "aw-facts", names[0]), show() {} };
+  const small = make("span", "aw-small");
+  let seen = -1;
+  const see = () => {
+    if (seen === state.input) return;
+    seen = state.input;
+    small.replaceChildren(...[inputImage(state.one, false)].filter(Boolean));
+  };
+  if (names.length === 1) return { box: make("span", "aw-row", null, small, make("span", "aw-facts", names[0])), show: see };
   if (names.length === inputs.length && names.length <= MOST_THUMBS && inputs.every((one) => one.image)) {
     const box = make("div", "aw-inputs");
     box.setAttribute("role", "group");
@@ -241,23 +252,29 @@ function inputChoice(state, names, choose) {
       },
     };
   }
-  const box = make("select", "aw-select");
-  box.setAttribute("aria-label", "input");
+  const list = make("select", "aw-select");
+  list.setAttribute("aria-label", "input");
   names.forEach((name, place) => {
     const found = make("option", "", name);
     found.value = place;
-    box.append(found);
+    list.append(found);
   });
-  box.addEventListener("change", () => choose(Number(box.value)));
-  return { box, show: (chosen) => (box.value = String(chosen)) };
+  list.addEventListener("change", () => choose(Number(list.value)));
+  return {
+    box: make("span", "aw-row", null, small, list),
+    show(chosen) {
+      see();
+      list.value = String(chosen);
+    },
+  };
 }
 
-async function copy(say) {
+async function copy(say, address) {
   try {
-    await navigator.clipboard.writeText(location.href);
+    await navigator.clipboard.writeText(address);
     say("Address copied");
   } catch {
-    say("The browser keeps the clipboard to itself: copy the address from its bar");
+    say(`The browser keeps the clipboard to itself: copy the address ${address.startsWith("{") ? "in “Export”" : "from its bar"}`);
   }
 }
 
@@ -302,7 +319,7 @@ function press(event, state, model, [help, taken, other], top) {
     o: () => state.original || state.set({ original: true }),
     ...Object.fromEntries(TABS.map((tab, place) => [place + 1, () => state.set({ tab })])),
     p: () => state.set({ sort: cycle(orders, state.sort) }), "/": () => model.find.focus(),
-    t: () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }), c: () => copy(top.say), e: () => taken.show(), "?": () => help.show(),
+    t: () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }), c: () => top.copied(), e: () => taken.show(), "?": () => help.show(),
   };
   const act = acts[event.key] ?? acts[event.key.toLowerCase()];
   if (!act) return;

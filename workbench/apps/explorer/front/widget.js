@@ -1,5 +1,6 @@
 // The page as a widget: what is set in it goes to the kernel, and the other way. The module that a notebook renders.
 
+import { addressOf } from "./export.js";
 import { mount, mountEmpty } from "./page.js";
 
 const SET = [
@@ -7,6 +8,12 @@ const SET = [
 ];
 const PATIENCE_MS = 15000;
 const TALK = 1.35; // how much larger everything is in a lecture hall
+
+/** The address of what is seen, of a page that is one of its own: `workbench explore --app` opens it. */
+function link(state) {
+  const { token, against, ...parts } = addressOf(state, state.against ? "attention" : undefined);
+  return `${location.pathname}?${new URLSearchParams({ ...parts, query: token ?? "all" })}`;
+}
 
 function same(a, b) {
   return JSON.stringify(a) === JSON.stringify(b);
@@ -109,7 +116,7 @@ function render({ model, el }) {
     page?.destroy();
     clearTimeout(waiting);
     const options = {
-      ...host, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
+      ...host, link: document.body.dataset.voila === undefined ? null : link, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
     };
     page = bytes.byteLength
       ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
