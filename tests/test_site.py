@@ -271,6 +271,12 @@ def test_a_notebook_s_page_shows_what_wasdrawn_by_notebook(tmp_path):
     }
     page = notebooks._page(bundled_notebooks()["gram_spectra"], drawn["gram_spectra"])
     assert "![Lines falling.](figures/gram.png){ width=468 }\n\n*gram.* Spectra of 3 inputs." in page
+    assert "workbench explore" not in page
+    (tmp_path / "gram.json").write_text(json.dumps(about | {"models": [{"spec": "bundled:digits-vit"}]}))
+    opens = notebooks.drawn_by_notebook(tmp_path)["gram_spectra"]
+    assert "`workbench explore figures/gram.json`." in notebooks._page(
+        bundled_notebooks()["gram_spectra"], opens
+    )
     assert "```sh\nworkbench render gram_spectra\n```" in page
     assert "make figures" in notebooks._page(bundled_notebooks()["gram_spectra"], {})
 

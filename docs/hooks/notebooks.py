@@ -202,15 +202,23 @@ def _presets(notebook: Notebook) -> list[str]:
 def _figure(image: Path, described: dict[str, Any]) -> str:
     alt = re.sub(r"[\[\]]", "", described["alt"])
     wide = round(MAGNIFIED * described["width_px"])
-    return f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {described['caption']}"
+    shown = f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {described['caption']}"
+    if not described["opens"]:
+        return shown
+    return f"{shown} In the explorer, once rendered: `workbench explore figures/{image.stem}.json`."
 
 
 def drawn_by_notebook(folder: Path) -> dict[str, dict[Path, dict[str, Any]]]:
-    """By notebook: its images in a folder of rendered figures, with their captions and alternative texts."""
+    """By notebook: its images in a folder of rendered figures, with their captions and alternative texts.
+
+    ``opens`` says whether the explorer has a view of what one shows.
+    """
     found: dict[str, dict[Path, dict[str, Any]]] = {}
     for image in sorted(folder.glob("*.png")):
         provenance = image.with_suffix(".json")
         if provenance.is_file():
             content = json.loads(provenance.read_text(encoding="utf-8"))
-            found.setdefault((content.get("notebook") or {}).get("name"), {})[image] = content["figure"]
+            name = (content.get("notebook") or {}).get("name")
+            opens = any(model.get("spec") for model in content.get("models", [])[:1])
+            found.setdefault(name, {})[image] = content["figure"] | {"opens": opens}
     return found

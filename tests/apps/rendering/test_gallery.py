@@ -1,5 +1,7 @@
 """The gallery page, from what lies in a folder."""
 
+import json
+import re
 from dataclasses import asdict
 
 import pandas as pd
@@ -46,6 +48,28 @@ def test_small_images_lead_to_the_figures_and_are_found_by_words(folder):
     assert "<nav" not in alone
     assert "<script" not in alone
     assert 'class="many"' not in alone
+
+
+def test_figures_stand_under_the_paper_of_their_notebook_and_open_in_the_explorer(folder):
+    for name, notebook in (("first", "membership_maps"), ("second", "squared_norms")):
+        path = folder / f"{name}.json"
+        content = json.loads(path.read_text())
+        content["notebook"] = {"name": notebook, "sha256": "0" * 64, "parameters": {}, "preset": None}
+        content["models"] = [{"spec": "bundled:digits-vit"}] if name == "first" else []
+        path.write_text(json.dumps(content))
+    save_figure(
+        go.Figure(go.Bar(y=[1])), "third", data=pd.DataFrame({"x": [1]}), out=folder, formats=["html"]
+    )
+    (folder / "first.explorer.html").write_text("a saved page")
+    page = write_gallery(folder).index.read_text()
+    groups = re.findall(r"<section>\n<h2>(.*?)</h2>(.*?)</section>", page, re.DOTALL)
+    assert [group for group, _ in groups] == ["saritas2025", "wu2025", "Of no single paper"]
+    for (_, listed), name in zip(groups, ("second", "first", "third"), strict=True):
+        assert re.findall(r'<a href="#(\w+)">', listed) == [name]
+    assert '<small class="soft">membership_maps</small>' in groups[1][1]
+    assert "first caption of &lt;first&gt;. membership_maps wu2025 " in page
+    assert re.findall(r"<code>workbench explore (\S+)</code>", page) == ["first.json"]
+    assert '<a href="first.explorer.html">every head (saved page)</a>' in page
 
 
 def test_a_file_name_is_no_address(folder):

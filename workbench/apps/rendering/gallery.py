@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.apps.rendering.state import REPORT, read_report
 from workbench.core.files import atomic_write, jsonable
+from workbench.core.paths import bundled_notebooks
 from workbench.frames.provenance import SCHEMA_VERSION, upgraded
 from workbench.frames.results import RANDOM_WEIGHTS
 
@@ -19,12 +20,15 @@ _LINKS = (
     ("svg", "SVG"),
     ("png", "PNG"),
     ("html", "interactive HTML"),
+    ("explorer.html", "every head (saved page)"),
     ("csv", "data (CSV)"),
     ("tex", "LaTeX table"),
     ("figure.tex", "LaTeX figure"),
     ("json", "provenance (JSON)"),
     ("figure.json", "plotly figure (JSON)"),
 )
+
+OTHER = "Of no single paper"
 
 
 @dataclass
@@ -42,6 +46,8 @@ class Entry:
     links: list[tuple[str, str]]
     notebook: str | None
     parameters: dict[str, str]
+    opens: bool
+    """Whether the explorer has a view of what it shows."""
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -91,13 +97,21 @@ def write_gallery(
 
 
 def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
-    """Entries by where their numbers come from, the groups that there are."""
-    found: dict[str, list[Entry]] = {"Measured on models": [], "From committed records": [], "Other data": []}
-    for entry in entries:
-        known = [name for name in ("record", "model") if name in entry.facts]
-        group = {"record": "From committed records", "model": "Measured on models"}
-        found[group[known[0]] if known else "Other data"].append(entry)
+    """Entries by the paper that their notebook is about, and within it by notebook; the groups that there are."""
+    from workbench.papers.published import PAPERS
+
+    about = {name: _paper(path, PAPERS) for name, path in bundled_notebooks().items()}
+    found: dict[str, list[Entry]] = {name: [] for name in (*PAPERS, OTHER)}
+    for entry in sorted(entries, key=lambda entry: (entry.notebook or "", entry.name)):
+        found[about.get(entry.notebook or "", OTHER)].append(entry)
     return {name: members for name, members in found.items() if members}
+
+
+def _paper(notebook: Path, papers: Sequence[str]) -> str:
+    """The paper that the first cell of a notebook names first."""
+    text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+    named = [paper for paper in papers if paper in text]
+    return min(named, key=text.index, default=OTHER)
 
 
 def _entry(path: Path) -> Entry | None:
@@ -134,6 +148,7 @@ def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
         links=links,
         notebook=run.get("name"),
         parameters={key: _text(value) for key, value in provenance["parameters"].items()},
+        opens=any(model.get("spec") for model in provenance["models"][:1]),
         facts=_facts(provenance),
     )
 
