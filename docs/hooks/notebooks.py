@@ -203,7 +203,7 @@ def _figure(image: Path, described: dict[str, Any]) -> str:
     alt = re.sub(r"[\[\]]", "", described["alt"])
     wide = round(MAGNIFIED * described["width_px"])
     shown = f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {described['caption']}"
-    if not described["opens"]:
+    if not described.get("opens"):
         return shown
     return f"{shown} In the explorer, once rendered: `workbench explore figures/{image.stem}.json`."
 

@@ -223,6 +223,34 @@ def watched(browser: Any, screenshots: Path, size: dict[str, int] | None = None)
 # ---------------------------------------------------------------------------------------------- in the explorer
 
 BOX = ".aw-root"
+HOST = """async ([esm, css, state, content]) => {
+  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
+  const heard = {};
+  state.content = new DataView(Uint8Array.from(atob(content), letter => letter.charCodeAt(0)).buffer);
+  window.model = {
+    saved: 0,
+    sent: [],
+    send(content, callbacks, buffers) { this.sent.push([content, buffers.length]); },
+    get: name => state[name],
+    set(name, value) { state[name] = value; },
+    save_changes() { this.saved += 1; },
+    on(event, act) { (heard[event] ??= []).push(act); },
+    off(event, act) { heard[event] = heard[event].filter(one => one !== act); },
+    fromKernel(name, value) { state[name] = value; for (const act of heard[`change:${name}`] ?? []) act(); },
+    listeners: () => Object.values(heard).reduce((sum, acts) => sum + acts.length, 0),
+  };
+  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
+  const el = document.body.appendChild(document.createElement("main"));
+  window.away = module.default.render({ model, el });
+}"""
+"""A host as anywidget's contract for modules describes it: a model that is read, set and listened to."""
+
+
+def traits(page: Any) -> dict[str, Any]:
+    """What such a host knows of a widget, its content and what is ipywidgets' own aside."""
+    own = {"content", "layout", "tabbable", "tooltip"}
+    held = {name: one for name, one in page.trait_values(sync=True).items() if name[0] != "_"}
+    return json.loads(json.dumps({name: one for name, one in held.items() if name not in own}))
 
 
 def open_lab(page: Any, server: Server) -> None:

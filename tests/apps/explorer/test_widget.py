@@ -11,7 +11,7 @@ import torch
 import traitlets
 
 import workbench
-from tests.apps.explorer.browser import chromium
+from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer, ablation, evidence
 from workbench.apps.explorer.bundle import make_bundle, read_bundle
@@ -20,27 +20,6 @@ from workbench.apps.explorer.page import bundle_at
 from workbench.apps.explorer.widget import PageWidget
 from workbench.core.errors import InputError, MissingResource
 
-HOST = """async ([esm, css, state, content]) => {
-  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
-  const heard = {};
-  state.content = new DataView(Uint8Array.from(atob(content), letter => letter.charCodeAt(0)).buffer);
-  window.model = {
-    saved: 0,
-    sent: [],
-    send(content, callbacks, buffers) { this.sent.push([content, buffers.length]); },
-    get: name => state[name],
-    set(name, value) { state[name] = value; },
-    save_changes() { this.saved += 1; },
-    on(event, act) { (heard[event] ??= []).push(act); },
-    off(event, act) { heard[event] = heard[event].filter(one => one !== act); },
-    fromKernel(name, value) { state[name] = value; for (const act of heard[`change:${name}`] ?? []) act(); },
-    listeners: () => Object.values(heard).reduce((sum, acts) => sum + acts.length, 0),
-  };
-  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
-  const el = document.body.appendChild(document.createElement("div"));
-  window.away = module.default.render({ model, el });
-}"""
-"""A host as anywidget's contract for modules describes it: a model that is read, set and listened to."""
 SAYS = "words => document.querySelector('.aw-headline')?.textContent.includes(words)"
 
 
@@ -480,35 +459,7 @@ def _the_plane_is_that_of_umap_where_it_was_asked_for(seen, now):
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     import base64
 
-    names = (
-        "busy",
-        "share",
-        "said",
-        "missing",
-        "lines",
-        "measures",
-        "talk",
-        "umap",
-        "embedding",
-        "input",
-        "layer",
-        "head",
-        "tokens",
-        "direction",
-        "scale",
-        "sort",
-        "tab",
-        "depth",
-        "ablation",
-        "against",
-        "theme",
-        "height",
-        "choices",
-        "index",
-        "trouble",
-        "models",
-    )
-    state = json.loads(json.dumps({name: getattr(page, name) for name in names})) | {"umap": True}
+    state = traits(page) | {"umap": True}
     other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
     wrong = []
     with chromium() as browser:
