@@ -217,6 +217,15 @@ def _evaluate_the_seeds(tmp_path, data, work, monkeypatch):
     again = [path.stat().st_mtime_ns for path in sorted(where["work"].iterdir())]
     make_robustness_record(["bundled:digits-vit"], ["fgsm"], **where)
     assert [path.stat().st_mtime_ns for path in sorted(where["work"].iterdir())] == again
+    made = make_robustness_record(
+        ["bundled:digits-vit"], ["clean"], **where
+    )  # beside the other protocol on record
+    assert set(made["seconds"]) == {
+        f"digits-vit-{seed} {name}" for seed in (1907, 1912) for name in ("clean", "fgsm")
+    }
+    assert set(made["protocols"]) == {"fgsm", "pgd"}
+    both = evaluation_record(confirmed=True)
+    pd.testing.assert_frame_equal(both[both["protocol"] == "fgsm"].reset_index(drop=True), frame)
     with pytest.raises(InputError, match="another recipe"):  # one epoch: these are no confirmatory seeds
         training_record("digits-vit", confirmed=True)
     (work / "digits-vit" / "seed-1912" / "epoch-001.safetensors").write_bytes(b"another")

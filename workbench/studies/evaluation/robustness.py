@@ -96,7 +96,8 @@ def make_robustness_record(
 
     `runs` is the folder that ``workbench study records training --confirm`` left: then its seeds are evaluated in the
     place of the bundled weights, as many of them as are on record in `data`, under what claims compare alone
-    (`claimed`), and it is kept which inputs were right.
+    (`claimed`), and it is kept which inputs were right. What else is on record of these seeds stays there, so that
+    models can be evaluated one after another, where their weights are.
 
     Raises UnknownName for a model or protocol that is none, or that no claim compares, InputError for weights that are
     not those on record, MissingResource where no seed is.
@@ -129,7 +130,41 @@ def make_robustness_record(
         "notes": sorted({note for run in made for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
     }
-    return write_record(data / "records" / ROBUSTNESS, EVALUATIONS_FILE, frame, about)
+    folder = data / "records" / ROBUSTNESS
+    if runs is not None and (folder / RECORD_FILE).is_file():
+        frame, about = _beside(folder, frame, about)
+    return write_record(folder, EVALUATIONS_FILE, frame, about)
+
+
+def _beside(folder: Path, frame: pd.DataFrame, about: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The record with what stands in the folder of other seeds, models and protocols, of weights still on record."""
+    old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    weights = {
+        f"{path.parent.name}-{run['seed']}": run["last_checkpoint_sha256"]
+        for path in folder.parent.glob(f"*/{RECORD_FILE}")
+        for run in json.loads(path.read_text(encoding="utf-8")).get("runs", ())
+    }
+    stays = [
+        key
+        for key in old["seconds"]
+        if key not in about["seconds"]
+        and old["models"][key.rpartition(" ")[0]]["file_sha256"] == weights.get(key.rpartition(" ")[0])
+    ]
+    rows = read_evaluation(folder / EVALUATIONS_FILE, CONFIRMED_COLUMNS)
+    names = rows["model"].str.removeprefix("bundled:") + "-" + rows["training_seed"].astype(str)
+    rows = rows[(names + " " + rows["protocol"]).isin(stays)]
+    stay = {key.rpartition(" ")[0]: old["models"][key.rpartition(" ")[0]] for key in stays}
+    joined = {
+        **about,
+        "models": stay | about["models"],
+        "protocols": old["protocols"] | about["protocols"] if stays else about["protocols"],
+        "seconds": {key: old["seconds"][key] for key in stays} | about["seconds"],
+        "notes": sorted({*(old["notes"] if stays else ()), *about["notes"]}),
+    }
+    both = pd.concat([rows, frame], ignore_index=True)
+    return both.sort_values(
+        ["model", "training_seed", "protocol"], kind="stable", ignore_index=True
+    ), joined
 
 
 def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
