@@ -218,10 +218,10 @@ def _evaluate_the_seeds(tmp_path, data, work, monkeypatch):
     make_robustness_record(["bundled:digits-vit"], ["fgsm"], **where)
     assert [path.stat().st_mtime_ns for path in sorted(where["work"].iterdir())] == again
     made = make_robustness_record(
-        ["bundled:digits-vit"], ["clean"], **where
+        ["bundled:digits-vit"], ["pgd"], **where
     )  # beside the other protocol on record
     assert set(made["seconds"]) == {
-        f"digits-vit-{seed} {name}" for seed in (1907, 1912) for name in ("clean", "fgsm")
+        f"digits-vit-{seed} {name}" for seed in (1907, 1912) for name in ("fgsm", "pgd")
     }
     assert set(made["protocols"]) == {"fgsm", "pgd"}
     both = evaluation_record(confirmed=True)

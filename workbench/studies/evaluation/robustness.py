@@ -162,9 +162,7 @@ def _beside(folder: Path, frame: pd.DataFrame, about: dict[str, Any]) -> tuple[p
         "notes": sorted({*(old["notes"] if stays else ()), *about["notes"]}),
     }
     both = pd.concat([rows, frame], ignore_index=True)
-    return both.sort_values(
-        ["model", "training_seed", "protocol"], kind="stable", ignore_index=True
-    ), joined
+    return both.sort_values(["model", "training_seed", "protocol"], kind="stable", ignore_index=True), joined
 
 
 def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
