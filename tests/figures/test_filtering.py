@@ -37,10 +37,10 @@ def shares(model="bundled:one", layers=3):
 def test_a_line_for_each_kernel_and_a_panel_for_each_model():
     fig = filter_share_figure(pd.concat([shares(), shares("bundled:two", 2)], ignore_index=True))
     assert titles(fig) == ["one", "two"]
-    (first, second) = named(fig, "non-local means of q and k")
+    (first, second) = named(fig, "q and k")
     assert list(first.y) == pytest.approx([0.08, 0.081, 0.082])
     assert list(second.x) == [0, 1]
-    assert key(fig).count("non-local means of q and k") == 1
+    assert key(fig).count("q and k") == 1
     assert fig.layout.yaxis.type == "log"
 
 
@@ -48,11 +48,11 @@ def test_the_null_is_that_of_the_bilateral_filter_and_says_so():
     fig = filter_share_figure(shares())
     (band,) = bands(fig, NULL_BAND)
     assert (min(band.y), max(band.y)) == pytest.approx((1e-3, 4e-3))
-    assert key(fig)[-1] == "null: bilateral filter of tokens, permuted (95 % of the mean)"
+    assert key(fig)[-1] == "null: positions and tokens, permuted (95 % of the mean)"
 
 
 def test_single_heads_and_other_frames_are_refused():
-    with pytest.raises(InputError, match="leave out per_head"):
+    with pytest.raises(InputError, match="without per_head"):
         filter_share_figure(shares().assign(input="digits/1"))
     with pytest.raises(InputError, match="holds no values of filter_share"):
         filter_share_figure(study({"metric": "eigenvalue", "value": 1.0, "layer": 0}))

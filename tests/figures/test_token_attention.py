@@ -32,8 +32,8 @@ def test_the_two_panels_are_the_token_s_row_and_column():
     np.testing.assert_allclose(np.asarray(column_prefix.z), attn[:2, 4][None])
     assert [title.replace("<br>", " ") for title in titles(fig)] == [
         "input",
-        "from row 0, column 2 (framed): where it attends",
-        "to row 0, column 2 (framed): what attends to it",
+        "from row 0, column 2 (blue frame): where it attends",
+        "to row 0, column 2 (blue frame): what attends to it",
     ]
 
 
@@ -62,6 +62,18 @@ def test_the_chosen_token_is_framed_in_both_panels():
     for _, left, right, top, bottom in frames(1):  # the register token, beneath the patches
         assert -0.5 < left < right < 2.5
         assert 1.5 < top < bottom
+
+
+def test_the_largest_weight_of_each_map_has_a_ring_among_the_special_tokens_too():
+    attn = rows_that_sum_to_one(8, 8)
+    attn[4, 5], attn[0, 4] = 2, 3
+    fig = token_attention_figure(attn, image_tokens(), 4)
+    drawn = [trace for trace in fig.data if trace.type == "scatter" and trace.x[0] is not None]
+    rings = [trace for trace in drawn if trace.marker.symbol == "circle-open"]
+    assert [(ring.xaxis, *ring.x, *ring.y) for ring in rings[:2]] == [("x", 0, 1)] * 2  # halo and ring
+    assert {ring.xaxis for ring in rings[2:]} == {"x2"}
+    assert rings[2].y[0] > 1.5  # the class token, beneath the patches
+    assert "largest weight of the map" in key(fig)
 
 
 def test_the_image_stands_once_before_the_maps_and_a_click_on_it_finds_its_patch():
@@ -152,7 +164,7 @@ def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds(
     assert shown == list(range(first, last + 1))
     assert set(fig.data[0].y) == {0, 1}
     assert f"Tokens {first} to {last} of 50 are shown" in said(fig)
-    assert f"{attn[25, first : last + 1].sum():.0%} of the attention from w25" in said(fig)
+    assert f"{attn[25, first : last + 1].sum():.0%} of the attention from “w25” (token 25)." in said(fig)
     again = token_attention_figure(attn, tokens, first, max_lines=2)
     assert list(again.data[0].customdata) == shown  # the part does not move with the token
 
@@ -181,7 +193,7 @@ def test_the_matrix_leaves_padding_out_and_names_every_token_once():
     fig = attention_matrix_figure(attn, text_tokens(), token=4)
     (cells,) = maps(fig)
     assert list(fig.layout.xaxis.ticktext) == ["[CLS]", "the", "clock", "on", "the", "&lt;s&gt;", "[SEP]"]
-    assert key(fig) == ["“the” (token 4), as query and as key"]
+    assert key(fig) == ["chosen token, as query and as key: “the” (token 4)"]
     np.testing.assert_allclose(np.asarray(cells.z), attn[:7, :7], rtol=1e-6)
     assert list(cells.x) == ["[CLS]", "the", "clock", "on", "the (2)", "&lt;s&gt;", "[SEP]"]
     assert list(cells.y) == list(cells.x)
@@ -217,7 +229,7 @@ def test_on_a_log_scale_colours_run_from_the_smallest_positive_weight():
     assert fig.layout.coloraxis.cmin == attn[attn > 0].min()
     bar = fig.layout.coloraxis12.colorbar
     assert bar.title.text == "Attention weight, log scale"
-    assert bar.ticktext[0].startswith("▼ ≤ ")  # the weight of 0 lies beyond
+    assert bar.ticktext[0].startswith("≤ ")  # the weight of 0 lies beyond
     with pytest.raises(InputError, match="positive"):
         attention_matrix_figure(np.zeros((8, 8)), image_tokens(), log=True)
 

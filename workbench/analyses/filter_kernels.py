@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
-from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
@@ -54,6 +54,7 @@ class Options(OfHeads):
         NullSamples,
         "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
     ] = 4
+    single: Single = False
 
 
 FILTER_SHARE = Metric(

@@ -73,7 +73,11 @@ def attention_matrix_figure(
     key = []
     if notes and place is not None:
         marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
-        key = [key_entry(f"{view.names[place]}, as query and as key", mode="markers", marker=marker)]
+        key = [
+            key_entry(
+                f"chosen token, as query and as key: {view.names[place]}", mode="markers", marker=marker
+            )
+        ]
     if token is None and others is None and len(queries) > 1:
         most = int(np.nan_to_num(shown).mean(0).argmax())
         notes = _pointers(keys[most], keys, "x")

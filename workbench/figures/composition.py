@@ -27,6 +27,7 @@ from workbench.figures.measuring import (
 )
 from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
 
+_LEADER = 1.2  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
 MOST_TICKS = 7
 _STEPS = (1, 2, 5)
@@ -238,7 +239,7 @@ class _Page:
             lefts = self._lefts(tall, across)
             if self.shared_y and self.columns > 1:
                 self.slack = min(lefts[1:]) - 0.3 * self.font
-            gap = self.ends_room + (self.font * 0.6 if self.ends_room else 0)
+            gap = self.ends_room + (self.font * (0.6 + _LEADER) if self.ends_room else 0)
             across = (self.width - sum(lefts) - self.right - gap * self.columns) / self.columns
         total = height or spent + tall * sum(self.shares)
         fig = go.Figure()
@@ -382,7 +383,9 @@ class _Page:
             place = start + self.font * (0.2 if first else 0.9)
             y = 1 - (upper - top) / total
             layout["annotations"].append(panel_letter(chr(ord("a") + number), place / self.width, y))
-        layout["annotations"] += self._end_words(panel, suffix, lower - upper)
+        words, leaders = self._end_words(panel, domains, right - left, lower - upper)
+        layout["annotations"] += words
+        layout["shapes"] += leaders
 
     def _sized(self, trace: Any) -> Any:
         """A trace in the sizes of the theme: what marks say is meant for paper."""
@@ -403,18 +406,24 @@ class _Page:
         first = number - column if letter == "y" else column if self.by_column else 0
         return None if first == number else f"{letter}{first + 1 if first else ''}"
 
-    def _end_words(self, panel: Panel, suffix: str, tall: float) -> list[dict[str, Any]]:
-        places = spread_out(
-            [panel.y.place(value) * tall for _, value, _ in panel.ends], 1.25 * self.font, tall
-        )
+    def _end_words(
+        self, panel: Panel, domains: dict[str, str], across: float, tall: float
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The words at the ends of lines, and a leader from each end to its words, which others may have moved."""
+        ends = [panel.y.place(value) for _, value, _ in panel.ends]
+        places = spread_out([end * tall for end in ends], 1.25 * self.font, tall)
         look = {  # in the middle: plotly's "auto" hangs the words of the upper third from their place
-            "x": 1, "xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "xanchor": "left", "yanchor": "middle",
-            "xshift": self.font * 0.4, "borderpad": 0, "showarrow": False,
+            **domains, "x": 1, "xanchor": "left", "yanchor": "middle", "xshift": self.font * (0.4 + _LEADER),
+            "borderpad": 0, "showarrow": False,
         }  # fmt: skip
-        return [
-            look | {"text": f'<span style="color:{readable(colour)}">{words}</span>', "y": place / tall}
-            for (words, _, colour), place in zip(panel.ends, places, strict=True)
-        ]
+        words, leaders = [], []
+        for (said, _, colour), end, place in zip(panel.ends, ends, places, strict=True):
+            words.append(
+                look | {"text": f'<span style="color:{readable(colour)}">{said}</span>', "y": place / tall}
+            )
+            way = {"x0": 0.98, "y0": end, "x1": 1 + (0.2 + _LEADER) * self.font / across, "y1": place / tall}
+            leaders.append({"type": "line", **domains, **way, "line": {"color": colour, "width": 0.8}})
+        return words, leaders
 
     def _add_key(self, fig: go.Figure, layout: dict[str, Any], total: float) -> None:
         """A legend for each row of the key: so plotly cannot break it differently."""
@@ -520,10 +529,14 @@ def _log_ticks(axis: Axis) -> Any:
         yield _array(held, [f"{value:g}" for value in held])
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
-    for digits in (*fine, (1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else ():
+    coarse = (
+        [(1, 3)] if math.floor(high + 1e-9) - math.ceil(low - 1e-9) < 2 else []
+    )  # powers are two ticks, or one
+    for digits in (*fine, (1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else coarse:
         pairs = [(digit, power) for power in powers for digit in digits]
         pairs = [(d, p) for d, p in pairs if low - 1e-9 <= math.log10(d) + p <= high + 1e-9]
-        yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p) for d, p in pairs])
+        far = any(not -3 < power < 4 for _, power in pairs)
+        yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p, far) for d, p in pairs])
     for step in (1, 2, 3, 5, 10):
         held = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
         far = any(

@@ -102,7 +102,7 @@ def _maps(
     elif place is None:
         rows, whence = [one.mean(0) for one in weights], "mean over queries"
     else:
-        rows, whence = [one[place] for one in weights], f"from {view.names[place]} (framed)"
+        rows, whence = [one[place] for one in weights], f"from {view.names[place]} (blue frame)"
     change = rows[1] - rows[0]
     panels = [Numbers(name, f"{name}, {whence} to", row) for name, row in zip(names, rows, strict=True)]
     panels.append(Numbers(f"{names[1]} − {names[0]}", "difference, at", change, "coloraxis2"))

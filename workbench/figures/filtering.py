@@ -8,42 +8,40 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS
-from workbench.figures.marks import Line, Null
+from workbench.figures.levels import NULL_COLUMNS, means_and_heads
+from workbench.figures.marks import Dots, Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.theme import PAGE, even_choice, theme_of
 
 # What the key calls a kernel, in the order of the lines. A bilateral filter of queries and keys is no better than
 # non-local means of them, which attention is but for the length of the keys.
 _FILTERS: dict[str, dict[str, str | None]] = {
-    "Gaussian of positions": {"candidate": "gaussian", "convention": None},
-    "non-local means of tokens": {"candidate": "nlm", "convention": "tokens"},
-    "bilateral filter of tokens": {"candidate": "bilateral", "convention": "tokens"},
-    "non-local means of q and k": {"candidate": "nlm", "convention": "heads"},
+    "positions": {"candidate": "gaussian", "convention": None},
+    "tokens": {"candidate": "nlm", "convention": "tokens"},
+    "positions and tokens": {"candidate": "bilateral", "convention": "tokens"},
+    "q and k": {"candidate": "nlm", "convention": "heads"},
 }
-_COMPARED = "bilateral filter of tokens"  # has both bandwidths, and so gains most from permuted tokens
+_COMPARED = "positions and tokens"  # has both bandwidths, and so gains most from permuted tokens
 
 
 def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Share of attention that each fitted kernel explains, by layer: a panel per model.
 
-    Lines are means over heads and inputs; the grey band is that of the bilateral filter with its tokens permuted.
+    Lines are means over heads and inputs, dots those of single inputs where the frame has them, named by what their
+    kernel's weights fall with; the grey band is that of the bilateral filter with its tokens permuted.
 
     Args:
-        frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``.
+        frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``; with ``single`` for dots.
 
     Raises:
         InputError: the frame holds no such rows.
     """
     rows = rows_of(frame, "filter_share", needs=("layer", "candidate"))
-    rows = rows[rows["input"].isna() & rows["layer"].notna()]
-    if rows.empty:
-        raise InputError("the frame holds single heads; leave out per_head, for means by layer")
+    rows = means_and_heads(rows)
     shown = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
     ends = [name for name in NULL_COLUMNS if name in shown]
     shown[ends] = shown[ends].where(shown["quantity"] == _COMPARED)
@@ -52,7 +50,9 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     plot = Plot(shown, color="quantity", panel=SERIES, names={"filter_share": title})
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
-    return plot.add(Null(), Line(words="mean over heads and inputs")).figure("page", height=266)
+    return plot.add(Null(), Dots("input"), Line(words="mean over heads and inputs")).figure(
+        "page", height=266
+    )
 
 
 _SHOWN = (
@@ -80,11 +80,7 @@ def filtered_figure(filtered: Any) -> go.Figure:
     panels = []
     for name, values in {"clean": filtered.clean, **{name: filtered.images[name] for name in names}}.items():
         tall, across = np.shape(values)[:2]
-        words = (
-            f"{short_name(filtered.model)}, {name}"
-            if name in layers
-            else name.removesuffix(" with positions")
-        )
+        words = f"{short_name(filtered.model)}, {name}" if name in layers else name
         title = f"{words}<br>{psnr[name]:.1f} dB" if name in psnr else f"{words}<br>reference"
         picture = go.Image(source=data_uri(values.clip(0, 1)), name=name, hoverinfo="name")
         x, y = Axis("", -0.5, across - 0.5, bare=True), Axis("", tall - 0.5, -0.5, bare=True)

@@ -163,7 +163,7 @@ class Scale:
         (low, high), (least, most) = self.ends, self.reach or self.ends
         slack = 1e-9 * (high - low)
         below = {
-            low: f"▼ ≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
+            low: f"≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
         }
         return (below if least < low - slack else {}) | (
             {high: f"▲ {_number(high)}, to {_number(most)}"} if most > high + slack else {}
@@ -189,7 +189,10 @@ class Scale:
 def _number(value: float, span: float = math.inf) -> str:
     """A number with two digits, or as many as tell it apart from others within the span."""
     digits = max(2, round(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
-    return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
+    said = f"{value:.{digits}g}" if abs(value) < 100 else f"{value:.0f}"
+    if abs(value) < 100 and float(said) != value:  # rounded: as many digits as its neighbours
+        said = f"{value:#.{digits}g}".rstrip(".")
+    return said.replace("-", "−")
 
 
 def bar_room(scale: Scale, length: float, font: float, lines: int) -> float:

@@ -60,7 +60,7 @@ def token_attention_figure(
         share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
             f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {share:.0%} of the attention"
-            f" {panels[0].title.partition(':')[0]}."
+            f" {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
     hidden = bool(causal(weights).any()) and place is not None
     notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
@@ -99,8 +99,8 @@ def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[li
             Numbers(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
         ], []
     name = view.names[place]
-    shown = view.labels[place] if view.grid is None else name  # the words of a text frame themselves
+    shown = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [
-        Numbers(f"from {shown} (framed): where it attends", f"from {name} to", weights[place]),
-        Numbers(f"to {shown} (framed): what attends to it", f"to {name} from", weights[:, place]),
+        Numbers(f"from {shown}: where it attends", f"from {name} to", weights[place]),
+        Numbers(f"to {shown}: what attends to it", f"to {name} from", weights[:, place]),
     ], []

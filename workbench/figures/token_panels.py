@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -65,7 +66,7 @@ def patch_panels(
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell, of an image too,
     carries its token's number as ``customdata``; the token at the place ``chosen`` of the view is framed, and with
-    ``most`` the patch with the largest number of the first map is marked in all panels.
+    ``most`` the token with the largest number of each map has a ring.
 
     Raises:
         InputError: the image is not one; see `workbench.figures.overlays.data_uri`.
@@ -82,6 +83,8 @@ def patch_panels(
     edge = 3 * columns / side  # so that no frame is cut
     x = Axis("", -0.5 - edge, columns - 0.5 + edge, bare=True, more={"showline": False})
     y = Axis("", strip.end + edge, -0.5 - edge, bare=True, more={"showline": False})
+    ring = {"symbol": "circle-open", "size": 9, "color": CHOSEN, "line": {"width": 2, "color": CHOSEN}}
+    halo = {**ring, "color": "white", "line": {"width": 4, "color": "white"}}
     drawn = []
     for panel in panels:
         if isinstance(panel, np.ndarray):
@@ -91,20 +94,11 @@ def patch_panels(
             continue
         values = panel.values[view.patches].reshape(rows, columns)
         traces = [cells(values, panel.hover, customdata=numbers, coloraxis=panel.scale), *strip.traces(panel)]
+        if most:
+            spot = strip.middle(int(np.nan_to_num(panel.values).argmax()))
+            traces += [go.Scatter(marker=look, **spot) for look in (halo, ring)]
         drawn.append(Panel(traces, x, y, panel.title, shapes=shapes))
-    key = []
-    if most:
-        first = next(panel for panel in panels if isinstance(panel, Numbers))
-        here = view.patches[int(np.nan_to_num(first.values[view.patches]).argmax())]
-        row, column = divmod(view.patches.index(here), columns)
-        ring = {"symbol": "circle-open", "size": 9, "color": CHOSEN, "line": {"width": 2, "color": CHOSEN}}
-        halo = {**ring, "color": "white", "line": {"width": 4, "color": "white"}}
-        spot = {"x": [column], "y": [row], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
-        for number, (panel, own) in enumerate(zip(panels, drawn, strict=True)):
-            if panel is first or isinstance(panel, np.ndarray):  # another map has its largest value elsewhere
-                marks = [go.Scatter(marker=look, **spot) for look in (halo, ring)]
-                drawn[number] = replace(own, traces=[*own.traces, *marks])
-        key = [key_entry(f"gets most of it: {view.names[here]} (from 0)", mode="markers", marker=ring)]
+    key = [key_entry("largest weight of the map", mode="markers", marker=ring)] if most else []
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
         inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), notes=notes, key=key,
@@ -136,6 +130,11 @@ class _Strip:
             return self.cells[self.view.special.index(place)]
         row, column = divmod(self.view.patches.index(place), self.columns)
         return (column - 0.5, column + 0.5), (row - 0.5, row + 0.5)
+
+    def middle(self, place: int) -> dict[str, Any]:
+        """A trace at the middle of a token, without its marker."""
+        x, y = (sum(ends) / 2 for ends in self.corners(place))
+        return {"x": [x], "y": [y], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
 
     def _names(self) -> list[str]:
         """What the tokens are called: where there are many in short, CLS, DIST, R1, R2, …."""

@@ -62,7 +62,7 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
     top = int(row.argmax())
     row_of_patch, column = divmod(top - 1, 8)
     assert f"goes to row {row_of_patch}, column {column}:" in at_start.interpretation()
-    assert f"{float(row[top]):.1%}" in at_start.interpretation()
+    assert f"{float(row[top]):.4f}" in at_start.interpretation()
 
 
 def test_another_input_goes_back_to_the_class_token(at_start):
@@ -300,7 +300,9 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
         assert rows.loc[name]["token"].tolist() == list(range(65))
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
     said = VIEWS["norms"].read(explorer.place, explorer.material)
-    assert said.startswith(f"‖q‖ {lengths['q'][0]:.2f} in the median, {lengths['q'][0]:.2f} at [CLS]")
+    assert said.startswith(
+        f"‖q‖ {lengths['q'][0]:.2f} in the median, largest {lengths['q'][0]:.2f}, at [CLS]"
+    )
 
 
 def test_norms_before_the_class_token_joins_are_those_of_the_patches():
@@ -326,9 +328,9 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     at_patch = explorer.place.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
     place = "row 0, column 2"
-    found = "50.0%, 32.0\u00a0× an even share. To"
+    found = "0.5000, 32.0\u00a0× an even share. To"
     assert said.startswith(
-        f"From {place}, most attention goes to {place}: {found} {place}, most attention comes from"
+        f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 0.5000 of"
     )
     assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
 
@@ -337,7 +339,7 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.place).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.place, explorer.material)
-    assert f": {row.max():.1%}, {row.max() * 8:.1f}\u00a0× an even share. To " in said
+    assert f": {row.max():.4f}, {row.max() * 8:.1f}\u00a0× an even share. To " in said
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)

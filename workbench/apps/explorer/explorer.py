@@ -200,10 +200,13 @@ class Explorer:
         numbers = shown.numbers(place, self.material)
         numbers.attrs.setdefault("provenance", [self._provenance(place)])
         here = where(place, self.material)
+        pinned = [place.against] if shown.name == "compare" and place.against is not None else []
+        heads = [(one.model, where(one, self.material)) for one in (*pinned, place)]
+        named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
         said = shown.read(place, self.material) + without_attention(place, self.material)
         return save_figure(
             shown.draw(place, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{shown.caption}: {place.model}, {here[0].lower()}{here[1:]}. {said}"
+            caption=f"{shown.caption}: {named}. {said}"
             + " Rows and columns of patches count from 0." * (", column " in said),
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {here}.",
             parameters=place.to_dict(),

@@ -229,10 +229,9 @@ def _read_attention(address: Address, material: Material) -> str:
     else:  # a single query is that of no token in question, and a token that takes no part asks nothing
         row, even, token = attn.mean(0), even.mean(), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
-    said = sentence(
-        "from", query=_label(look, token), key=_key_names(look)[keys[top]], share=f"{row[top]:.1%}",
-        times=f"{row[top] / even:.1f}",
-    )  # fmt: skip
+    key = "itself" if keys[top] == token and look.tokens.keys is None else _key_names(look)[keys[top]]
+    share, times = f"{row[top]:.4f}", f"{row[top] / even:.1f}"
+    said = sentence("from", query=_label(look, token), key=key, share=share, times=times)
     return " ".join([said, *_read_column(attn, queries, keys, token, look)])
 
 
@@ -244,8 +243,9 @@ def _read_column(
         return []
     column = attn[:, keys.index(token)]
     most = int(column.argmax())
-    shares = {"share": f"{column[most]:.1%}", "mean": f"{column.mean():.1%}"}
-    return [sentence("to", key=_label(look, token), query=_names(look.tokens)[queries[most]], **shares)]
+    shares = {"share": f"{column[most]:.4f}", "mean": f"{column.mean():.4f}"}
+    query = "itself" if queries[most] == token else _names(look.tokens)[queries[most]]
+    return [sentence("to", key=_label(look, token), query=query, **shares)]
 
 
 def _draw_matrix(address: Address, material: Material) -> go.Figure:
@@ -302,7 +302,7 @@ def _read_norms(address: Address, material: Material) -> str:
     names = _names(material.look(address).tokens)
     top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
     found = "; ".join(
-        f"‖{name}‖ {row['median']:.2f} in the median, {row['max']:.2f} at {top[name]}"
+        f"‖{name}‖ {row['median']:.2f} in the median, largest {row['max']:.2f}, at {top[name]}"
         for name, row in spread.iterrows()
     )
     return f"{found}."
@@ -515,7 +515,7 @@ VIEWS = {
         ),
         View(
             "compare", "Compare", "the pinned view beside this one, and their difference",
-            "Attention of two heads from the framed token, and the second less the first",
+            "Attention of two heads from the token in the blue frame, and the second less the first",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )

@@ -242,16 +242,17 @@ export class HeadView {
     const top = largest(values, 1, (i) => one.real[i])[0];
     const heads = state.more.length ? `Mean of ${state.heads.length} heads` : `Layer ${state.layer}, head ${state.head}`;
     const times = values[top] / this.even();
+    const most = state.asked.length === 1 && state.asked[0] === top ? "itself" : this.name(top);
     let words;
     if (state.direction === "to" && state.asked.length) {
       const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = filled(state.bundle.sentences?.to ?? TO, { key: this.whom(), query: this.name(top), share: percent(values[top]), mean: percent(mean) });
+      words = filled(state.bundle.sentences?.to ?? TO, { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
       const often = times < 10 ? times.toFixed(1) : String(Math.round(times));
-      words = filled(state.bundle.sentences?.from ?? FROM, { query: who, key: this.name(top), share: percent(values[top]), times: often });
+      words = filled(state.bundle.sentences?.from ?? FROM, { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
