@@ -1,5 +1,6 @@
 """Rendering notebooks that compute real numbers, and drawing a figure again."""
 
+import base64
 import json
 import os
 import shutil
@@ -72,6 +73,21 @@ def test_every_file_of_a_figure_is_there(rendered):
     assert {path.name.removeprefix("works.") for path in out.glob("works.*")} == FIGURE_FILES
     assert (out / "notebooks" / "works.ipynb").is_file()
     assert read_provenance(out / "works.pdf") == read_provenance(out / "works.json")
+
+
+@needs_chrome
+def test_a_static_viewer_shows_the_figures_of_an_executed_notebook(rendered):
+    out = rendered[0].out
+    outputs = [
+        output
+        for cell in json.loads((out / "notebooks" / "works.ipynb").read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if "application/vnd.plotly.v1+json" in output.get("data", {})
+    ]
+    assert len(outputs) == 1
+    assert base64.b64decode(outputs[0]["data"]["image/png"]) == (out / "works.png").read_bytes()
+    width = json.loads((out / "works.json").read_text())["figure"]["width_px"]
+    assert outputs[0]["metadata"]["image/png"] == {"width": width}
 
 
 def test_no_file_of_a_render_tells_the_folders_of_this_machine(rendered):

@@ -18,6 +18,7 @@ from typing import Any
 
 from workbench.apps.rendering.gallery import write_gallery
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
+from workbench.apps.rendering.outputs import add_images
 from workbench.apps.rendering.progress import Progress
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
 from workbench.core import paths
@@ -367,6 +368,9 @@ class _Render:
         if outcome.status in ("done", "unchanged", "failed"):
             for name in outcome.figures:
                 self._print_figure(name, outcome)
+        executed = self.out / "notebooks" / f"{outcome.name}.ipynb"
+        if outcome.status != "interrupted" and executed.is_file():
+            add_images(executed, outcome.figures, self.out)
         self._record(outcome)
         self.show.finished(outcome)
 
