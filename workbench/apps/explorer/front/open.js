@@ -26,7 +26,8 @@ export class Open {
     Object.assign(this.file, { type: "file", accept: "image/*" });
     this.file.setAttribute("aria-label", "an image of your own");
     this.find.addEventListener("input", () => this.lists());
-    onEnter(this.find, () => this.find.value.trim() && this.take(this.typed()));
+    const found = () => this.find.value.trim() && this.take(this.typed());
+    onEnter(this.find, found);
     onEnter(this.inputs, () => this.take({ inputs: this.inputs.value.trim() || null }));
     this.file.addEventListener("change", async () => {
       const [file] = this.file.files;
@@ -38,7 +39,7 @@ export class Open {
     const label = make("label", "aw-row", null, this.random, make("span", "", "its architecture with random weights"));
     this.box = make(
       "dialog", "aw-help aw-open", null,
-      make("h2", "", "Model"), this.find, this.list, label,
+      make("h2", "", "Model"), this.find, this.list, make("div", "aw-row", null, button("Use this model", "Open the model that is named above", found), label),
       make("h2", "", "Inputs"), this.inputs,
       make("h2", "", "Your own"), this.text,
       make("div", "aw-row", null, button("Use this text", "Look at this text", () => this.take({ text: this.text.value })), this.file),
@@ -88,6 +89,6 @@ export class Open {
         this.list.append(row);
       }
     }
-    if (!this.list.children.length) this.list.append(make("p", "aw-note", "No name of the catalog holds that; Enter asks the kernel for it."));
+    if (!this.list.children.length) this.list.append(make("p", "aw-note", "No name of the catalog holds that; Enter, or the button below, asks the kernel for it."));
   }
 }
