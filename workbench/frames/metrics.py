@@ -69,6 +69,29 @@ _OF_NO_ANALYSIS = (
         high=1,
         better="lower",
     ),
+    *(
+        Metric(name, label, f"{what}, all images together", papers, low=0, high=1, better="higher")
+        for name, label, what, papers in (
+            (
+                "mean_iou",
+                "Mean IoU",
+                "intersection over union of the pixels of a class and those said to be of it, mean over classes",
+                "teo2024 Table 6; abdullaev2025 Table IV",
+            ),
+            (
+                "pixel_accuracy",
+                "Pixel accuracy",
+                "share of the pixels whose class is the right one",
+                "abdullaev2025 Table IV",
+            ),
+            (
+                "class_accuracy",
+                "Class accuracy",
+                "share of the pixels of a class that are said to be of it, mean over classes",
+                "teo2024 Table 6; abdullaev2025 Table IV",
+            ),
+        )
+    ),
     Metric(
         "mCE",
         "Mean corruption error relative to a reference",

@@ -387,11 +387,12 @@ def embedded(name: tuple[str, ...], out: str | None, work: Path, restart: bool, 
     \b
     workbench study records embedded --name listops -j 2
     """
+    from workbench.studies.evaluation.embedded import undergone
     from workbench.studies.training.embedded_runs import make_embedded_records
 
     if restart:
         begin_anew(work)
-    for line in make_embedded_records(name, _data(out), work, **given):
+    for line in make_embedded_records(name, _data(out), work, undergone=undergone, **given):
         click.echo(line)
 
 

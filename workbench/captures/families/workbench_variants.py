@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from workbench.attention.base import AttentionModule
 from workbench.captures.records import Call
@@ -13,9 +17,11 @@ from workbench.captures.registry import (
     Visit,
     register_adapter,
     register_block,
+    register_image_tokens,
     register_projection,
     register_skip_path,
 )
+from workbench.captures.tokens import TokenInfo, image_tokens, special_kinds
 from workbench.core.errors import IncompleteCapture, InputError
 
 _BOOSTED = "workbench.models.architectures.vit.BoostedBlock"
@@ -70,3 +76,20 @@ register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
 # Its residual is not the sum of the stream and what attention puts out; on the skip path (1 − t) p + t p = p.
 register_block(_BOOSTED, "norm2.input", attn_out=Reading((("boost", "input"),)))
 register_skip_path(_BOOSTED)
+
+
+def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
+    """The encoder's tokens, and as the stream "decoder" a token for each class and the patches."""
+    pixels = batch.get("pixel_values")
+    if not isinstance(pixels, Tensor):
+        return None
+    grid = model.encoder.patch_embed.grid_size
+    decoder = image_tokens(len(pixels), ("class",) * model.num_classes, grid)
+    names = [f"class {number}" for number in range(model.num_classes)]
+    decoder.labels = [[*names, *row[len(names) :]] for row in decoder.labels]
+    return replace(
+        image_tokens(len(pixels), special_kinds(model.encoder), grid), streams={"decoder": decoder}
+    )
+
+
+register_image_tokens("workbench.models.architectures.segmenter.Segmenter", _segmenter_tokens)

@@ -11,6 +11,7 @@ from workbench.core.light_timm import timm  # noqa: F401  # before the files her
 from workbench.core.options import accept
 from workbench.models.architectures.crate import build_crate
 from workbench.models.architectures.lm import build_lm
+from workbench.models.architectures.segmenter import build_segmenter
 from workbench.models.architectures.sequence import build_sequence
 from workbench.models.architectures.tost import build_tost, build_xcit
 from workbench.models.architectures.vit import build_vit
@@ -23,6 +24,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "vit": build_vit,
     "lm": build_lm,
     "sequence": build_sequence,
+    "segmenter": build_segmenter,
     "tost": build_tost,
     "xcit": build_xcit,
     "crate": build_crate,
@@ -35,6 +37,7 @@ __all__ = [
     "build",
     "build_crate",
     "build_lm",
+    "build_segmenter",
     "build_sequence",
     "build_tost",
     "build_vit",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BATCH = 256
 PHOTO_CUTS = "task:photos"
 """The test images of ``workbench study train photos``; not part of `inputs`, since they are cut for one model size."""
+SCENES = "segmentation:"
+"""Before a folder in ADE20K's layout, or the name of embedded scenes: their test images."""
 
 
 class PixelModel(nn.Module):
@@ -28,6 +30,9 @@ class PixelModel(nn.Module):
 
     mean: Tensor
     std: Tensor
+    axes = 2
+    """Of the logits: (n, classes)."""
+    wanted = "one logit per class; this protocol takes a model with a classifier"
 
     def __init__(
         self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], by_name: bool = False
@@ -43,11 +48,9 @@ class PixelModel(nn.Module):
         prepared = self.prepared(pixels)
         output = self.module(**prepared) if isinstance(prepared, dict) else self.module(prepared)
         logits = getattr(output, "logits", output)
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+        if not isinstance(logits, Tensor) or logits.ndim != self.axes or logits.shape[1] < 2:
             what = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
-            raise InputError(
-                f"the model gives {what}, not one logit per class; this protocol takes a model with a classifier"
-            )
+            raise InputError(f"the model gives {what}, not {self.wanted}")
         if not logits.isfinite().all():
             raise not_finite("logits", self.module, prepared)
         return logits.float()
@@ -64,13 +67,21 @@ class PixelModel(nn.Module):
         return torch.cat([self(part.to(self.mean.device)).cpu() for part in pixels.split(BATCH)])
 
 
+class SceneModel(PixelModel):
+    """A segmentation of pixels in [0, 1]: float32 logits of every class at every pixel."""
+
+    axes = 4
+    wanted = "logits of every pixel; scenes take a model that segments"
+
+
 @dataclass
 class Images:
     """Labelled images of one evaluation."""
 
     pixels: Float[Tensor, "n channel height width"]
     """From 0 to 1, on the CPU, as large as the model takes them."""
-    targets: Int[Tensor, " n"]
+    targets: Int[Tensor, " n"] | Int[Tensor, "n height width"]
+    """A class for every image, or of scenes for every pixel."""
     ids: list[str]
     identity: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -88,8 +99,8 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
     """
     from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
 
-    if spec == PHOTO_CUTS:
-        return _open_cuts(model, n, seed)
+    if spec == PHOTO_CUTS or spec.startswith(SCENES):
+        return _open_test_set(model, spec, n, seed)
     own = model.image is not None and (model.image.recorded or model.image.own is not None)
     chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "saritas2025")
     if chosen.targets is None or model.image is None:
@@ -108,30 +119,53 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
     return classifier, images
 
 
-def _open_cuts(model: LoadedModel, n: int | str | None, seed: int) -> tuple[PixelModel, Images]:
-    """Test images of the training task ``photos``, as large as the model takes them."""
+def _open_test_set(
+    model: LoadedModel, spec: str, n: int | str | None, seed: int
+) -> tuple[PixelModel, Images]:
+    """Test images of a training task, ``photos`` or ``segmentation``, as large as the model takes them."""
     import numpy as np
 
     from workbench.data.batches import chosen_count
     from workbench.studies.training.tasks import load_task
+    from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX
 
     if model.image is None or model.image.channels != 3 or len(set(model.image.size)) > 1:
-        raise InputError(f"{PHOTO_CUTS} are square colour images; {model.spec} takes others")
-    task = load_task("photos", architecture={"img_size": model.image.size[0]})
-    total = len(task.test)  # ty: ignore[invalid-argument-type] - this task's test set has a length
-    n = chosen_count(n, total, "the test set of photos")
+        raise InputError(f"{spec} are square colour images; {model.spec} takes others")
+    size: dict[str, Any] = {"img_size": model.image.size[0]}
+    if spec == PHOTO_CUTS:
+        task, kind, name = load_task("photos", architecture=size), PixelModel, "photos"
+    else:
+        name = spec.removeprefix(SCENES)
+        data = PREFIX + name if name in EMBEDDED else name
+        # the training images are of no use here, nor is the size of patches
+        task = load_task("segmentation", 1, data=data, architecture=size | {"patch_size": 1})
+        kind = SceneModel
+        _check_names(model, spec, task.classes)
+    total = len(task.test)  # ty: ignore[invalid-argument-type] - these test sets have a length
+    n = chosen_count(n, total, f"the test set of {name}")
     order = np.random.default_rng(seed).permutation(total)[:n].tolist()
-    classifier = PixelModel(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
+    classifier = kind(model.module, tuple(task.preprocessing["mean"]), tuple(task.preprocessing["std"]))
     images, targets = zip(*(task.test[number] for number in order), strict=True)
-    identity = {"spec": PHOTO_CUTS, "n": n, "seed": seed, "sha256": task.data["test"]["sha256"]}
+    identity = {"spec": spec, "n": n, "seed": seed, "sha256": task.data["test"]["sha256"]}
     images = Images(
         _plain(torch.stack(images), classifier),
         torch.stack(targets),
-        [f"photos/test/{number}" for number in order],
+        [f"{name}/test/{number}" for number in order],
         identity,
     )
-    _check_classes(classifier, images, model, PHOTO_CUTS)
+    _check_classes(classifier, images, model, spec)
     return classifier, images
+
+
+def _check_names(model: LoadedModel, spec: str, names: tuple[str, ...]) -> None:
+    about = model.meta or {}
+    known = tuple(about.get("classes", ()))
+    if about.get("task") == "segmentation" and known != names:
+        odd = [name for name in names if name not in known] or ["their order"]
+        raise InputError(
+            f"{spec} has the classes {', '.join(names[:4])}, … ({len(names)}), and {model.spec} was trained on "
+            f"{', '.join(known[:4])}, … ({len(known)}); not the same: {', '.join(odd[:3])}"
+        )
 
 
 def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:

@@ -19,6 +19,7 @@ from workbench.core.options import Option
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.data.pools import photo_files, read_image
 from workbench.studies.evaluation import attacks, scores, texts
+from workbench.studies.evaluation.scenes import climb, mean_over_corruptions, scene_scores
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -58,6 +59,8 @@ class Protocol:
     settings: Mapping[str, Option] = field(default_factory=dict)
     images: ImageMeasure | None = None
     texts: TextMeasure | None = None
+    scenes: ImageMeasure | None = None
+    """Of a segmentation, whose targets are the classes of pixels."""
     largest: float = 1.0
     """The largest budget there is."""
 
@@ -95,14 +98,20 @@ def _clean(model: PixelModel, images: Images, request: Request) -> Iterator[Row]
     yield from accuracies(model, images.pixels, images.targets)
 
 
+def _clean_scenes(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
+    yield from scene_scores(model, images.pixels, images.targets)
+
+
 def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -> None:
     """A note where an attack gave every image back as it was: its accuracy is the clean one, and says nothing."""
     if torch.equal(before, after):
         request.notes.append(f"the attack moved none of the {len(before)} images {where}")
 
 
-def _attacked(attack: Callable[..., Tensor]) -> ImageMeasure:
-    """Accuracy against the budget; a budget of 0 leaves the images as they are."""
+def _attacked(
+    attack: Callable[..., Tensor], scored: Callable[..., Iterator[Row]] = accuracies
+) -> ImageMeasure:
+    """Accuracy (or what ``scored`` counts) against the budget; a budget of 0 leaves the images as they are."""
 
     def measure(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
         for epsilon in request.budgets:
@@ -112,7 +121,7 @@ def _attacked(attack: Callable[..., Tensor]) -> ImageMeasure:
                     model, changed, images.targets, epsilon, seed=request.seed, **request.settings
                 )
                 _tell_unmoved(request, images.pixels, changed, f"at epsilon {epsilon:g}")
-            yield from accuracies(model, changed, images.targets, kind="Linf", epsilon=epsilon)
+            yield from scored(model, changed, images.targets, kind="Linf", epsilon=epsilon)
 
     return measure
 
@@ -157,6 +166,17 @@ def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterato
         errors.append(math.fsum(wrong) / len(wrong))
         yield {"metric": "corruption_error", "value": errors[-1], "kind": name}
     yield {"metric": "corruption_error", "value": math.fsum(errors) / len(errors)}
+
+
+def _corrupted_scenes(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
+    """Scores by type and severity, and their means over all."""
+    rows: list[Row] = []
+    for name in CORRUPTIONS:
+        for severity in SEVERITIES:
+            changed = corrupted(images, name, severity, request.seed)
+            rows += scene_scores(model, changed, images.targets, kind=name, severity=severity)
+    yield from rows
+    yield from mean_over_corruptions(rows)
 
 
 def mean_corruption_error(
@@ -251,7 +271,14 @@ def _count(default: int, what: str) -> Option:
 _STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
 
 _TABLE = (
-    Protocol("clean", "Inputs as they are", settings=_WINDOWS, images=_clean, texts=_perplexities),
+    Protocol(
+        "clean",
+        "Inputs as they are",
+        settings=_WINDOWS,
+        images=_clean,
+        texts=_perplexities,
+        scenes=_clean_scenes,
+    ),
     Protocol(
         "fgsm",
         "One signed gradient step",
@@ -259,6 +286,7 @@ _TABLE = (
         _CURVE,
         "ε = 1/255 (teo2024 Table 2, Fig. 3; abdullaev2025 Table III)",
         images=_attacked(attacks.fgsm),
+        scenes=_attacked(climb, scene_scores),
     ),
     Protocol(
         "pgd",
@@ -274,6 +302,7 @@ _TABLE = (
             ),
         },
         images=_attacked(attacks.pgd),
+        scenes=_attacked(climb, scene_scores),
     ),
     Protocol(
         "spsa",
@@ -326,8 +355,11 @@ _TABLE = (
         (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         "strength not stated (teo2024 App. A.2)",
         images=_attacked(attacks.noise),
+        scenes=_attacked(attacks.noise, scene_scores),
     ),
-    Protocol("corruptions", "Common corruptions, five severities", images=_corruptions),
+    Protocol(
+        "corruptions", "Common corruptions, five severities", images=_corruptions, scenes=_corrupted_scenes
+    ),
     Protocol(
         "ood", "Out-of-distribution (OOD) images by the largest probability", images=_out_of_distribution
     ),

@@ -42,7 +42,8 @@ def evaluate(
     """Evaluate one or several models under one protocol of ``PROTOCOLS``; the same inputs for all.
 
     `models` are specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or what ``load`` returned. `inputs` are
-    labelled images or texts as ``workbench.inputs`` takes them, or ``task:photos``; unless given, the test set
+    labelled images or texts as ``workbench.inputs`` takes them, ``task:photos``, or ``segmentation:FOLDER`` (in
+    ADE20K's layout; also ``segmentation:mosaics``); unless given, the test set
     of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (25
     unless given, or "all") are chosen with `seed`, which also feeds the attacks.
 
@@ -143,10 +144,15 @@ def _one(
     started = time.perf_counter()
     rows: Iterator[dict[str, Any]]
     if model.modality == "image":
-        assert protocol.images is not None
         classifier, images = open_images(model, spec, n, request.seed)
+        measure = protocol.scenes if images.targets.ndim > 1 else protocol.images
+        if measure is None:
+            able = ", ".join(name for name, row in PROTOCOLS.items() if row.scenes)
+            raise InputError(
+                f"protocol {protocol.name!r} is for one class an image; a segmentation takes {able}"
+            )
         rows, identity, notes = (
-            protocol.images(classifier, images, request),
+            measure(classifier, images, request),
             images.identity,
             images.notes,
         )
@@ -182,19 +188,24 @@ def _test_set(model: LoadedModel) -> str:
     """What to evaluate a model on if nothing is said: the test set of its task, for any language model prose."""
     from workbench.models.checkpoints import read_checkpoint
     from workbench.models.loading import bundled_checkpoint, resolve
+    from workbench.studies.evaluation.images import SCENES
+    from workbench.studies.training.tasks.embedded import PREFIX
 
     if model.modality == "text":
         return TEST_SETS["prose"]
     scheme, name = resolve(model.spec)
-    task = None
+    task, source = None, ""
     if scheme in ("bundled", "file"):
         trained = model.checkpoint if model.checkpoint != "random" else None
         path = bundled_checkpoint(name, trained) if scheme == "bundled" else name
-        task = read_checkpoint(path)[1].get("task")
+        about = read_checkpoint(path)[1]
+        task, source = about.get("task"), str(about.get("data", {}).get("source", ""))
+    if task == "segmentation" and source.startswith(PREFIX):
+        return SCENES + source.removeprefix(PREFIX)
     if task not in TEST_SETS:
         raise InputError(
-            f"say with inputs what to evaluate {model.spec} on: bundled:digits, or imagenet:FOLDER with a folder "
-            "per class"
+            f"say with inputs what to evaluate {model.spec} on: bundled:digits, imagenet:FOLDER with a folder "
+            "per class, or segmentation:FOLDER in ADE20K's layout"
         )
     return TEST_SETS[task]
 

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,19 @@ _GRID = tuple(
     for weight in (0.0, 0.1, 0.2, 0.5)
 )
 """chen2023, Table 9."""
+_SCENES = (
+    Planned("softmax", seeds=SEEDS),
+    Planned("softmax-shuffled", shuffled=True),
+    Planned("softmax-sym", "softmax-sym", seeds=SEEDS),
+    Planned("rpc-sym", "rpc-sym", seeds=SEEDS),
+    Planned("softmax-boost", boost=True),
+    Planned("bilateral", "bilateral", seeds=SEEDS),
+    Planned("bilateral-boost", "bilateral", boost=True, seeds=SEEDS),
+)
+"""teo2024 Table 6: RPC-Attention beside its symmetric baseline; abdullaev2025 Table IV: bilateral attention, boost."""
+_OF_TASK = {"series": (*_COMPARED, *_GRID), "segmentation": _SCENES}
 PLAN: dict[str, tuple[Planned, ...]] = {
-    name: (*_COMPARED, *_GRID) if entry.task == "series" else _ARENA for name, entry in EMBEDDED.items()
+    name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items()
 }
 
 
@@ -157,10 +168,20 @@ def trivial(targets: Sequence[int], test: Sequence[int]) -> dict[str, float]:
     }
 
 
-def collect(name: str, runs: Mapping[tuple[str, int], Path], data: Path, limit: int | None) -> dict[str, Any]:
-    """Write the record of one data set from its complete runs; returns what its JSON file holds."""
+def collect(
+    name: str,
+    runs: Mapping[tuple[str, int], Path],
+    data: Path,
+    limit: int | None,
+    undergone: Callable[[Path, str], pd.DataFrame] | None = None,
+) -> dict[str, Any]:
+    """Write the record of one data set from its complete runs; returns what its JSON file holds.
+
+    ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``.
+    """
     task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name)
-    scores = trivial(task.train.targets, task.test.targets)
+    headline = f"test_{task.objective.headline}"
+    scores = task.trivial(task) if task.trivial else trivial(task.train.targets, task.test.targets)
     frames = [
         pd.DataFrame(
             [
@@ -185,12 +206,16 @@ def collect(name: str, runs: Mapping[tuple[str, int], Path], data: Path, limit: 
             metrics[kept & ~metrics["metric"].isin(["seconds", "peak_memory"])].assign(variant=variant)
         )
         last = about["checkpoints"][-1]
+        if undergone is not None and not (found := undergone(folder / last["file"], task.name)).empty:
+            frames.append(
+                found.assign(variant=variant, attention="", seed=seed, epoch=last["epoch"], unit="")
+            )
         listed.append(
             {
                 "variant": variant,
                 "seed": seed,
                 "command": about["command"],
-                "test_accuracy": last["test_accuracy"],
+                headline: last[headline],
                 "seconds": round(float(metrics.loc[metrics["metric"] == "seconds", "value"].sum()), 1),
                 "last_checkpoint_sha256": last["sha256"],
             }
@@ -223,10 +248,11 @@ def make_embedded_records(
     workers: int = 1,
     epochs: int | None = None,
     limit: int | None = None,
+    undergone: Callable[[Path, str], pd.DataFrame] | None = None,
 ) -> Iterator[str]:
     """Train what is planned of these embedded data sets (all for none); one line for each whose record is written.
 
-    Raises UnknownName for a name that there is not.
+    ``undergone`` as in `collect`. Raises UnknownName for a name that there is not.
     """
     for name in names:
         if name not in PLAN:
@@ -247,7 +273,7 @@ def make_embedded_records(
             print(f"{folder}", file=sys.stderr, flush=True)
             folders[name][variant, seed] = folder
             if len(folders[name]) == waiting[name]:
-                record = collect(name, _as_planned(name, folders[name]), data, limit)
+                record = collect(name, _as_planned(name, folders[name]), data, limit, undergone)
                 yield _line(name, record)
 
 
@@ -264,9 +290,11 @@ def _as_planned(name: str, folders: Mapping[tuple[str, int], Path]) -> dict[tupl
 
 def _line(name: str, record: Mapping[str, Any]) -> str:
     found: dict[str, list[float]] = {}
+    headline = next(key for key in record["runs"][0] if key.startswith("test_"))
     for one in record["runs"]:
-        found.setdefault(one["variant"], []).append(one["test_accuracy"])
+        found.setdefault(one["variant"], []).append(one[headline])
     best = ", ".join(
-        f"{variant} {sum(all_) / len(all_):.1%}" for variant, all_ in found.items() if " " not in variant
+        f"{variant} {sum(all_) / len(all_):.3f}" for variant, all_ in found.items() if " " not in variant
     )
-    return f"{name}: test accuracy {best}; trivial {record['trivial']['accuracy']:.1%}"
+    metric = headline.removeprefix("test_")
+    return f"{name}: test {metric} {best}; trivial {record['trivial'][metric]:.3f}"

@@ -56,9 +56,12 @@ class Trainer:
         _check_fit(self.module, task)
         drop_paths(self.module, recipe.drop_path)
         self._mix = Mixing(recipe, len(task.classes))
-        if task.collate is not None and (self._mix.in_pairs or recipe.augmentation != Augmentation()):
+        changed = self._mix.in_pairs or recipe.augmentation != Augmentation()
+        dense = len(task.output) > 1
+        if task.collate is not None and (changed or (dense and recipe.label_smoothing)):
+            what = "a target for every place, as label_smoothing has not" if dense else "sequences"
             raise InputError(
-                f"recipe: mixup, cutmix and [augmentation] change images, and task {task.name!r} has sequences; "
+                f"recipe: mixup, cutmix and [augmentation] change images, and task {task.name!r} has {what}; "
                 "leave them out"
             )
         self._primal = primal_layers(self.module) if recipe.ksvd_weight else []

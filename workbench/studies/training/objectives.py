@@ -57,5 +57,63 @@ def with_perplexity(means: Mapping[str, float]) -> dict[str, float]:
     return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
 
 
+UNLABELLED = -100
+"""The target of a pixel that counts for nothing."""
+
+
+def segmentation_scores(
+    logits: Float[Tensor, "n classes height width"], targets: Int[Tensor, "n height width"]
+) -> dict[str, Float[Tensor, " n"]]:
+    """Mean cross-entropy of the pixels of an image that have a class (``loss``), and what is counted of each class c.
+
+    As shares of the image's pixels: ``right_c`` are of the class and said to be, ``labelled_c`` are of it, ``said_c``
+    are said to be, labelled or not of any class left out.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy, one_hot
+
+    real = targets != UNLABELLED
+    loss = cross_entropy(logits.float(), targets, reduction="none", ignore_index=UNLABELLED)
+    scores = {"loss": loss.sum((1, 2)) / real.sum((1, 2)).clamp(min=1)}
+    said, held = (
+        (one_hot(labels, logits.shape[1]) * real[..., None]).flatten(1, 2).float()
+        for labels in (logits.argmax(1), torch.where(real, targets, 0))
+    )
+    for name, marked in (("right", said * held), ("labelled", held), ("said", said)):
+        scores |= {f"{name}_{number}": share for number, share in enumerate(marked.mean(1).unbind(1))}
+    return scores
+
+
+def with_mean_iou(means: Mapping[str, float]) -> dict[str, float]:
+    """``loss``, and of all pixels together ``accuracy``, ``class_accuracy`` and ``mean_iou``.
+
+    Accuracy of a class is the share of its pixels that are said to be of it; its IoU the pixels that are of it and said
+    to be, over those that are either. Means are over the classes that there are in the data, or in the answers.
+    """
+    counts: dict[str, list[float]] = {"right": [], "labelled": [], "said": []}
+    for name, value in means.items():
+        kind, _, number = name.partition("_")
+        if number.isdigit():
+            counts[kind].append(value)
+    right, labelled, said = counts.values()
+    union = [held + given - both for both, held, given in zip(right, labelled, said, strict=True)]
+    return {
+        "loss": means["loss"],
+        "accuracy": _ratio(math.fsum(right), math.fsum(labelled)),
+        "class_accuracy": _mean_ratio(right, labelled),
+        "mean_iou": _mean_ratio(right, union),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _mean_ratio(parts: list[float], wholes: list[float]) -> float:
+    found = [part / whole for part, whole in zip(parts, wholes, strict=True) if whole]
+    return math.fsum(found) / len(found) if found else math.nan
+
+
 CLASSIFICATION = Objective("accuracy", classification_scores)
 LANGUAGE = Objective("perplexity", language_scores, with_perplexity)
+SEGMENTATION = Objective("mean_iou", segmentation_scores, with_mean_iou)

@@ -11,6 +11,7 @@ from workbench.core.errors import InputError
 from workbench.studies.training.objectives import CLASSIFICATION, Objective
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
     from torch.utils.data import Dataset
 
@@ -43,7 +44,11 @@ class Task:
     workers: int = 0
     """Processes that read examples."""
     collate: Callable[..., Any] | None = None
-    """Makes a batch of examples that differ in length; None where they do not."""
+    """Makes a batch of examples that differ in length, or whose targets do not bear changed images; None elsewhere."""
+    reorder: Callable[[Any, Any, np.random.Generator], tuple[Any, Any]] | None = None
+    """Input and target with the tokens in an order drawn at random; None where there is no such control."""
+    trivial: Callable[[Task], dict[str, float]] | None = None
+    """Test scores of a predictor that sees no input; None: one that knows how frequent the classes are."""
 
     def together(self, examples: list[Any]) -> tuple[Batch, Tensor]:
         """Examples as a batch, and their targets."""

@@ -79,14 +79,14 @@ def photos(asked: Asked) -> Task:
     for split, numbers in kept.items():
         raw = np.stack([cuts[split][number] for number in numbers])
         targets = torch.tensor([labels[split][number] for number in numbers])
-        sets[split] = TensorDataset(_normalised(raw), targets)
+        sets[split] = TensorDataset(normalised(raw), targets)
         digest = hashlib.sha256(raw.tobytes() + targets.numpy().astype("<i8").tobytes()).hexdigest()
         data[split] = {"n": len(raw), "sha256": digest}
     return Task(
         name="photos",
         classes=tuple(files),
         **sets,
-        preprocessing=_preprocessing(size),
+        preprocessing=preprocessing_of(size),
         data=data,
         output=(len(files),),
         architecture={"num_classes": len(files), "in_chans": 3},
@@ -113,12 +113,14 @@ def cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
     return found
 
 
-def _normalised(raw: np.ndarray) -> torch.Tensor:
+def normalised(raw: np.ndarray) -> torch.Tensor:
+    """(n, height, width, 3) colours from 0 to 255 as (n, 3, height, width), normalised as ImageNet's."""
     images = torch.from_numpy(raw).permute(0, 3, 1, 2).float() / 255
     return (images - torch.tensor(MEAN).view(-1, 1, 1)) / torch.tensor(STD).view(-1, 1, 1)
 
 
-def _preprocessing(size: int) -> dict[str, Any]:
+def preprocessing_of(size: int) -> dict[str, Any]:
+    """How a square colour image of that many pixels a side becomes what the model receives."""
     return {
         "scale": 1 / 255,
         "resize": size,
@@ -157,7 +159,7 @@ def folder(asked: Asked) -> Task:
         classes=tuple(train.classes),
         train=seen,
         test=test,
-        preprocessing=_preprocessing(size),
+        preprocessing=preprocessing_of(size),
         data={
             "source": "images in a folder",
             "train": folder_identity(train, seen.indices),
@@ -192,12 +194,13 @@ def _image_folder(path: Path, transform: Any) -> Any:
     from torchvision.datasets import ImageFolder
 
     try:
-        return ImageFolder(str(path), transform=transform, loader=_open_image)
+        return ImageFolder(str(path), transform=transform, loader=open_image)
     except FileNotFoundError as error:  # no class folders, or one without images
         raise InputError(f"{path} must hold a folder of images for each class: {error}") from error
 
 
-def _open_image(path: str) -> Image.Image:
+def open_image(path: str) -> Image.Image:
+    """An image file in colour; InputError where it cannot be read."""
     try:
         with Image.open(path) as image:
             return image.convert("RGB")

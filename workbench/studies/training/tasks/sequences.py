@@ -78,27 +78,30 @@ class Pairs(Sequences):
 class Shuffled(Dataset):
     """The same examples, the tokens of each in an order of its own that is the same whenever it is read."""
 
-    def __init__(self, examples: Any) -> None:
-        self.examples = examples
+    def __init__(self, examples: Any, reorder: Callable[..., tuple[Any, Any]]) -> None:
+        self.examples, self.reorder = examples, reorder
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        found, target = self.examples[index]
-        draw = np.random.default_rng(index)
-        if isinstance(found, tuple):
-            return tuple(one[draw.permutation(len(one))] for one in found), target
-        return found[draw.permutation(len(found))], target
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.reorder(*self.examples[index], np.random.default_rng(index))
+
+
+def reordered(found: Any, target: int, draw: np.random.Generator) -> tuple[Any, int]:
+    """The tokens of a sequence, or of each of several, in random order."""
+    if isinstance(found, tuple):
+        return tuple(one[draw.permutation(len(one))] for one in found), target
+    return found[draw.permutation(len(found))], target
 
 
 def shuffled(task: Task) -> Task:
-    """A task with its tokens in random order; InputError where the inputs are no sequences to classify."""
-    if task.collate is None:
+    """A task with its tokens in random order; InputError where the inputs are no tokens that have one."""
+    if task.reorder is None or task.collate is None:
         raise InputError(
             f"task {task.name} has no sequences to classify whose tokens could be shuffled; leave shuffled out"
         )
-    sets = {"train": Shuffled(task.train), "test": Shuffled(task.test)}
+    sets = {split: Shuffled(getattr(task, split), task.reorder) for split in ("train", "test")}
     return dataclasses.replace(
         task, **sets, watched=_watched(sets, task.collate), data=task.data | {"shuffled": True}
     )
@@ -109,7 +112,9 @@ def in_memory(task: Task) -> Task:
     held, data = {}, dict(task.data)
     for split in ("train", "test"):
         part: Any = getattr(task, split)
-        if not isinstance(part, Sequences):
+        if hasattr(part, "in_memory"):
+            part, data[split] = part.in_memory()
+        elif not isinstance(part, Sequences):
             examples = [part[number] for number in range(len(part))]
             small = [ids.numpy().astype(np.uint16) for ids, _ in examples]
             part = Sequences(small, [target for _, target in examples])
@@ -153,6 +158,7 @@ def _task(
         architecture={**architecture, "num_classes": len(classes)},
         watched=_watched({"train": train, "test": test}, collate),
         collate=collate,
+        reorder=reordered,
         **rest,
     )
 

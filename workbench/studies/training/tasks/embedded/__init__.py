@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.studies.training.tasks.embedded import images, listops, pathfinder, prose, series
+from workbench.studies.training.tasks.embedded import images, listops, mosaics, pathfinder, prose, series
 
 PREFIX = "embedded:"
 SEED = 21
@@ -61,6 +61,14 @@ EMBEDDED: dict[str, Embedded] = {
     "pathfinder": Embedded(
         "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 5000, 1000,
         "pathfinder-embedded", f"{_ARENA} Pathfinder",
+    ),
+    "mosaics": Embedded(
+        "segmentation", "mosaics of eight textures from the bundled photographs, 32×32", mosaics.write_mosaics, 1200,
+        300, "segmentation-embedded", "ADE20K",
+    ),
+    "collages": Embedded(
+        "segmentation", "two or three of scikit-learn's digits on a texture, 32×32", mosaics.write_collages, 1200, 300,
+        "segmentation-embedded", "ADE20K",
     ),
     **{
         name: Embedded(
