@@ -236,6 +236,7 @@ HOST = """async ([esm, css, state, content]) => {
     save_changes() { this.saved += 1; },
     on(event, act) { (heard[event] ??= []).push(act); },
     off(event, act) { heard[event] = heard[event].filter(one => one !== act); },
+    message(content, buffers) { for (const act of heard["msg:custom"] ?? []) act(content, buffers); },
     fromKernel(name, value) { state[name] = value; for (const act of heard[`change:${name}`] ?? []) act(); },
     listeners: () => Object.values(heard).reduce((sum, acts) => sum + acts.length, 0),
   };

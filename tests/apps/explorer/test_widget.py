@@ -1,7 +1,9 @@
 """The page as a widget: what is set in Python moves the page, and what is done there is told."""
 
 import asyncio
+import base64
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -14,12 +16,14 @@ import workbench
 from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer, ablation, evidence
+from workbench.apps.explorer import bundle as bundles
 from workbench.apps.explorer.bundle import make_bundle, read_bundle
 from workbench.apps.explorer.measures import NULL_SAMPLES
 from workbench.apps.explorer.page import bundle_at
 from workbench.apps.explorer.widget import PageWidget
 from workbench.core.errors import InputError, MissingResource
 
+HOLDS = "([selector, words]) => document.querySelector(selector)?.textContent.includes(words)"
 SAYS = "words => document.querySelector('.aw-headline')?.textContent.includes(words)"
 
 
@@ -262,6 +266,60 @@ def test_queries_and_keys_are_laid_out_by_umap_where_it_is_installed(live, monke
     np.testing.assert_allclose(((points - points.mean(0)) ** 2).sum(0), variance, rtol=1e-2)
 
 
+@needs_chrome
+def test_a_matrix_that_is_too_coarse_is_looked_at_closer(explorer, monkeypatch):
+    """Of a pooled matrix the page asks for what is in view, and shows it token by token."""
+    monkeypatch.setattr(bundles, "POOLED", 16)
+    monkeypatch.setattr(evidence, "MOST_TOKENS", 0)  # no spectra: they are not in question
+    own = Explorer(n=2)
+    page = own.page(layers=[3], ablations=False)
+    assert page.bundle.header.layers[0].pooled
+    sent = []
+    monkeypatch.setattr(page, "send", lambda content, buffers: sent.append((content["part"], buffers[0])))
+    attn = workbench.capture(*_given(own), layers=[3], sites=["attn"])[3].attn[0, 0].numpy()
+    ask(page, part=[0, 0, 65])
+    whole = np.frombuffer(sent[0][1], np.float16).reshape(16, 16)
+    np.testing.assert_allclose(whole, page.bundle.attention(3)[0], atol=1e-3)
+    ask(page, part=[60, 3, 16])
+    assert "no part of 16 tokens from 60 and 3" in page.trouble
+    wrong = []
+    with chromium() as browser:
+        seen = browser.new_page(viewport={"width": 1440, "height": 900})
+        seen.on("pageerror", lambda error: wrong.append(str(error)))
+        seen.evaluate(HOST, [page._esm, page._css, traits(page), base64.b64encode(page.content).decode()])
+        note = ".aw-evidence .aw-body > .aw-note"
+        seen.wait_for_function(HOLDS, arg=[note, "Means of 4.1 × 4.1 tokens."])
+        box = seen.locator(".aw-matrix").bounding_box()
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        seen.mouse.move(*middle)
+        seen.mouse.wheel(0, -1500)  # nine times as large
+        seen.wait_for_function("() => model.sent.at(-1)[0].part")
+        asked = seen.evaluate("() => model.sent.at(-1)[0].part")
+        assert asked[2] < 16
+        sent.clear()
+        ask(page, part=asked)
+        while page.worker.busy:  # in a thread of its own, since the browser's event loop runs
+            seen.wait_for_timeout(20)
+        ((part, content),) = sent
+        exact = np.frombuffer(content, np.float16).reshape(part["side"], part["side"])
+        top, left, count = asked
+        np.testing.assert_array_equal(exact, attn[top : top + count, left : left + count].astype(np.float16))
+        seen.evaluate(
+            """([part, content]) => model.message({ part }, [new DataView(
+              Uint8Array.from(atob(content), letter => letter.charCodeAt(0)).buffer)])""",
+            [part, base64.b64encode(content).decode()],
+        )
+        seen.wait_for_function(HOLDS, arg=[note, "Token by token."])
+        seen.mouse.move(middle[0] + 1, middle[1] + 1)
+        words = seen.text_content(".aw-tip span")
+        labels = page.bundle.header.inputs[0].labels
+        query, key = (labels.index(one) for one in re.findall("“(.*?)”", words))
+        said = float(seen.text_content(".aw-tip b").rstrip("\u00a0%")) / 100
+        assert said == pytest.approx(float(attn[query, key]), rel=0.06, abs=1e-4)
+        assert (query, key) == (32, 32)
+    assert wrong == []
+
+
 def test_a_layer_that_was_left_out_is_captured_when_it_is_asked_for(live, monkeypatch):
     monkeypatch.setattr(evidence, "MOST_TOKENS", 0)  # no spectra: they are not in question
     page = live.explorer.page(layers=[-1], ablations=False)
@@ -457,8 +515,6 @@ def _the_plane_is_that_of_umap_where_it_was_asked_for(seen, now):
 
 @needs_chrome
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
-    import base64
-
     state = traits(page) | {"umap": True}
     other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
     wrong = []

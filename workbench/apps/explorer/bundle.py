@@ -705,12 +705,23 @@ def why_without(record: LayerRecord, count: int) -> str:
 
 def _pooled(attn: np.ndarray) -> dict[str, np.ndarray]:
     """Means and maxima over `POOLED` bins of queries and of keys; token i is in bin ⌊i · 512 / N⌋."""
-    count = attn.shape[-1]
-    edges = -(-np.arange(POOLED) * count // POOLED)  # the first token of every bin
-    sizes = np.diff(np.append(edges, count))
-    sums = np.add.reduceat(np.add.reduceat(attn, edges, -1), edges, -2)
+    edges, _ = _bins(attn.shape[-1], POOLED)
     most = np.maximum.reduceat(np.maximum.reduceat(attn, edges, -1), edges, -2)
-    return {"attn_mean": sums / (sizes[:, None] * sizes), "attn_max": most}
+    return {"attn_mean": bin_means(attn), "attn_max": most}
+
+
+def bin_means(attn: np.ndarray) -> np.ndarray:
+    """Means of a square (…, query, key) over at most `POOLED` bins on a side; token i is in bin ⌊i · bins / N⌋."""
+    count = attn.shape[-1]
+    edges, sizes = _bins(count, min(count, POOLED))
+    sums = np.add.reduceat(np.add.reduceat(attn, edges, -1), edges, -2)
+    return sums / (sizes[:, None] * sizes)
+
+
+def _bins(count: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first token of every bin, and how many it has."""
+    edges = -(-np.arange(bins) * count // bins)
+    return edges, np.diff(np.append(edges, count))
 
 
 def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> Bundle:

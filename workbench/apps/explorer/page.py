@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+import numpy as np
+
 from workbench._version import __version__
-from workbench.apps.explorer.bundle import POOLED, Bundle, make_bundle
+from workbench.apps.explorer.bundle import POOLED, Bundle, bin_means, make_bundle, why_without
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_place
 
@@ -262,6 +264,32 @@ def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, 
             "output goes, or its values, are not known"
         )
     return bundle
+
+
+def matrix_part(
+    place: Address, material: Material, top: int, left: int, count: int, generate: int = 0
+) -> np.ndarray:
+    """Attention of the address' head between ``count`` queries from ``top`` and as many keys from ``left``, as float16.
+
+    Of more than `POOLED` tokens their means, as `bin_means` gives them: a page of a long input shows it where the whole
+    is too coarse. Raises `InputError` where there is no such part.
+    """
+    from workbench.captures import capture
+
+    def make() -> np.ndarray:
+        one = material.continued(place, generate)[0] if generate else material.one(place)
+        with material.alone(f"looking closer at layer {place.layer}, head {place.head}"):
+            (record,) = capture(material.model(place), one, layers=[place.layer], sites=("attn",))
+        if why := why_without(record, len(one.tokens.labels[0])):
+            raise InputError(f"layer {place.layer} {why}")
+        assert record.attn is not None
+        return record.attn[0, place.head].detach().cpu().numpy().astype(np.float16)
+
+    whole = material.keep(place, ("matrix", place.layer, place.head, generate), make)
+    if not (count > 0 and 0 <= top <= whole.shape[0] - count and 0 <= left <= whole.shape[1] - count):
+        raise InputError(f"there is no part of {count} tokens from {top} and {left} in {whole.shape}")
+    part = whole[top : top + count, left : left + count].astype(np.float32)
+    return bin_means(part).astype(np.float16)
 
 
 def _whole(model: LoadedModel, one: Inputs) -> int:

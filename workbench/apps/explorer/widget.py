@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anywidget
+import numpy as np
 import torch
 import traitlets
 
 from workbench.apps.explorer.evidence import umap_plane
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.measures import measure, options_of
-from workbench.apps.explorer.page import FRONT, live_bundle, script, with_head_off
+from workbench.apps.explorer.page import FRONT, live_bundle, matrix_part, script, with_head_off
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
 
@@ -176,6 +177,32 @@ class PageWidget(anywidget.AnyWidget):
 
         self._work(work, done)
 
+    def look_closer(self, top: int, left: int, count: int) -> None:
+        """Send the page a part of the matrix that it looks at, token by token or in smaller bins.
+
+        Nothing where other work is under way: what the page shows is coarse, and right.
+        """
+        if self.worker.busy and not self._measuring:
+            return
+        place, bundle, explorer = self._free()
+        generate = self._generated
+        part = {
+            "id": bundle.header.inputs[0].id,
+            "layer": place.layer,
+            "head": place.head,
+            "top": top,
+            "left": left,
+        }
+
+        def work(report: Report) -> np.ndarray:
+            with explorer.material.reporting(report):
+                return matrix_part(place, explorer.material, top, left, count, generate)
+
+        def done(found: np.ndarray) -> None:
+            self.send({"part": {**part, "count": count, "side": len(found)}}, buffers=[found.tobytes()])
+
+        self._work(work, done)
+
     def follow(self, place: Address) -> None:
         """Show where the explorer was moved to."""
         if self.bundle is None or self.place is None or _captured(place) != _captured(self.place):
@@ -303,6 +330,8 @@ class PageWidget(anywidget.AnyWidget):
                 self.measure(str(message["measure"]))
             elif "generate" in message:
                 self.generate(message["generate"])
+            elif isinstance(message.get("part"), list):
+                self.look_closer(*map(int, message["part"]))
             elif "embed" in message:
                 self.embed()
             elif "switch_off" in message:

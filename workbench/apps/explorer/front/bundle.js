@@ -29,7 +29,7 @@ export function byBits(values, of) {
 export class BundleError extends Error {}
 
 /** One attention layer of one input: rows and columns of its matrices by head, decoded from float16 as they are asked for. */
-class Maps {
+export class Maps {
   constructor(bits, shape, tokens) {
     [this.heads, this.rows, this.columns] = shape;
     this.bits = bits;

@@ -1,5 +1,6 @@
 // Evidence, in tabs: the head's matrix, its queries and keys, their lengths, spectra, metrics beside all heads, effect.
 
+import { Maps } from "./bundle.js";
 import { bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
@@ -14,8 +15,11 @@ const HINTS = {
   spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",
 };
 
+const REST_MS = 150; // without another turn of the wheel, before a part of the matrix is asked for
+
 export class Evidence {
   constructor(state, tip, host = {}) {
+    this.host = host;
     this.state = state;
     this.tip = tip;
     this.tabs = make("div", "aw-tabs");
@@ -117,6 +121,7 @@ export class Evidence {
     const [unit, tall] = [(side * scale) / maps.columns, (high * scale) / maps.rows];
     pen.imageSmoothingEnabled = false;
     pen.drawImage(canvas, -x, -y, side * scale, high * scale);
+    const closer = (this.closer = this.drawPart(pen, maps, side));
     const rowHeight = Math.max(1, tall);
     pen.strokeStyle = ink;
     pen.lineWidth = 1;
@@ -124,10 +129,58 @@ export class Evidence {
       if (state.direction === "from") pen.strokeRect(-0.5, maps.rowOf(token) * tall - y - 0.5, side + 1, rowHeight + 1);
       else pen.strokeRect(maps.columnOf(token) * unit - x - 0.5, -0.5, Math.max(1, unit) + 1, side + 1);
     }
-    if (unit >= 13 && !maps.pooled) this.names(pen, maps, unit, side, style);
-    const pooled = maps.pooled ? ` Means of ${(maps.tokens / maps.columns).toFixed(1)} × ${(maps.tokens / maps.columns).toFixed(1)} tokens.` : "";
+    const token = (side * scale) / maps.tokens;
+    if (token >= 13 && (!maps.pooled || (closer && !closer.pooled))) this.names(pen, maps, token, side, style);
+    const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
+    const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `Row: query, column: key. Full colour at ${number(limit)}; largest ${number(most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
+      `Row: query, column: key. Full colour at ${number(closer?.limit ?? limit)}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
+  }
+
+  /** The part of a pooled matrix that is in view, where a kernel has sent it finer; it is asked for once the view rests. */
+  drawPart(pen, maps, side) {
+    const { state, host } = this;
+    if (!maps.pooled || !host.part || this.zoom.scale <= 2) return null;
+    const { tokens } = maps;
+    const seen = tokens / this.zoom.scale; // tokens on a side
+    const [left, top] = [this.zoom.x, this.zoom.y].map((offset) => (offset / side) * seen);
+    const { part } = state;
+    const covers = part && part.id === state.one.id && part.layer === state.layer && part.head === state.head
+      && part.left <= left && part.top <= top && Math.min(tokens, left + seen) <= part.left + part.count + 1 && Math.min(tokens, top + seen) <= part.top + part.count + 1
+      && (part.side === part.count || part.count < 3 * seen);
+    if (!covers) {
+      clearTimeout(this.resting);
+      const count = Math.min(tokens, Math.ceil(1.5 * seen) + 1); // somewhat more than is seen, to be dragged
+      const from = (first) => Math.max(0, Math.min(tokens - count, Math.floor(first - 0.25 * seen)));
+      const asked = [from(top), from(left), count];
+      const view = [state.input, state.layer, state.head, ...asked].join();
+      if (this.askedFor === view) return null; // it is on its way, or cannot be had
+      this.resting = setTimeout(() => {
+        this.askedFor = view;
+        host.part(...asked);
+      }, REST_MS);
+      return null;
+    }
+    const key = [state.theme, state.scale].join();
+    if (this.finer?.part !== part || this.finer.key !== key) {
+      const closer = new Maps(part.bits, [1, part.side, part.side], part.count);
+      const { most, limit } = closer.extent(0, 0.999);
+      Object.assign(closer, { most, limit: limit || most });
+      this.finer = { part, key, closer, canvas: bitmap(part.bits, part.side, part.side, closer.limit, { ...state.look, direction: "from" }) };
+    }
+    const unit = side / seen;
+    pen.clearRect(0, 0, side, side);
+    pen.drawImage(this.finer.canvas, (part.left - left) * unit, (part.top - top) * unit, part.count * unit, part.count * unit);
+    return this.finer.closer;
+  }
+
+  /** Attention at a cell: that of the part that is shown, where there is one. */
+  at(maps, { query, key }) {
+    const { part } = this.state;
+    const [row, column] = part ? [query - part.top, key - part.left] : [];
+    const inside = this.closer && row >= 0 && column >= 0 && row < part.count && column < part.count;
+    if (inside) return { value: this.closer.at(0, this.closer.rowOf(row), this.closer.columnOf(column)), single: !this.closer.pooled };
+    return { value: maps.at(this.state.head, maps.rowOf(query), maps.columnOf(key)), single: !maps.pooled };
   }
 
   /** The tokens with most of the attention in question, by name. */
@@ -163,10 +216,10 @@ export class Evidence {
       pen.fillText(words, 0, 0);
       pen.restore();
     };
-    for (let i = Math.floor(this.zoom.y / unit); i < Math.min(maps.rows, (this.zoom.y + side) / unit); i++) {
+    for (let i = Math.floor(this.zoom.y / unit); i < Math.min(maps.rows > 1 ? maps.tokens : 1, (this.zoom.y + side) / unit); i++) {
       if (maps.rows > 1) put(readable(labels[i]), 3, (i + 0.5) * unit - this.zoom.y, false);
     }
-    for (let i = Math.floor(this.zoom.x / unit); i < Math.min(maps.columns, (this.zoom.x + side) / unit); i++) {
+    for (let i = Math.floor(this.zoom.x / unit); i < Math.min(maps.tokens, (this.zoom.x + side) / unit); i++) {
       put(readable(labels[i]), (i + 0.5) * unit - this.zoom.x, side - 3, true);
     }
   }
@@ -184,7 +237,7 @@ export class Evidence {
       event.preventDefault();
       const [px, py] = placeOn(matrix, event);
       const before = this.zoom.scale;
-      this.zoom.scale = Math.max(1, Math.min(64, before * Math.exp(-event.deltaY * 0.0015)));
+      this.zoom.scale = Math.max(1, Math.min(Math.max(64, state.one.count / 16), before * Math.exp(-event.deltaY * 0.0015)));
       const grown = this.zoom.scale / before;
       Object.assign(this.zoom, { x: (this.zoom.x + px) * grown - px, y: (this.zoom.y + py) * grown - py });
       pin();
@@ -206,9 +259,10 @@ export class Evidence {
       if (!cell) return this.tip.hide();
       const maps = state.one.maps(state.card);
       const { labels } = state.one;
-      const named = (token) => (maps.pooled ? `token ${token} and those beside it` : `“${readable(labels[token])}”`);
+      const { value, single } = this.at(maps, cell);
+      const named = (token) => (single ? `“${readable(labels[token])}”` : `token ${token} and those beside it`);
       const from = maps.rows === 1 ? "the class token" : named(cell.query);
-      this.tip.show(event, `${percent(maps.at(state.head, maps.rowOf(cell.query), maps.columnOf(cell.key)))}`, `from ${from} to ${named(cell.key)}`);
+      this.tip.show(event, percent(value), `from ${from} to ${named(cell.key)}`);
     });
     matrix.addEventListener("pointerup", (event) => {
       const cell = this.cellAt(event);

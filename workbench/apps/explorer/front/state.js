@@ -14,7 +14,7 @@ export class State {
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
-      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null,
+      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null,
     });
     this.tokens = this.opening();
     this.waiting = false;

@@ -93,6 +93,8 @@ function render({ model, el }) {
       wait("Switching a head off", "its effect");
       model.send({ switch_off: how || "zero" }, undefined, []);
     },
+    /** A part of a matrix that is shown too coarse: queries from `top`, keys from `left`, `count` of both. */
+    part: (top, left, count) => model.send({ part: [top, left, count] }, undefined, []),
     /** Queries and keys of the head that is looked at, by UMAP. */
     embed() {
       wait("Laying out queries and keys", "the plane");
@@ -149,13 +151,18 @@ function render({ model, el }) {
     if (model.get("said")) page.say(model.get("said"), true);
   };
   const embedded = () => page.state?.set({ embedding: model.get("embedding"), plane: "umap" });
+  const told = (message, buffers) => {
+    if (!message.part || !page.state) return;
+    const { buffer, byteOffset, byteLength } = buffers[0];
+    page.state.set({ part: { ...message.part, bits: new Uint16Array(buffer.slice(byteOffset, byteOffset + byteLength)) } });
+  };
   show();
   size();
   given();
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
     ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
-    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["change:talk", size], ["change:height", size],
+    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["msg:custom", told], ["change:talk", size], ["change:height", size],
   );
   for (const [event, act] of heard) model.on(event, act);
   // A host drops what it is told between its first question and this script: the kernel hears what is known here.
