@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
-from workbench.analyses.registry import Analysis, OfHeads
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
@@ -42,6 +42,7 @@ class Options(OfHeads):
         "samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
         "out",
     ] = 20
+    single: Single = False
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from workbench.frames.results import shared
 CONSTANT = 0.5
 SAMPLING = "softmax-sampling"
 """What provenance and ``claims.csv`` call what is sampled from random logits, of no model."""
-_STEPS = 48  # of bisection: they leave less than rounding of an interval of log 2N
+_STEPS = 48  # of Newton, at most; logits N(0, 10²) of 10 000 keys need a dozen
 _IN_CACHE = 2**16  # numbers of which a step makes copies
 _AT_ONCE = 2**20  # numbers drawn
 
@@ -96,7 +96,7 @@ def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batc
 
     abdullaev2025 Remark III.5 and Fig. 1 (left) speak of its largest value, which is 1/2.
 
-    Exact, without any N × N matrix: the root of Σ_i p_i / (p_i − λ) between the two largest p, found by bisection.
+    Exact, without any N × N matrix: the root of Σ_i p_i / (p_i − λ) between the two largest p.
     Between 0 (one key takes everything) and 1/2 (two keys share everything, whatever N is); 1/N where all are alike.
     Raises `InputError` for fewer than two keys, NaN, and logits of +∞.
     """
@@ -107,21 +107,34 @@ def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batc
 
 
 def _largest_eigenvalue(logits: Float[Tensor, "row key"]) -> Float[Tensor, " row"]:
+    """λ = m p₂ with 1 / Σ 1 / (m p₂/p_i − 1) over all keys but the first = 1 − m p₂/p₁, by Newton's steps.
+
+    The left side is concave and rises with m, since it is a parallel sum of straight lines; so steps from the left
+    never pass the root, whatever the p are.
+    """
     log_p = logits.log_softmax(-1)
-    first, second = log_p.topk(2, -1).values.unbind(-1)
+    largest, places = log_p.topk(2, -1)
+    first, second = largest.unbind(-1)
     some = second.clamp_min(torch.finfo(torch.float64).min)  # −∞ where a query sees one key
     # in units of the second largest p, so that nothing underflows
-    inverse = (some[:, None] - log_p).exp()
-    low = torch.ones_like(first)
-    # a row of |diag(p) − ppᵀ| sums to 2 p (1 − p), which is at most 2 (N − 1) times the second largest p
-    high = (first - some).exp().clamp(max=2.0 * (logits.shape[-1] - 1))
+    inverse = (some[:, None] - log_p).exp().scatter_(-1, places[:, :1], torch.inf)
+    ratio = (some - first).exp()
+    root = 2 / (1 + ratio)  # that of two keys
     work = torch.empty_like(inverse)
     for _ in range(_STEPS):
-        middle = (low * high).sqrt()
-        torch.mul(middle[:, None], inverse, out=work)
-        above = work.neg_().add_(1).reciprocal_().sum(-1) > 0  # Σ 1 / (1 − middle · inverse)
-        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-    return (second + high.log()).exp().clamp(max=CONSTANT)  # above only by rounding
+        torch.mul(root[:, None], inverse, out=work).sub_(1).reciprocal_()
+        part = 1 / work.sum(-1)
+        slope = (
+            torch.linalg.vecdot(work, work) * part**2 + part + root * ratio
+        )  # times the root, and at least 1
+        step = (1 - part - root * ratio) / slope
+        step = step.where(
+            step.isfinite() & (step > 0), 0.0
+        )  # two equal keys, or one alone, are there already
+        root = root * (1 + step)
+        if not (step > torch.finfo(torch.float64).eps).any():
+            break
+    return (second + root.log()).exp().clamp(max=CONSTANT)  # above only by rounding
 
 
 @checked
@@ -165,32 +178,32 @@ def sampled_lipschitz(tokens: int, null_samples: int, seed: int, spread: float =
 
     They look where such logits lie: neither can exceed 1/2, and both fall short of it where few logits tie at the top.
     """
-    pairs, local = [], []
-    for x, y in _drawn(tokens, null_samples, seed, spread, spread):
-        pairs.append(slope(x, y).max())
-        local.append(local_lipschitz(x).max())
-    return SampledLipschitz(*(max(map(float, found)) for found in (pairs, local)))
+    parts = [_largest(x * spread, y * spread) for x, y in _drawn(tokens, null_samples, seed)]
+    return SampledLipschitz(*map(max, zip(*parts, strict=True)))
+
+
+def _largest(x: Float[Tensor, "draw token"], y: Float[Tensor, "draw token"]) -> tuple[float, float]:
+    return float(slope(x, y).max()), float(local_lipschitz(x).max())
 
 
 def sampled_perturbation(
     tokens: int, null_samples: int, seed: int, spread: float = 1.0, sigma: float = 1.0
 ) -> Float[Tensor, " draw"]:
     """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), by draw (abdullaev2025 Fig. 1, right)."""
-    return torch.cat(
-        [perturbation(c, noise) for c, noise in _drawn(tokens, null_samples, seed, spread, sigma)]
-    )
+    drawn = _drawn(tokens, null_samples, seed)
+    return torch.cat([perturbation(x * spread, y * sigma) for x, y in drawn])
 
 
 def _drawn(
-    tokens: int, null_samples: int, seed: int, *spreads: float
-) -> Iterator[tuple[Float[Tensor, "draw token"], ...]]:
-    """Draws of normal vectors, one for each standard deviation, a few at a time; the same for one seed and length."""
+    tokens: int, null_samples: int, seed: int
+) -> Iterator[tuple[Float[Tensor, "draw token"], Float[Tensor, "draw token"]]]:
+    """Draws of two standard normal vectors, a few at a time; the same for one seed and length."""
     generator = null_distributions.generator(seed, "softmax", tokens)
     at_once = max(1, _AT_ONCE // tokens)
     for start in range(0, null_samples, at_once):
-        shape = (len(spreads), min(at_once, null_samples - start), tokens)
-        normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-        yield tuple(part * spread for part, spread in zip(normal, spreads, strict=True))
+        shape = (2, min(at_once, null_samples - start), tokens)
+        x, y = torch.randn(shape, generator=generator, dtype=torch.float64)
+        yield x, y
 
 
 def sampled_sensitivity(
@@ -202,17 +215,27 @@ def sampled_sensitivity(
     of all samples: slope of two vectors (pairs) and exact constant at one (local). ``softmax_perturbation`` is the mean
     over samples, of the logits and of the noise, with its 95 % interval.
     """
+    found = {
+        (count, spread): sampled
+        for count in tokens
+        for spread, sampled in zip(spreads, _sampled(count, spreads, null_samples, seed), strict=True)
+    }
     rows = []
     for spread in spreads:
         for count in tokens:
             place = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
-            found = sampled_lipschitz(count, null_samples, seed, spread)
-            for candidate, value in found._asdict().items():
+            largest, moved = found[count, spread]
+            for candidate, value in largest._asdict().items():
                 rows.append(
                     {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **place}
                 )
-            moved = mean_interval(pd.Series(sampled_perturbation(count, null_samples, seed, spread)))
-            rows.append({"metric": SOFTMAX_PERTURBATION.name, **moved._asdict(), **place})
+            rows.append(
+                {
+                    "metric": SOFTMAX_PERTURBATION.name,
+                    **mean_interval(pd.Series(moved))._asdict(),
+                    **place,
+                }
+            )
     columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "null_samples"]
     frame = pd.DataFrame(rows).reindex(columns=columns).astype({"tokens": "Int64", "null_samples": "Int64"})
     frame.attrs["provenance"] = shared(
@@ -225,6 +248,22 @@ def sampled_sensitivity(
         }
     )
     return frame
+
+
+def _sampled(
+    tokens: int, spreads: Sequence[float], null_samples: int, seed: int
+) -> list[tuple[SampledLipschitz, Tensor]]:
+    """`sampled_lipschitz` and `sampled_perturbation` of every spread: drawing takes longer than what follows."""
+    largest: list[list[tuple[float, float]]] = [[] for _ in spreads]
+    moved: list[list[Tensor]] = [[] for _ in spreads]
+    for x, y in _drawn(tokens, null_samples, seed):
+        for place, spread in enumerate(spreads):
+            largest[place].append(_largest(x * spread, y * spread))
+            moved[place].append(perturbation(x * spread, y))
+    return [
+        (SampledLipschitz(*map(max, zip(*parts, strict=True))), torch.cat(shifts))
+        for parts, shifts in zip(largest, moved, strict=True)
+    ]
 
 
 class RootFit(NamedTuple):

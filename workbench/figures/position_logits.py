@@ -61,8 +61,8 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     and mean |r| over inputs and heads of both cross terms together, with that of shuffled positions.
 
     Args:
-        frame: the result of ``position-logits``, of one or several models; joined with that of ``per_head`` for 95 %
-            confidence intervals over inputs.
+        frame: the result of ``position-logits``, of one or several models; with ``single`` for 95 % confidence
+            intervals over inputs.
 
     Raises:
         InputError: the frame holds no such rows.
