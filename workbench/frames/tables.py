@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -44,12 +44,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     """
     frame = _of_texts(frame, _FORMULA, lambda text: f"'{text}")
     # a carriage return ends a row unless it is quoted, which it is not of itself
-    torn = any(
-        isinstance(cell, str) and "\r" in cell
-        for place in range(frame.shape[1])
-        if not pd.api.types.is_numeric_dtype(frame.iloc[:, place])
-        for cell in frame.iloc[:, place]
-    )
+    torn = any("\r" in text for place in range(frame.shape[1]) for text in _texts(frame.iloc[:, place]))
     return frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if torn else csv.QUOTE_MINIMAL).encode()
 
 
@@ -63,14 +58,20 @@ def _of_texts(frame: pd.DataFrame, wanted: re.Pattern[str], change: Callable[[st
     frame = frame.copy(deep=False)
     for place in range(frame.shape[1]):
         column = frame.iloc[:, place]
-        if pd.api.types.is_numeric_dtype(column):
-            continue
-        texts = {text: change(text) for text in column if isinstance(text, str) and wanted.match(text)}
+        texts = {text: change(text) for text in _texts(column) if wanted.match(text)}
         if texts:
             frame.isetitem(
                 place, [texts.get(cell, cell) if isinstance(cell, str) else cell for cell in column]
             )
     return frame
+
+
+def _texts(column: pd.Series) -> Iterator[str]:
+    """The texts of a column; of one that holds nothing else each once, since a result says the same in every row."""
+    if pd.api.types.is_numeric_dtype(column):
+        return iter(())
+    cells = column.unique() if isinstance(column.dtype, pd.StringDtype) else column
+    return (cell for cell in cells if isinstance(cell, str))
 
 
 def summary_table(data: pd.DataFrame) -> pd.DataFrame:
@@ -104,23 +105,27 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         numeric = data.select_dtypes("number")
         described = numeric if numeric.shape[1] else data
         return described.describe().reset_index(names="statistic")
-    averaged = [metric not in METRICS or METRICS[metric].averaged for metric in data["metric"]]
     if set(_STUDY) <= set(data.columns) and is_overall(data).any():
         return _means_table(data)
-    frame = data[averaged].reindex(columns=[*_READ, *_PARTS, "standardize"])
-    frame["quantity"] = [
-        ", ".join([_quantity(metric), *(str(part) for part in parts if pd.notna(part))])
-        for metric, *parts in frame[["metric", *_PARTS]].itertuples(index=False)
-    ]
+    single = [name for name in data["metric"].unique() if name in METRICS and not METRICS[name].averaged]
+    frame = data[~data["metric"].isin(single)].reindex(columns=[*_READ, *_PARTS, "standardize"])
     ranked = frame["rank"].notna()
     if ranked.any():
         ranks = sorted(frame.loc[ranked, "rank"].unique())
         kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
         frame = frame[~ranked | frame["rank"].isin(kept)]
-        frame["quantity"] = [
-            text if pd.isna(rank) else f"{text}, rank {rank}"
-            for text, rank in zip(frame["quantity"], frame["rank"], strict=True)
+    frame = frame.assign(
+        quantity=[
+            ", ".join(
+                [
+                    _quantity(metric),
+                    *(str(part) for part in parts if pd.notna(part)),
+                    *([] if pd.isna(rank) else [f"rank {rank}"]),
+                ]
+            )
+            for metric, rank, *parts in frame[["metric", "rank", *_PARTS]].itertuples(index=False)
         ]
+    )
     keys = [key for key in ("model", "checkpoint", "standardize", "layer") if frame[key].notna().any()]
     if not keys:
         keys = ["metric"]
@@ -276,23 +281,24 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     inputs = inputs.drop_duplicates([*keys, "input"])
     deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()
     whole = data[is_overall(data)].merge(deviation, "left", keys)
+    places = whole.drop_duplicates(keys)["rank"]
+    ranks = sorted(places.dropna().unique())
+    if ranks:
+        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
+        if places.isna().sum() + places.isin(kept).sum() > MAX_ROWS:
+            kept = {ranks[0]}
+        whole = whole[whole["rank"].isna() | whole["rank"].isin(kept)]
     rows = []
     for key, part in whole.groupby(keys, dropna=False, sort=False):
         named = dict(zip(keys, key, strict=True))
         named["metric"] = _quantity(named["metric"])
         row = named | {"mean ± sd": _spread(part["value"].iloc[0], part["sd"].iloc[0])}
-        for _, null in part[part["null_mean"].notna()].iterrows():
+        for null in part[part["null_mean"].notna()].to_dict("records"):
             level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**null)
             row |= {f"{null['null']} null distribution": level}
             row |= {f"z ({null['null']})": f"{null['z']:.3g}" if pd.notna(null["z"]) else None}
         rows.append(row)
     table = pd.DataFrame(rows)
-    ranks = sorted(table["rank"].dropna().unique())
-    if ranks:
-        kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
-        if table["rank"].isna().sum() + table["rank"].isin(kept).sum() > MAX_ROWS:
-            kept = {ranks[0]}
-        table = table[table["rank"].isna() | table["rank"].isin(kept)]
     table = table.dropna(axis="columns", how="all").reset_index(drop=True)
     return table.astype(object).where(table.notna(), None)
 

@@ -35,6 +35,10 @@ START_ATTEMPTS = 2
 _IMPORTS = (
     "scipy.stats", "pandas.io.formats.style", "pydantic", "rich.console",
     *(f"workbench.analyses.{module.name}" for module in pkgutil.iter_modules(workbench.analyses.__path__)),
+    # of MiniLM, the text model of most
+    *(f"transformers.models.{name}" for name in (
+        "auto.modeling_auto", "auto.tokenization_auto", "bert.modeling_bert", "bert.tokenization_bert",
+    )),
 )  # fmt: skip
 
 
