@@ -176,7 +176,7 @@ def test_measures_are_those_of_the_heads_with_chance_where_there_is_one():
     assert {mark.xaxis for mark in marks} == {"x", "x2", "x3", "x4"}
     (band,) = bands(fig, NULL_BAND)  # of the masks alone
     assert (min(band.y), max(band.y)) == (0.3, 0.4)
-    assert key(fig)[-1] == "null distribution (95 % of the mean)"
+    assert key(fig)[-1] == "null distribution (95 % range of the mean)"
     three = class_attention_summary_figure(measures(names[:3]))
     assert three.layout.height < fig.layout.height
     with pytest.raises(InputError, match="no values of class_attention_entropy_share"):

@@ -61,7 +61,7 @@ def test_each_null_is_a_box_of_its_own_named_with_its_kind():
     assert [(min(box.x), max(box.x)) for box in boxes] == [(0.28, 0.33), (0.19, 0.22)]
     assert boxes[0].line.width != boxes[1].line.width
     assert [name for name in key(fig) if name.startswith("null")] == [
-        "null: Gaussian (95 % of the mean)", "null: permuted (95 % of the mean)",
+        "null: Gaussian (95 % range of the mean)", "null: permuted (95 % range of the mean)",
     ]  # fmt: skip
 
 
@@ -143,7 +143,9 @@ def test_chosen_quantities_have_a_panel_each_with_one_null_on_one_scale():
     fig = comparison_figure(similarities(), quantities=chosen, null="gaussian", ends=(0, 1))
     assert [axis.title.text for axis in fig.select_xaxes()] == ["best", "kernel"]
     assert {axis.range for axis in fig.select_xaxes()} == {(0, 1)}
-    assert [name for name in key(fig) if name.startswith("null")] == ["null: Gaussian (95 % of the mean)"]
+    assert [name for name in key(fig) if name.startswith("null")] == [
+        "null: Gaussian (95 % range of the mean)"
+    ]
 
 
 def test_one_value_for_all_is_shown_within_the_range_of_its_metric():

@@ -48,7 +48,7 @@ def test_the_null_is_that_of_the_bilateral_filter_and_says_so():
     fig = filter_share_figure(shares())
     (band,) = bands(fig, NULL_BAND)
     assert (min(band.y), max(band.y)) == pytest.approx((1e-3, 4e-3))
-    assert key(fig)[-1] == "null: positions and tokens, permuted (95 % of the mean)"
+    assert key(fig)[-1] == "null: positions and tokens, permuted (95 % range of the mean)"
 
 
 def test_single_heads_and_other_frames_are_refused():

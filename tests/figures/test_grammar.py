@@ -109,7 +109,7 @@ def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
     expected = held.groupby("layer")[["null_low", "null_high"]].mean()
     np.testing.assert_allclose(low, expected["null_low"])
     np.testing.assert_allclose(high, expected["null_high"])
-    assert key(fig) == ["mean over 5 inputs × 3 heads", "null: permuted (95 % of one head)"]
+    assert key(fig) == ["mean over 5 inputs × 3 heads", "null: permuted (95 % range of one head)"]
 
 
 def test_a_frame_of_means_is_drawn_by_layer_with_the_null_of_the_mean():
@@ -122,11 +122,11 @@ def test_a_frame_of_means_is_drawn_by_layer_with_the_null_of_the_mean():
     np.testing.assert_allclose(np.c_[low, high], by_layer[["null_low", "null_high"]])
     assert key(fig) == [
         "mean over inputs",
-        "null: Gaussian (95 % of the mean)",
-        "null: permuted (95 % of the mean)",
+        "null: Gaussian (95 % range of the mean)",
+        "null: permuted (95 % range of the mean)",
     ]
     assert key(Plot(held).metric("KCKA").add(Null("permutation")).figure()) == [
-        "null: permuted (95 % of the mean)"
+        "null: permuted (95 % range of the mean)"
     ]
 
 
@@ -142,12 +142,12 @@ def test_the_null_of_several_series_reaches_from_the_least_to_the_largest():
 
 def test_the_key_says_how_many_series_share_one_band_of_their_differing_nulls():
     held = frame(MODELS[:2])
-    said = "null: permuted (95 % of one head; one band for 2 curves)"
+    said = "null: permuted (95 % range of one head; one band for 2 curves)"
     assert key(Plot(held).metric("attention_diversity").add(Null()).figure())[-1] == said
     alone = (
         Plot(held, panel="model").metric("attention_diversity").add(Null()).figure()
     )  # a series in each panel
-    assert key(alone) == ["null: permuted (95 % of one head)"]
+    assert key(alone) == ["null: permuted (95 % range of one head)"]
     same = pd.concat([frame(), frame().assign(model=MODELS[1])])
     assert key(Plot(same).metric("attention_diversity").add(Null()).figure())[-1] == alone.data[-1].name
     bare = (
@@ -164,7 +164,7 @@ def test_the_key_of_a_forest_says_what_its_nulls_are_of(unit):
     if unit == "input":
         held = held[(held["layer"] == 0) & (held["head"] == 0)].assign(layer=pd.NA, head=pd.NA)
     fig = Forest(held, x=["attention_diversity"]).add(Interval(), Null()).figure()
-    assert key(fig)[-1] == f"null: permuted (95 % of {f'one {unit}' if unit else 'the mean'})"
+    assert key(fig)[-1] == f"null: permuted (95 % range of {f'one {unit}' if unit else 'the mean'})"
     low, high = bands(fig, NULL_BAND)[0].x[:2]
     drawn = held[held["layer"].isna() & held["input"].isna()] if unit is None else held
     assert (low, high) == pytest.approx((drawn["null_low"].mean(), drawn["null_high"].mean()))
@@ -181,7 +181,7 @@ def test_a_null_of_a_forest_without_ends_is_a_dotted_stroke_at_its_mean():
 def test_one_line_draws_the_mean_its_interval_the_heads_and_the_null():
     fig = wb.plot(frame(), "attention_diversity")
     assert key(fig) == [
-        "mean over 5 inputs × 3 heads", "one head", "95 % CI over inputs", "null: permuted (95 % of one head)",
+        "mean over 5 inputs × 3 heads", "one head", "95 % CI over inputs", "null: permuted (95 % range of one head)",
     ]  # fmt: skip
     dots = next(trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None)
     assert len(dots.x) == 4 * 3
@@ -338,7 +338,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     assert fig.layout.yaxis.ticktext == ("digits-vit", "dino-vits16")
     assert key(fig) == [
         "mean over 5 inputs, 95 % CI",
-        "null: Gaussian (95 % of the mean)",
+        "null: Gaussian (95 % range of the mean)",
         "published (Teo et al., 2024)",
     ]
     (diamond,) = [

@@ -46,7 +46,7 @@ def test_the_null_of_the_chosen_layer_is_drawn_and_of_no_other():
     fig = head_spectrum_figure(frame, 3)
     (band,) = bands(fig, NULL_BAND)
     assert set(band.y) == {3.25, 3.75}
-    assert "null: Gaussian keys, layer 3 (95 % of one head)" in key(fig)
+    assert "null: Gaussian keys, layer 3 (95 % range of one head)" in key(fig)
     assert not bands(head_spectrum_figure(spectra()[1], 3), NULL_BAND)
 
 

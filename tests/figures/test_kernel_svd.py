@@ -62,7 +62,11 @@ def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null()
     np.testing.assert_allclose(left, [[0.1, 0.05, 0.1 / 3]])
     (below,) = [trace for trace in bands(fig, NULL_BAND) if trace.yaxis == "y3"]
     np.testing.assert_allclose(ends(below)[1:], [[0.1] * 3, [0.5] * 3])
-    assert key(fig) == ["mean over 2 inputs", "IQR over inputs", "null: random q and k (95 % of one input)"]
+    assert key(fig) == [
+        "mean over 2 inputs",
+        "IQR over inputs",
+        "null: random q and k (95 % range of one input)",
+    ]
 
 
 def test_a_spectrum_without_a_null_draws_none():

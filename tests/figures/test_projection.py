@@ -141,7 +141,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
         "train batch", "test batch", "median over 2 inputs",
         "IQR over inputs, train batch, where wider than the line",
         "zero predictor",
-        "null: Gaussian noise for V (95 % of one input)",
+        "null: Gaussian noise for V (95 % range of one input)",
     ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_models_stand_side_by_side_each_over_its_null():
     assert drawn == [[0.1, 0.3], [0.1, 0.3], [0.4, 0.5], [0.4, 0.5], [0.2, 0.25], [0.2, 0.25]]
     assert len(bands(fig, NULL_BAND)) == 6
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
-    assert key(fig)[-1] == "null: Gaussian q and k (95 % of the mean)"
+    assert key(fig)[-1] == "null: Gaussian q and k (95 % range of the mean)"
     constants = [trace for trace in fig.data if trace.x[0] is not None and list(trace.y) == [0.5, 0.5]]
     assert len(constants) == 4  # not with the perturbation
 

@@ -57,7 +57,7 @@ def test_the_null_distribution_is_drawn_where_the_frame_carries_it():
     fig = similarity_depth_figure(frame)
     (band,) = bands(fig, NULL_BAND)
     assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.15))
-    assert "null: random directions (95 % of one input)" in key(fig)
+    assert "null: random directions (95 % range of one input)" in key(fig)
     assert not bands(similarity_depth_figure(cosines()), NULL_BAND)
 
 

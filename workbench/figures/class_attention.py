@@ -153,7 +153,7 @@ def class_attention_summary_figure(
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
-    Marks are means over heads and inputs; grey, 95 % of the same mean with the masks' patches permuted.
+    Marks are means over heads and inputs; grey, the 95 % range of the same mean with the masks' patches permuted.
 
     Args:
         frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %

@@ -583,7 +583,7 @@ def null_of(samples: Sequence[Sample], apart: Sequence[str] = ()) -> str:
         next((unit for unit in ("head", "input") if unit in own), own[-1] if own else "") for own in units
     ]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    return f"95 % of {' or '.join(said)}"
+    return f"95 % range of {' or '.join(said)}"
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
