@@ -17,6 +17,7 @@ EXTRAS = {
     ),
     "explore": ("jupyterlab", "voila"),
     "studies": ("accelerate", "art"),
+    "rl": ("gymnasium",),
     "cluster": ("distributed", "dask_jobqueue"),
     "ray": ("ray",),
     "quantized": ("torchao",),

@@ -336,6 +336,8 @@ def load(path: Path, checkpoint: str | None, pretrained: bool, *, ours: bool = F
         return _character_model(path, module, checkpoint, meta)
     if architecture["name"] == "sequence":
         return _sequence_model(module, checkpoint, _held(_Sequences, about, str(path)))
+    if architecture["name"] == "decision":
+        return Source(module, "decision", "other", checkpoint)
     held = _held(_Images, about, str(path))
     mean, std, side = tuple(held["mean"]), tuple(held["std"]), held["resize"]
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)

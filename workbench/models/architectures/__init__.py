@@ -10,6 +10,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.light_timm import timm  # noqa: F401  # before the files here import parts of it
 from workbench.core.options import accept
 from workbench.models.architectures.crate import build_crate
+from workbench.models.architectures.decision import build_decision
 from workbench.models.architectures.lm import build_lm
 from workbench.models.architectures.segmenter import build_segmenter
 from workbench.models.architectures.sequence import build_sequence
@@ -24,6 +25,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "vit": build_vit,
     "lm": build_lm,
     "sequence": build_sequence,
+    "decision": build_decision,
     "segmenter": build_segmenter,
     "tost": build_tost,
     "xcit": build_xcit,
@@ -36,6 +38,7 @@ __all__ = [
     "attention_of",
     "build",
     "build_crate",
+    "build_decision",
     "build_lm",
     "build_segmenter",
     "build_sequence",

@@ -61,22 +61,12 @@ def build_lm(
     Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
     does not divide the width, or the attention has no causal form.
     """
-    if embed_dim % num_heads:
-        raise InputError(f"num_heads {num_heads} does not divide embed_dim {embed_dim}")
-    if find_variant(attention).causality == "never":
-        raise InputError(
-            f"attention {attention!r} mixes all tokens and has no causal form; a language model takes "
-            + ", ".join(causal_variants())
-        )
-    options = table_of_options(attention, attention_options)
-    if not options.get("causal", True):
-        raise InputError("a language model reads from left to right: leave causal=False out of its attention")
     norm: Any = partial(LayerNorm, eps=norm_eps)
-    blocks = make_blocks(
-        depth, embed_dim, num_heads, mlp_ratio, boost, init_values=layer_scale, norm_layer=norm
-    )
-    sizes = {"num_tokens": context, "causal": True}
-    install_attention(blocks, attention, attention_layers, options, others="softmax", **sizes)
+    attentions = attention, attention_layers, attention_options
+    blocks = causal_blocks(
+        context, (depth, embed_dim, num_heads, mlp_ratio, boost), attentions,
+        init_values=layer_scale, norm_layer=norm,
+    )  # fmt: skip
     learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
     added = not brings_positions(blocks)
     model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None, norm_eps)
@@ -84,6 +74,33 @@ def build_lm(
         std = 0.02 if pos_embed_std is None else pos_embed_std
         model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
     return model
+
+
+def causal_blocks(
+    tokens: int,
+    sizes: tuple[int, int, int, float, bool],
+    attention: tuple[str, Numbers, Mapping[str, Any] | None],
+    **options: Any,
+) -> nn.Sequential:
+    """Fresh blocks in which no token sees a later one: sizes as `make_blocks` takes them, attention as `build_lm`.
+
+    ``options`` are further ones of the blocks. Raises what `build_lm` raises.
+    """
+    name, layers, given = attention
+    _, width, heads, *_ = sizes
+    if width % heads:
+        raise InputError(f"num_heads {heads} does not divide embed_dim {width}")
+    if find_variant(name).causality == "never":
+        raise InputError(
+            f"attention {name!r} mixes all tokens and has no causal form; a language model takes "
+            + ", ".join(causal_variants())
+        )
+    own = table_of_options(name, given)
+    if not own.get("causal", True):
+        raise InputError("a language model reads from left to right: leave causal=False out of its attention")
+    blocks = make_blocks(*sizes, **options)
+    install_attention(blocks, name, layers, own, others="softmax", num_tokens=tokens, causal=True)
+    return blocks
 
 
 class LanguageModel(nn.Module):

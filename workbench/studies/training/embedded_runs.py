@@ -41,7 +41,7 @@ SEEDS = (1907, 1912, 1931)
 MAJORITY = "majority"
 """What the trivial predictor is called in the record."""
 COMMAND = "workbench study records embedded"
-CURVES = ("loss", "accuracy")
+CURVES = ("loss", "accuracy", "mean_iou", "normalised_return")
 """Metrics kept of every epoch; of the others the last."""
 
 
@@ -105,7 +105,16 @@ _SCENES = (
     Planned("bilateral-boost", "bilateral", boost=True, seeds=SEEDS),
 )
 """teo2024 Table 6: RPC-Attention beside its symmetric baseline; abdullaev2025 Table IV: bilateral attention, boost."""
-_OF_TASK = {"series": (*_COMPARED, *_GRID), "segmentation": _SCENES}
+_AGENTS = (
+    Planned("softmax", seeds=SEEDS),
+    Planned("primal-causal", "primal-causal", seeds=SEEDS),
+    *(
+        Planned(f"primal-causal s={rank}", "primal-causal", options={"low_rank": rank})
+        for rank in (8, 16, 64)
+    ),
+)
+"""chen2023 Tables 5 and 10: Primal-Attention in the last layer of a decision transformer, and its s."""
+_OF_TASK = {"series": (*_COMPARED, *_GRID), "segmentation": _SCENES, "rl": _AGENTS}
 PLAN: dict[str, tuple[Planned, ...]] = {
     name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items()
 }
@@ -180,7 +189,7 @@ def collect(
     ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``.
     """
     task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name)
-    headline = f"test_{task.objective.headline}"
+    headline = "test_normalised_return" if task.acting else f"test_{task.objective.headline}"
     scores = task.trivial(task) if task.trivial else trivial(task.train.targets, task.test.targets)
     frames = [
         pd.DataFrame(

@@ -40,7 +40,15 @@ METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric"
 _UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
 # What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
 # bytes; the rest is in metrics.csv.
-_IN_CHECKPOINT = ("loss", "accuracy", "mean_iou", "perplexity", "gradient_norm", "learning_rate")
+_IN_CHECKPOINT = (
+    "loss",
+    "accuracy",
+    "mean_iou",
+    "normalised_return",
+    "perplexity",
+    "gradient_norm",
+    "learning_rate",
+)
 
 
 @dataclass(frozen=True)

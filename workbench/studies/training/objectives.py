@@ -114,6 +114,21 @@ def _mean_ratio(parts: list[float], wholes: list[float]) -> float:
     return math.fsum(found) / len(found) if found else math.nan
 
 
+def action_scores(
+    actions: Float[Tensor, "n step action"], targets: Float[Tensor, "n step action"]
+) -> dict[str, Float[Tensor, " n"]]:
+    """``loss``: half the squared distance of an action, mean over the steps that have a target (the others are NaN).
+
+    In nats it is the cross-entropy of a Gaussian with standard deviation 1, less its constant.
+    """
+    import torch
+
+    real = ~targets.isnan().any(-1)
+    away = (actions.float() - torch.where(real[..., None], targets, actions.float())).square().sum(-1) / 2
+    return {"loss": away.sum(1) / real.sum(1).clamp(min=1)}
+
+
 CLASSIFICATION = Objective("accuracy", classification_scores)
 LANGUAGE = Objective("perplexity", language_scores, with_perplexity)
 SEGMENTATION = Objective("mean_iou", segmentation_scores, with_mean_iou)
+ACTIONS = Objective("loss", action_scores)

@@ -202,7 +202,12 @@ def _train(run: RunFolder, trainer: Trainer, report: Report) -> TrainResult:
 
 def _watch(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
     """What the analyses say of the weights as they are; one process is enough to ask them."""
-    return monitor(trainer.module, task.watched) if trainer.is_main else {}
+    if not trainer.is_main:
+        return {}
+    found = monitor(trainer.module, task.watched)
+    if task.acting is not None:
+        found["test"] = found.get("test", {}) | task.acting(trainer.module)
+    return found
 
 
 def _costs(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.recipes import Images, load_recipe, recipe_names
-from workbench.studies.training.tasks import images, segmentation, sequences, texts
+from workbench.studies.training.tasks import images, offline, segmentation, sequences, texts
 from workbench.studies.training.tasks.base import Asked, Task
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, embedded_name, written
 
@@ -41,6 +41,11 @@ TASKS: dict[str, TaskEntry] = {
         segmentation.segment,
         "a class for every pixel, as in ADE20K",
         "FOLDER with images/training/, annotations/training/, both for validation/, and objectInfo150.txt",
+    ),
+    "rl": TaskEntry(
+        offline.offline,
+        "actions of an agent from episodes on record, as in D4RL",
+        "FOLDER with one ENVIRONMENT-NAME.npz (observations, actions, rewards, terminals, timeouts)",
     ),
     "prose": TaskEntry(texts.prose, "characters of the bundled prose, three of its files held out"),
     "text": TaskEntry(

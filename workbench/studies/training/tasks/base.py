@@ -47,6 +47,8 @@ class Task:
     """Makes a batch of examples that differ in length, or whose targets do not bear changed images; None elsewhere."""
     reorder: Callable[[Any, Any, np.random.Generator], tuple[Any, Any]] | None = None
     """Input and target with the tokens in an order drawn at random; None where there is no such control."""
+    acting: Callable[[Any], dict[str, float]] | None = None
+    """Test scores of a model that it earns by acting, taken after every epoch; None where a test set says all."""
     trivial: Callable[[Task], dict[str, float]] | None = None
     """Test scores of a predictor that sees no input; None: one that knows how frequent the classes are."""
 

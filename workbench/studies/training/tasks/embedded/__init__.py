@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.studies.training.tasks.embedded import images, listops, mosaics, pathfinder, prose, series
+from workbench.studies.training.tasks.embedded import (
+    control,
+    images,
+    listops,
+    mosaics,
+    pathfinder,
+    prose,
+    series,
+)
 
 PREFIX = "embedded:"
 SEED = 21
@@ -70,6 +78,13 @@ EMBEDDED: dict[str, Embedded] = {
         "segmentation", "two or three of scikit-learn's digits on a texture, 32×32", mosaics.write_collages, 1200, 300,
         "segmentation-embedded", "ADE20K",
     ),
+    **{
+        name: Embedded(
+            "rl", f"episodes of a scripted policy with noise: {name.replace('-', ' ')}", write, 180, 20,
+            "rl-embedded", "D4RL",
+        )
+        for name, write in control.WRITERS.items()
+    },
     **{
         name: Embedded(
             "series", f"time series, made: {what}", series.WRITERS[name], 300, 300, "series-embedded", "UEA archive"

@@ -1,0 +1,215 @@
+"""The task of offline reinforcement learning: episodes of one environment in an .npz file, by D4RL's names."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import Dataset, default_collate
+
+from workbench.core.errors import InputError
+from workbench.studies.training.control import ENVIRONMENTS, Environment, acting, returns_of
+from workbench.studies.training.objectives import ACTIONS
+from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
+from workbench.studies.training.tasks.embedded.control import split_name
+
+KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
+HELD_OUT = 10
+"""Of the episodes, the last 1/HELD_OUT are the test set."""
+EPISODES = 10
+"""How many the agent acts in after every epoch, always from the same beginnings."""
+FIRST_SEED = 1_000_000
+"""Of these episodes; no data set made here begins where they do."""
+
+Episode = dict[str, Float[np.ndarray, "step *"]]
+
+
+class Histories(Dataset):
+    """Stretches of ``context`` steps of episodes, half of one from one to the next, zeros after the end.
+
+    Input: returns to go, observations, actions and numbers of the steps; target: the actions, NaN after the end.
+    """
+
+    def __init__(self, episodes: Sequence[Episode], context: int, about: dict[str, Any]) -> None:
+        self.episodes, self.context, self.about = episodes, context, about
+        self.starts = [
+            (number, start)
+            for number, one in enumerate(episodes)
+            for start in range(0, max(1, len(one["rewards"]) - context // 2), max(1, context // 2))
+        ]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> tuple[dict[str, Tensor], Tensor]:
+        number, start = self.starts[index]
+        one, steps = self.episodes[number], slice(start, start + self.context)
+        to_go = np.cumsum(one["rewards"][::-1].astype(np.float64))[::-1][steps, None]
+        found = {
+            "returns": to_go / self.about["scale"],
+            "observations": (one["observations"][steps] - self.about["mean"]) / self.about["std"],
+            "actions": one["actions"][steps],
+        }
+        length = len(to_go)
+        batch = {name: torch.zeros(self.context, values.shape[1]) for name, values in found.items()}
+        for name, values in found.items():
+            batch[name][:length] = torch.from_numpy(np.ascontiguousarray(values)).float()
+        target = torch.full_like(batch["actions"], torch.nan)
+        target[:length] = batch["actions"][:length]
+        return batch | {
+            "times": torch.arange(start, start + self.context).clamp(max=self.about["last"])
+        }, target
+
+    def identity(self) -> dict[str, Any]:
+        """Numbers of stretches, episodes and steps, and a hash over everything."""
+        digest = hashlib.sha256()
+        for one in self.episodes:
+            for key in ("observations", "actions", "rewards"):
+                digest.update(f"{key} {one[key].shape}\n".encode())
+                digest.update(one[key].astype("<f4").tobytes())
+        steps = sum(len(one["rewards"]) for one in self.episodes)
+        return {"n": len(self), "episodes": len(self.episodes), "steps": steps, "sha256": digest.hexdigest()}
+
+    def in_memory(self) -> tuple[Histories, dict[str, Any]]:
+        """It is."""
+        return self, self.identity()
+
+
+def offline(asked: Asked) -> Task:
+    """One file ENVIRONMENT-NAME.npz; an environment that is known is acted in after every epoch."""
+    context, path = asked.number("context"), _file(asked.data)
+    environment, _ = split_name(path.stem)
+    kind = ENVIRONMENTS.get(environment)
+    episodes = read_episodes(path)
+    held = max(1, len(episodes) // HELD_OUT)
+    if len(episodes) < 2:
+        raise InputError(f"{path} holds one episode; training and testing take at least two")
+    train, test = episodes[:-held], episodes[-held:]
+    train = [train[number] for number in spread(len(train), asked.limit)]
+    seen = np.concatenate([one["observations"] for one in train]).astype(np.float64)
+    std, longest = seen.std(0), max(len(one["rewards"]) for one in episodes)
+    horizon = max(longest, kind.horizon if kind else 0)
+    about = {
+        "environment": environment,
+        "mean": seen.mean(0).tolist(),
+        "std": np.where(std > 0, std, 1.0).tolist(),
+        "scale": max(float(abs(np.cumsum(one["rewards"][::-1])).max()) for one in train) or 1.0,
+        "actions": train[0]["actions"].shape[1],
+        "last": horizon - 1,
+    }
+    sets = {"train": Histories(train, context, about), "test": Histories(test, context, about)}
+    watched = {}
+    for split, items in sets.items():
+        whole = [number for number, (at, start) in enumerate(items.starts)
+                 if start + context <= len(items.episodes[at]["rewards"])]  # fmt: skip
+        if whole:
+            chosen = [items[whole[number]][0] for number in spread(len(whole), WATCHED)]
+            watched[split] = default_collate(chosen)
+    acted = None if kind is None else partial(normalised_return, kind=kind, about=about, context=context)
+    return Task(
+        name="rl",
+        classes=(),
+        train=sets["train"],
+        test=sets["test"],
+        preprocessing=about,
+        data={
+            "source": "episodes of an .npz file",
+            **{split: part.identity() for split, part in sets.items()},
+        },
+        output=(context, about["actions"]),
+        objective=ACTIONS,
+        architecture={"observations": seen.shape[1], "actions": about["actions"], "horizon": horizon},
+        watched=watched,
+        collate=default_collate,
+        acting=acted,
+        trivial=mean_action,
+    )
+
+
+def _file(root: Path | None) -> Path:
+    takes = "task rl takes a folder with one ENVIRONMENT-NAME.npz, such as hopper-medium.npz"
+    if root is None or not root.is_dir():
+        raise InputError(f"{root} is no folder; {takes}")
+    found = sorted(root.glob("*.npz"))
+    if len(found) != 1:
+        inside = ", ".join(sorted(path.name for path in root.iterdir())[:6]) or "nothing"
+        raise InputError(f"{root} holds {inside}; {takes}")
+    return found[0]
+
+
+def read_episodes(path: Path) -> list[Episode]:
+    """The episodes of a file: each ends at a step that is terminal or out of time, or where the file does."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            if absent := [key for key in KEYS if key not in held.files]:
+                raise InputError(
+                    f"{path} has no {absent[0]}, but {', '.join(held.files[:8]) or 'nothing'}; it takes "
+                    + ", ".join(KEYS)
+                )
+            arrays = {key: held[key] for key in KEYS}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as .npz: {error}; write it with numpy.savez") from error
+    steps = arrays["rewards"].shape
+    for key, values in arrays.items():
+        wanted = 2 if key in ("observations", "actions") else 1
+        if values.ndim != wanted or values.shape[:1] != steps[:1] or values.dtype.kind not in "biuf":
+            raise InputError(
+                f"{path}: {key} is {values.dtype} {values.shape}; it takes numbers, (step, number) for observations "
+                f"and actions and (step,) for the others, as many steps in each (rewards {steps})"
+            )
+        if not np.isfinite(values).all():
+            raise InputError(f"{path}: {key} holds NaN or infinity; leave those episodes out")
+    if not steps[0] or not arrays["observations"].shape[1] or not arrays["actions"].shape[1]:
+        raise InputError(f"{path} holds no steps; write it again")
+    if np.abs(arrays["actions"]).max() > 1 + 1e-6:
+        raise InputError(
+            f"{path}: actions reach {np.abs(arrays['actions']).max():g}; divide them by the largest, they lie "
+            "between -1 and 1"
+        )
+    ends = np.flatnonzero(arrays["terminals"].astype(bool) | arrays["timeouts"].astype(bool)) + 1
+    parts = {key: np.split(arrays[key].astype(np.float32), ends) for key in KEYS[:3]}
+    return [dict(zip(parts, one, strict=True)) for one in zip(*parts.values(), strict=True) if len(one[2])]
+
+
+def normalised_return(
+    model: nn.Module, kind: Environment, about: dict[str, Any], context: int
+) -> dict[str, float]:
+    """What the agent earns: mean over `EPISODES`, 0 for uniform actions and 100 for the expert."""
+    training = model.training
+    model.eval()
+    try:
+        found = returns_of(kind, acting(model), about, EPISODES, FIRST_SEED, context)
+    finally:
+        model.train(training)
+    return {"normalised_return": kind.normalised(sum(found) / len(found))}
+
+
+def mean_action(task: Task) -> dict[str, float]:
+    """Test scores of always doing what was done on average in training."""
+    assert isinstance(task.train, Histories)
+    episodes = task.train.episodes
+    usual = torch.from_numpy(np.concatenate([one["actions"] for one in episodes]).mean(0))
+    losses = []
+    for _, target in (task.test[number] for number in range(task.data["test"]["n"])):
+        losses.append(float(task.objective.score(usual.expand_as(target)[None], target[None])["loss"]))
+    found = {"loss": sum(losses) / len(losses)}
+    return found if task.acting is None else found | task.acting(_Constant(usual))
+
+
+class _Constant(nn.Module):
+    """A policy that sees nothing."""
+
+    def __init__(self, action: Tensor) -> None:
+        super().__init__()
+        self.action = nn.Parameter(action)
+
+    def forward(self, times: Tensor, **_: Tensor) -> Tensor:
+        return self.action.expand(*times.shape, -1)
